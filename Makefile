@@ -1,0 +1,74 @@
+# Every target sets the checkout up by itself: Python 3.11 or newer, make and git are enough.
+#   make demo      train the digits example over processes, and check what it reaches
+#   make test      the tests, without the slow ones        make slow   the slow ones
+#   make check     ruff, mypy (of the installed package), import contracts
+#   make docs      the documentation, into docs/_build/html
+#   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n schedules
+#   make clean     remove what was built (make distclean: and the .venv)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
+PIP_FLAGS ?=
+SEEDS ?= 2000
+BIN := .venv/bin
+STAMP := .venv/.installed
+ROOMS := layers partitioner engine
+INSTALLED := build/installed
+
+.PHONY: all install demo test slow check lint types contracts docs bench simulate clean distclean
+.DELETE_ON_ERROR:
+
+all: test
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml setup.py constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found: install it, or set PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("%s is Python %d.%d; 3.11 or newer is needed: set PYTHON=..." % (sys.executable, v[0], v[1]))'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,docs,examples]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/digits.py
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m slow
+
+check: lint types contracts
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# What a user gets is checked, not the checkout: a module or a py.typed that the wheel forgets is missed here.
+types: $(STAMP)
+	@rm -rf $(INSTALLED) build/lib build/bdist.*
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --target $(INSTALLED) .
+	MYPYPATH=$(INSTALLED) $(BIN)/mypy $(foreach room,$(ROOMS),-p partita.$(room))
+
+contracts: $(STAMP)
+	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# All of them are run, and one that fails makes the whole fail at the end.
+bench: $(STAMP)
+	@failed=; for file in benchmarks/[a-z]*.py; do \
+	    name=$$(basename $$file .py); echo "== $$name"; \
+	    $(BIN)/python -m benchmarks.$$name || failed="$$failed $$name"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+simulate: $(STAMP)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+clean:
+	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,1 @@
+"""The tests of Partita, from one function to many processes."""

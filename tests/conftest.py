@@ -1,0 +1,37 @@
+"""What holds for every test: it leaves nothing behind, and Hypothesis does not judge by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+
+from tests.leaks import Census, mark_descendants, orphans_killed
+
+# Two noisy cores compile kernels inside a test: its time says nothing, so examples have no deadline.
+settings.register_profile("house", deadline=None, max_examples=50, print_blob=True)
+settings.load_profile("house")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fails a test that leaves a thread, a child process, a ZeroMQ socket or a shared-memory segment.
+
+    What fixtures of a wider scope hold was there before, and is not counted.
+    """
+    before = Census.take()
+    yield
+    left = before.what_is_new(settle_s=5.0)
+    if left:
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_orphans() -> Iterator[None]:
+    """Fails the session if a process that it started outlives it, even one whose own parent is gone."""
+    mark = mark_descendants()
+    yield
+    left = orphans_killed(mark)
+    if left:
+        pytest.fail("outlived their tests: " + "; ".join(left), pytrace=False)
