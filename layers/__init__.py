@@ -1,0 +1,47 @@
+"""Declare: what a network computes, node by node. This room knows no machine and no clock.
+
+`Network` collects inputs, layers (called like functions on the states of other layers), targets and losses;
+`Network.graph()` freezes it. `node` turns one node's arithmetic in plain Python into a layer.
+"""
+
+from partita.layers.activations import Activation
+from partita.layers.connectivity import Connectivity, Edges, Full, OneToOne, Patch
+from partita.layers.graph import Graph, Grid
+from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.losses import Loss, SoftmaxCrossEntropy, SquaredError
+from partita.layers.merge import Add
+from partita.layers.network import Network, States
+from partita.layers.node import Node, node, per_edge, per_node
+from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
+from partita.layers.region import Region
+from partita.layers.weighted_sum import Dense, LocallyConnected2D
+
+__all__ = [
+    "Activation",
+    "Add",
+    "AveragePool2D",
+    "Connectivity",
+    "Dense",
+    "Edges",
+    "Full",
+    "Graph",
+    "Grid",
+    "L2Pool2D",
+    "Layer",
+    "LocallyConnected2D",
+    "Loss",
+    "MaxPool2D",
+    "Network",
+    "Node",
+    "NodeDefinition",
+    "OneToOne",
+    "Parameter",
+    "Patch",
+    "Region",
+    "SoftmaxCrossEntropy",
+    "SquaredError",
+    "States",
+    "node",
+    "per_edge",
+    "per_node",
+]

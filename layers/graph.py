@@ -1,0 +1,166 @@
+"""The finished network: an immutable graph of grids, in an order in which each comes after its inputs.
+
+This is what the partitioner cuts and the engine plays. It can be pickled, compared and printed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx
+
+from partita.layers.layer import Given, Layer, Parameter
+from partita.layers.region import Shape
+from partita.layers.rows import Rows
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A layer in its place: its name, the shape of its grid, and the names of its inputs.
+
+    The names of its parameters are those of the network: "LAYER.weight".
+    """
+
+    name: str
+    shape: Shape
+    layer: Layer
+    sources: tuple[str, ...]
+    parameters: tuple[Parameter, ...]
+    flops_per_node: float
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes of the whole grid."""
+        return math.prod(self.shape)
+
+    @property
+    def n_rows(self) -> int:
+        """Extent of axis 0, along which the layer is cut."""
+        return self.shape[0]
+
+    @property
+    def nodes_per_row(self) -> int:
+        """Nodes of one row."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is an input or a target."""
+        return isinstance(self.layer, Given)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network, frozen. `grids` stand in topological order; `losses` names those whose states are summed."""
+
+    name: str
+    grids: tuple[Grid, ...]
+    losses: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Grid:
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    @cached_property
+    def _by_name(self) -> dict[str, Grid]:
+        return {grid.name: grid for grid in self.grids}
+
+    @cached_property
+    def computed(self) -> tuple[Grid, ...]:
+        """Every layer but the inputs and targets."""
+        return tuple(grid for grid in self.grids if not grid.is_given)
+
+    @cached_property
+    def inputs(self) -> tuple[Grid, ...]:
+        """What the user feeds for predictions."""
+        return tuple(g for g in self.grids if isinstance(g.layer, Given) and g.layer.role == "input")
+
+    @cached_property
+    def targets(self) -> tuple[Grid, ...]:
+        """What the user feeds besides for training."""
+        return tuple(g for g in self.grids if isinstance(g.layer, Given) and g.layer.role == "target")
+
+    @cached_property
+    def scores(self) -> tuple[str, ...]:
+        """What the network predicts: the layers that the losses judge; without a loss, its last layers."""
+        judged = [self[loss].sources[0] for loss in self.losses]
+        return tuple(dict.fromkeys(judged)) or tuple(
+            g.name for g in self.computed if not self.consumers(g.name)
+        )
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Every parameter by its full name, in the order of the layers."""
+        return {parameter.name: parameter for grid in self.grids for parameter in grid.parameters}
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """How many numbers the network learns."""
+        return sum(parameter.size for parameter in self.parameters.values())
+
+    def consumers(self, name: str) -> tuple[tuple[str, int], ...]:
+        """Who listens to this layer: pairs of a layer and which of its inputs it is, in graph order."""
+        return self._consumers[name]
+
+    @cached_property
+    def _consumers(self) -> dict[str, tuple[tuple[str, int], ...]]:
+        found: dict[str, list[tuple[str, int]]] = {grid.name: [] for grid in self.grids}
+        for grid in self.grids:
+            for k, source in enumerate(grid.sources):
+                found[source].append((grid.name, k))
+        return {name: tuple(consumers) for name, consumers in found.items()}
+
+    def source_rows(self, name: str, rows: tuple[int, int], source: int) -> Rows:
+        """The rows of input number `source` that these rows of a layer listen to."""
+        grid, other = self[name], self[self[name].sources[source]]
+        if isinstance(other.layer, Given) and other.layer.role == "target":
+            return ((0, other.n_rows),)
+        return grid.layer.connectivity.source_rows(rows, grid.shape, other.shape)
+
+    @cached_property
+    def needs_error(self) -> frozenset[str]:
+        """The layers that errors must reach: those that learn, or that stand above one that learns."""
+        found: set[str] = set()
+        for grid in self.computed:
+            if grid.parameters or any(source in found for source in grid.sources):
+                found.add(grid.name)
+        return frozenset(found)
+
+    @cached_property
+    def digraph(self) -> networkx.DiGraph:
+        """The network in networkx: a node for each layer, an edge for each input, with its number."""
+        graph = networkx.MultiDiGraph() if self._has_double_edges else networkx.DiGraph()
+        graph.graph["name"] = self.name
+        for grid in self.grids:
+            graph.add_node(grid.name, shape=grid.shape, layer=grid.layer)
+        for grid in self.grids:
+            for k, source in enumerate(grid.sources):
+                graph.add_edge(source, grid.name, input=k)
+        return graph
+
+    def without_losses(self) -> Graph:
+        """The network up to its scores: no losses, no targets. Its fingerprint is the same."""
+        kept = tuple(g for g in self.grids if g.name not in self.losses and g not in self.targets)
+        return Graph(self.name, kept, ())
+
+    @property
+    def _has_double_edges(self) -> bool:
+        return any(len(set(grid.sources)) < len(grid.sources) for grid in self.grids)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the shapes of the network: checkpoints of equal fingerprints fit one another."""
+        written = repr([(p.name, p.shape) for p in self.parameters.values()])
+        return hashlib.sha256(written.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        lines = [f"network {self.name}: {self.n_parameters:,} parameters"]
+        for grid in self.grids:
+            after = f" <- {', '.join(grid.sources)}" if grid.sources else ""
+            lines.append(f"  {grid.name:<20} {grid.layer.kind:<20} {'x'.join(map(str, grid.shape))}{after}")
+        return "\n".join(lines)

@@ -1,0 +1,158 @@
+"""What every layer declares: its grid, its connectivity, its parameters and what a node of it costs.
+
+A layer is an immutable declaration. It knows no machine, no array and no clock. Calling it on the states of
+other layers places it in their network.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from partita.layers.connectivity import Connectivity
+from partita.layers.region import Shape
+
+if TYPE_CHECKING:
+    from partita.layers.network import States
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """An array of numbers that a layer learns, cut with the rows of its layer.
+
+    Args:
+        name: "weight", "bias" ...; inside a network "LAYER.weight".
+        shape: of the whole array. Unless `row_starts` says otherwise, axis 0 is that of the layer's grid.
+        initialiser: "glorot", "he", "normal", "zeros", "ones", or one number for all.
+        fan_in, fan_out: edges into and out of a node, for the initialiser.
+        row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
+    """
+
+    name: str
+    shape: Shape
+    initialiser: str | float = "zeros"
+    fan_in: int = 1
+    fan_out: int = 1
+    row_starts: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
+
+    def span(self, rows: tuple[int, int]) -> tuple[int, int]:
+        """The flat range `[start, stop)` that belongs to these rows of the layer."""
+        if self.row_starts is not None:
+            return self.row_starts[rows[0]], self.row_starts[rows[1]]
+        stride = math.prod(self.shape[1:])
+        return rows[0] * stride, rows[1] * stride
+
+
+@dataclass(frozen=True)
+class NodeDefinition:
+    """One node's arithmetic in plain Python: what a layer means, and what its kernels are tested against.
+
+    `upward(incoming, *parameters)` gives the node's state for one example. `downward(incoming, *parameters,
+    state, error)` gives an error for each sender, then a gradient for each parameter. For a loss, the target
+    stands where the parameters stand, and `downward` gives the errors alone.
+    """
+
+    upward: Callable[..., Any]
+    downward: Callable[..., Any] | None = None
+
+
+class Layer(ABC):
+    """A kind of layer with its settings, like `Dense(10)`. Called on states, it joins their network."""
+
+    name: str | None
+    """How the network calls it; None lets the network choose."""
+
+    @property
+    @abstractmethod
+    def connectivity(self) -> Connectivity:
+        """Which nodes of each input a node listens to."""
+
+    @abstractmethod
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """The layer's grid over inputs of these shapes. Raises ValueError where they do not meet."""
+
+    @property
+    @abstractmethod
+    def definition(self) -> NodeDefinition | None:
+        """One node's arithmetic; None where a docstring says why not."""
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """What the layer learns, in the order in which its definition takes it."""
+        return ()
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """Floating-point operations of one node for one example on the way up."""
+        return float(sum(self.connectivity.fan_in(source) for source in sources))
+
+    @property
+    def activation(self) -> str:
+        """The function between a node's sum and its state; "linear" for none."""
+        return "linear"
+
+    @property
+    def splits_sum(self) -> bool:
+        """Whether a node's sum can be taken over one block of its input after the other."""
+        return False
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether the rows of the layer may lie on several machines."""
+        return True
+
+    @property
+    def kind(self) -> str:
+        """What users call it."""
+        return type(self).__name__
+
+    @property
+    def default_name(self) -> str:
+        """The name that a network gives to the first layer of the kind."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", self.kind).lower()
+
+    def __call__(self, *sources: States) -> States:
+        """Puts the layer into the network of its inputs, and returns its states.
+
+        Raises:
+            ValueError: the shapes do not meet, or the inputs are of different networks; it names the layer.
+        """
+        if not sources:
+            raise ValueError(f"{self.kind} needs the states of another layer; call it as {self.kind}(...)(x)")
+        return sources[0].network.add(self, sources)
+
+
+@dataclass(frozen=True)
+class Given(Layer):
+    """Numbers that come from outside: an input, or the target of a loss. Its arithmetic is the feed's."""
+
+    given_shape: Shape
+    role: str
+    classes: int | None = None
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """None: nothing feeds it."""
+        raise AssertionError("what is given listens to nobody")
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """As declared."""
+        return self.given_shape
+
+    @property
+    def definition(self) -> NodeDefinition | None:
+        """None: a given number is not computed."""
+        return None
+
+    @property
+    def kind(self) -> str:
+        """`Input` or `Target`."""
+        return self.role.capitalize()

@@ -1,0 +1,43 @@
+"""Where branches meet: layers of several inputs, without parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partita.layers.connectivity import Connectivity, OneToOne
+from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.region import Shape
+
+
+@dataclass(frozen=True)
+class Add(Layer):
+    """The sum of inputs of one shape, in the order in which they are given: skips and branches end here."""
+
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Node i of each input."""
+        return OneToOne()
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """That of the inputs, which must agree."""
+        if len(sources) < 2 or len(set(sources)) > 1:
+            shapes = " and ".join(map(str, sources))
+            raise ValueError(f"the inputs have the shapes {shapes}; give it two or more of the same shape")
+        return sources[0]
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The sum of the node's incoming states, one from each input."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = incoming[0]
+            for k in range(1, len(incoming)):
+                total += incoming[k]
+            return total
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            return (0 * incoming + error,)
+
+        return NodeDefinition(upward, downward)

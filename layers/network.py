@@ -1,0 +1,202 @@
+"""Declaring a network: inputs, layers called like functions, targets and losses.
+
+Every mistake is refused where it is made, and names the layer. `Network.graph()` is the finished, immutable
+result.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from partita.layers.graph import Graph, Grid
+from partita.layers.layer import Given, Layer
+from partita.layers.losses import Loss
+from partita.layers.region import Shape
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class States:
+    """What a layer gives to the next one: the states of a grid of nodes. Made by calling a layer."""
+
+    network: Network
+    name: str
+
+    @property
+    def shape(self) -> Shape:
+        """The layer's grid of nodes."""
+        return self.network.shape(self.name)
+
+    def __repr__(self) -> str:
+        return f"<states of {self.name} {self.shape}>"
+
+
+class Network:
+    """A network while it is being declared.
+
+    Example:
+        net = Network("digits")
+        image = net.input("image", shape=(8, 8, 1))
+        scores = Dense(10)(LocallyConnected2D(8, kernel_size=3, activation="relu")(image))
+        net.loss = SoftmaxCrossEntropy()(scores, net.target("digit"))
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = _checked(name, "a network")
+        self._grids: dict[str, Grid] = {}
+        self._losses: tuple[str, ...] = ()
+
+    def input(self, name: str, *, shape: int | Iterable[int]) -> States:
+        """Declares an input, an array of this shape per example; pictures are (height, width, channels)."""
+        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        if not extents or any(not _is_extent(extent) for extent in extents):
+            raise ValueError(
+                f"input '{name}' has shape {extents}; each extent must be a whole number of at least 1"
+            )
+        return self._register(Grid(self._free(name), extents, Given(extents, "input"), (), (), 0.0))
+
+    def target(self, name: str) -> States:
+        """Declares what a loss compares with. Its shape follows from the loss that is called on it."""
+        return self._register(Grid(self._free(name), (1,), Given((1,), "target"), (), (), 0.0))
+
+    def add(self, layer: Layer, sources: tuple[States, ...]) -> States:
+        """Places a layer over its inputs; what calling the layer does."""
+        name = self._free(layer.name) if layer.name else self._unused(layer.default_name)
+        if any(not isinstance(source, States) for source in sources):
+            raise ValueError(
+                f"{layer.kind} '{name}' was called on {sources}; call it on the states of layers"
+            )
+        for source in sources:
+            if source.network is not self:
+                raise ValueError(
+                    f"{layer.kind} '{name}' joins '{source.name}' of network '{source.network.name}' with "
+                    f"network '{self.name}'; declare all of its inputs in one network"
+                )
+        if isinstance(layer, Loss):
+            self._bind_target(layer, name, sources)
+        else:
+            self._refuse_targets(layer, name, sources)
+        shapes = tuple(source.shape for source in sources)
+        try:
+            shape = layer.shape(shapes)
+            parameters = tuple(replace(p, name=f"{name}.{p.name}") for p in layer.parameters(shape, shapes))
+        except ValueError as error:
+            raise ValueError(f"{layer.kind} '{name}': {error}") from error
+        grid = Grid(
+            name, shape, layer, tuple(s.name for s in sources), parameters, layer.flops_per_node(shapes)
+        )
+        return self._register(grid)
+
+    @property
+    def loss(self) -> tuple[States, ...]:
+        """The losses whose sum is made small. Assign one, or several as a tuple or list."""
+        return tuple(States(self, name) for name in self._losses)
+
+    @loss.setter
+    def loss(self, losses: States | Iterable[States]) -> None:
+        given = (losses,) if isinstance(losses, States) else tuple(losses)
+        for loss in given:
+            if not self._is_loss(loss):
+                raise ValueError(
+                    f"{loss!r} is not a loss; assign for example SoftmaxCrossEntropy()(scores, target)"
+                )
+        self._losses = tuple(loss.name for loss in given)
+
+    def shape(self, name: str) -> Shape:
+        """The grid of a layer, by its name."""
+        if name not in self._grids:
+            raise ValueError(f"network '{self.name}' has no layer '{name}'; it has {', '.join(self._grids)}")
+        return self._grids[name].shape
+
+    def graph(self) -> Graph:
+        """The finished network.
+
+        Raises:
+            ValueError: an input, a target or a layer is used by nobody, or a loss is not assigned.
+        """
+        used = {source for grid in self._grids.values() for source in grid.sources} | set(self._losses)
+        for grid in self._grids.values():
+            if grid.name in used or (
+                not self._losses and not grid.is_given and not isinstance(grid.layer, Loss)
+            ):
+                continue
+            if isinstance(grid.layer, Loss):
+                raise ValueError(
+                    f"loss '{grid.name}' is not assigned; write net.loss = it (or a tuple of several)"
+                )
+            raise ValueError(
+                f"{grid.layer.kind} '{grid.name}' of network '{self.name}' is used by nobody; "
+                f"call a layer on it, or remove it"
+            )
+        if not any(not grid.is_given for grid in self._grids.values()):
+            raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
+        return Graph(self.name, tuple(self._grids.values()), self._losses)
+
+    def _bind_target(self, loss: Loss, name: str, sources: tuple[States, ...]) -> None:
+        if len(sources) != 2 or self._is_target(sources[0]) or not self._is_target(sources[1]):
+            raise ValueError(
+                f"{loss.kind} '{name}' takes scores and a target; "
+                f'call it for example as {loss.kind}()(scores, net.target("label"))'
+            )
+        try:
+            shape, classes = loss.target(sources[0].shape)
+        except ValueError as error:
+            raise ValueError(f"{loss.kind} '{name}': {error}") from error
+        target = self._grids[sources[1].name]
+        bound = Given(shape, "target", classes)
+        taken = any(target.name in grid.sources for grid in self._grids.values())
+        if taken and target.layer != bound:
+            raise ValueError(
+                f"target '{target.name}' already serves a loss of another shape; declare a second target"
+            )
+        self._grids[target.name] = replace(target, shape=shape, layer=bound)
+
+    def _refuse_targets(self, layer: Layer, name: str, sources: tuple[States, ...]) -> None:
+        for source in sources:
+            if self._is_target(source):
+                raise ValueError(f"{layer.kind} '{name}' listens to target '{source.name}'; only a loss may")
+            if isinstance(self._grids[source.name].layer, Loss):
+                raise ValueError(
+                    f"{layer.kind} '{name}' listens to loss '{source.name}'; a loss is the end of a network"
+                )
+
+    def _is_loss(self, states: object) -> bool:
+        return isinstance(states, States) and isinstance(self._grids[states.name].layer, Loss)
+
+    def _is_target(self, states: States) -> bool:
+        layer = self._grids[states.name].layer
+        return isinstance(layer, Given) and layer.role == "target"
+
+    def _register(self, grid: Grid) -> States:
+        self._grids[grid.name] = grid
+        return States(self, grid.name)
+
+    def _free(self, name: str) -> str:
+        _checked(name, "a layer")
+        if name in self._grids:
+            raise ValueError(
+                f"network '{self.name}' already has a layer '{name}'; give this one another name"
+            )
+        return name
+
+    def _unused(self, name: str) -> str:
+        names = (name if n == 0 else f"{name}_{n}" for n in range(len(self._grids) + 1))
+        return next(candidate for candidate in names if candidate not in self._grids)
+
+    def __repr__(self) -> str:
+        return f"Network({self.name!r}, {len(self._grids)} layers)"
+
+
+def _is_extent(extent: object) -> bool:
+    return isinstance(extent, int) and extent >= 1
+
+
+def _checked(name: object, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot name {what}; use letters, digits, '_' and '-', and begin with a letter"
+        )
+    return name

@@ -1,0 +1,157 @@
+"""A layer of one's own: one node's arithmetic as a plain Python function of scalars.
+
+    @node(Patch(3), weight=per_edge("glorot"), bias=per_node("zeros"))
+    def leaky_sum(incoming, weight, bias):
+        ...
+
+    @leaky_sum.downward
+    def leaky_sum_errors(incoming, weight, bias, state, error):
+        ...
+
+    hidden = leaky_sum()(image)
+
+`incoming` is an array of the states that the node listens to, for one example; a `per_edge` parameter is an
+array of the same length, a `per_node` parameter one number. The engine compiles both functions over all
+nodes and examples, so they may use what Numba compiles: arithmetic, loops, `math`, NumPy on small arrays.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from partita.layers.connectivity import Connectivity, Edges
+from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.region import Shape
+
+
+@dataclass(frozen=True)
+class ParameterKind:
+    """What a node has of a parameter: one number for each incoming edge, or one number."""
+
+    per: Literal["edge", "node"]
+    initialiser: str | float
+
+
+def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
+    """A number for each incoming edge of each node."""
+    return ParameterKind("edge", initialiser)
+
+
+def per_node(initialiser: str | float = "zeros") -> ParameterKind:
+    """A number for each node."""
+    return ParameterKind("node", initialiser)
+
+
+@dataclass(frozen=True)
+class Node(Layer):
+    """A layer written as one node's scalar `upward` and `downward`.
+
+    Args:
+        wiring: `Full()`, `Patch(...)`, `OneToOne()` or `Edges(...)`.
+        upward: `(incoming, *parameters) -> state`.
+        downward: `(incoming, *parameters, state, error) -> (errors, *gradients)`, where errors and the
+            gradient of a `per_edge` parameter are arrays as long as incoming; None if never trained.
+        learns: the parameters by name, in the order in which the functions take them.
+        nodes: the grid of a `Full` layer, the filters of a `Patch` layer; else it follows from the wiring.
+        name: what the network calls the layer.
+
+    Raises:
+        ValueError: a function does not take what it will be given.
+    """
+
+    wiring: Connectivity
+    upward: Callable[..., Any]
+    downward: Callable[..., Any] | None = None
+    learns: tuple[tuple[str, ParameterKind], ...] = ()
+    nodes: Shape | None = None
+    name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.learns]
+        _check_arguments(self.upward, ["incoming", *names])
+        if self.downward is not None:
+            _check_arguments(self.downward, ["incoming", *names, "state", "error"])
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """As declared."""
+        return self.wiring
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The user's two functions."""
+        return NodeDefinition(self.upward, self.downward)
+
+    @property
+    def default_name(self) -> str:
+        """The name of the upward function."""
+        return self.upward.__name__.strip("<>") or "node"
+
+    @property
+    def kind(self) -> str:
+        """`Node` and the function's name."""
+        return f"Node {self.upward.__name__}"
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """As the wiring gives it."""
+        if len(sources) != 1:
+            raise ValueError(
+                f"a Node listens to one input, not {len(sources)}; join them first, for example with Add()"
+            )
+        return self.wiring.shape(sources[0], self.nodes)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """One array for each parameter; those of a sparse graph's edges lie node after node in one row."""
+        fan_in = self.wiring.fan_in(sources[0])
+        fan_out = max(1, math.prod(shape) * fan_in // math.prod(sources[0]))
+        found = []
+        for name, kind in self.learns:
+            if kind.per == "node":
+                found.append(Parameter(name, shape, kind.initialiser, fan_in, fan_out))
+            elif isinstance(self.wiring, Edges):
+                starts = self.wiring.row_offsets
+                found.append(Parameter(name, (starts[-1],), kind.initialiser, fan_in, fan_out, starts))
+            else:
+                found.append(Parameter(name, (*shape, fan_in), kind.initialiser, fan_in, fan_out))
+        return tuple(found)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """A guess: two operations for each incoming edge."""
+        return 2.0 * self.wiring.fan_in(sources[0])
+
+
+class NodeKind:
+    """What `@node(...)` makes of a function: call it for a layer; `.downward` gives it its way down."""
+
+    def __init__(
+        self, wiring: Connectivity, upward: Callable[..., Any], learns: dict[str, ParameterKind]
+    ) -> None:
+        self._layer = Node(wiring, upward, learns=tuple(learns.items()))
+        self.__doc__ = upward.__doc__
+
+    def downward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the function that gives an error for each sender and a gradient for each parameter."""
+        self._layer = replace(self._layer, downward=function)
+        return function
+
+    def __call__(self, nodes: int | Shape | None = None, *, name: str | None = None) -> Node:
+        """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer."""
+        return replace(self._layer, nodes=(nodes,) if isinstance(nodes, int) else nodes, name=name)
+
+
+def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..., Any]], NodeKind]:
+    """Declares a kind of layer by one node's upward function; see this module's header."""
+    return lambda upward: NodeKind(wiring, upward, learns)
+
+
+def _check_arguments(function: Callable[..., Any], given: list[str]) -> None:
+    takes = list(inspect.signature(function).parameters)
+    if len(takes) != len(given):
+        raise ValueError(
+            f"{function.__name__} takes ({', '.join(takes)}), but a node gives it ({', '.join(given)}); "
+            f"let it take those {len(given)}, in this order"
+        )

@@ -1,0 +1,109 @@
+"""Pooling: each channel of a picture, patch by patch. No parameters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from partita.layers.connectivity import Extent, Patch
+from partita.layers.layer import Layer, NodeDefinition
+from partita.layers.region import Shape
+from partita.layers.weighted_sum import check_picture
+
+
+@dataclass(frozen=True)
+class Pool2D(Layer):
+    """Patches of one channel each.
+
+    Args:
+        pool_size: height and width of a patch.
+        stride: from one patch to the next; as large as the patch if not given.
+        name: what the network calls the layer.
+    """
+
+    pool_size: Extent = 2
+    stride: Extent | None = field(default=None, kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    @property
+    def connectivity(self) -> Patch:
+        """A patch of the node's own channel."""
+        stride = self.pool_size if self.stride is None else self.stride
+        return Patch(self.pool_size, stride=stride, per_channel=True)
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """Height and width of the places, and the channels of the input."""
+        check_picture(sources[0])
+        return self.connectivity.shape(sources[0], None)
+
+
+@dataclass(frozen=True)
+class MaxPool2D(Pool2D):
+    """The largest state of the patch. On a tie the error goes to the first of them."""
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The maximum."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            largest = incoming[0]
+            for k in range(1, len(incoming)):
+                if incoming[k] > largest:
+                    largest = incoming[k]
+            return largest
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            errors = 0 * incoming
+            for k in range(len(incoming)):
+                if incoming[k] == state:
+                    errors[k] = error
+                    break
+            return (errors,)
+
+        return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class AveragePool2D(Pool2D):
+    """The mean of the patch."""
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The mean."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = 0 * incoming[0]
+            for k in range(len(incoming)):
+                total += incoming[k]
+            return total / len(incoming)
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            return (0 * incoming + error / len(incoming),)
+
+        return NodeDefinition(upward, downward)
+
+
+@dataclass(frozen=True)
+class L2Pool2D(Pool2D):
+    """The square root of the patch's sum of squares; where that is zero, the errors are zero."""
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """A square and an addition for each edge."""
+        return 2.0 * self.connectivity.fan_in(sources[0])
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The Euclidean norm."""
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            total = 0 * incoming[0]
+            for k in range(len(incoming)):
+                total += incoming[k] * incoming[k]
+            return math.sqrt(total)
+
+        def downward(incoming, state, error):  # type: ignore[no-untyped-def]
+            if state > 0:
+                return (incoming * (error / state),)
+            return (0 * incoming,)
+
+        return NodeDefinition(upward, downward)

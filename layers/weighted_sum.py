@@ -1,0 +1,161 @@
+"""Layers whose nodes take a weighted sum of their incoming states, add a bias and apply an activation."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal
+
+from partita.layers.activations import ACTIVATIONS, check_activation
+from partita.layers.connectivity import Connectivity, Extent, Full, Patch
+from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.region import Shape
+
+
+@dataclass(frozen=True)
+class WeightedSum(Layer):
+    """A node's state is `activation(bias + sum of weight * incoming)`; no two nodes share a weight.
+
+    The weight has the shape of the grid plus one axis for the incoming edges; the bias that of the grid.
+    """
+
+    activation: str = field(default="linear", kw_only=True)
+    use_bias: bool = field(default=True, kw_only=True)
+    initialiser: str | float = field(default="glorot", kw_only=True)
+    name: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_activation(self.activation)
+
+    @property
+    @abstractmethod
+    def nodes(self) -> Shape:
+        """What the user asked for: the grid of a dense layer, the filters of a local one."""
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """As the connectivity gives it."""
+        return self.connectivity.shape(sources[0], self.nodes)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """The weight, and the bias if there is one."""
+        fan_in = self.connectivity.fan_in(sources[0])
+        fan_out = max(1, math.prod(shape) * fan_in // math.prod(sources[0]))
+        weight = Parameter("weight", (*shape, fan_in), self.initialiser, fan_in, fan_out)
+        return (weight, Parameter("bias", shape)) if self.use_bias else (weight,)
+
+    def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
+        """A multiplication and an addition for each edge, and the bias."""
+        return 2.0 * self.connectivity.fan_in(sources[0]) + self.use_bias
+
+    @property
+    def definition(self) -> NodeDefinition:
+        """The weighted sum in scalars."""
+        value, slope = ACTIVATIONS[self.activation]
+
+        def upward(incoming, weight, bias):  # type: ignore[no-untyped-def]
+            total = bias
+            for k in range(len(incoming)):
+                total += weight[k] * incoming[k]
+            return value(total)
+
+        def downward(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
+            delta = error * slope(state)
+            return delta * weight, delta * incoming, delta
+
+        def upward_without_bias(incoming, weight):  # type: ignore[no-untyped-def]
+            total = 0.0 * incoming[0]
+            for k in range(len(incoming)):
+                total += weight[k] * incoming[k]
+            return value(total)
+
+        def downward_without_bias(incoming, weight, state, error):  # type: ignore[no-untyped-def]
+            delta = error * slope(state)
+            return delta * weight, delta * incoming
+
+        if self.use_bias:
+            return NodeDefinition(upward, downward)
+        return NodeDefinition(upward_without_bias, downward_without_bias)
+
+
+@dataclass(frozen=True)
+class Dense(WeightedSum):
+    """Fully connected: every node listens to every node of the input, which may have any shape.
+
+    Args:
+        units: number of nodes.
+        activation: "linear", "relu", "sigmoid" or "tanh".
+        use_bias: whether each node has a bias.
+        initialiser: of the weight, see `Parameter`.
+        name: what the network calls the layer.
+    """
+
+    units: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.units < 1:
+            raise ValueError(f"a dense layer of {self.units} nodes cannot be; give it at least 1")
+
+    @property
+    def nodes(self) -> Shape:
+        """A row of nodes."""
+        return (self.units,)
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Everybody to everybody."""
+        return Full()
+
+    @property
+    def splits_sum(self) -> bool:
+        """Yes: what has arrived is multiplied while the rest is on its way."""
+        return True
+
+
+@dataclass(frozen=True)
+class LocallyConnected2D(WeightedSum):
+    """Filters on patches of a picture `[height, width, channels]`, weights **not** shared between places.
+
+    Args:
+        filters: how many nodes look at each patch.
+        kernel_size: height and width of a patch.
+        stride: from one patch to the next.
+        padding: "valid", "same", or a number of rows and columns of zeros.
+        activation, use_bias, initialiser, name: as in `Dense`.
+
+    Source: DistBelief, section 5, the locally connected image model.
+    """
+
+    filters: int
+    kernel_size: Extent
+    stride: Extent = field(default=1, kw_only=True)
+    padding: Extent | Literal["valid", "same"] = field(default="valid", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.filters < 1:
+            raise ValueError(f"{self.filters} filters cannot be; give the layer at least 1")
+
+    @property
+    def nodes(self) -> Shape:
+        """The filters."""
+        return (self.filters,)
+
+    @property
+    def connectivity(self) -> Patch:
+        """A patch with all of its channels."""
+        return Patch(self.kernel_size, stride=self.stride, padding=self.padding)
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """Height and width of the places, then the filters."""
+        check_picture(sources[0])
+        return super().shape(sources)
+
+
+def check_picture(shape: Shape) -> None:
+    """Raises ValueError where the shape is not that of a picture."""
+    if len(shape) != 3:
+        raise ValueError(
+            f"the input has shape {shape}; a picture is (height, width, channels), for example (28, 28, 1)"
+        )
