@@ -1,0 +1,130 @@
+"""Every message of a step: which rows of which layer travel from which machine to which, and why.
+
+Up: a state goes once to each machine that needs it, however many edges lead there. Down: along each edge of
+the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
+machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
+on the cut; in a fully connected layer each machine sends the sum over its own receivers to the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.ownership import Edge, Ownership
+
+
+@dataclass(frozen=True)
+class Message:
+    """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
+
+    Args:
+        direction: "up" for states, "down" for errors.
+        layer: whose nodes.
+        buffer: `LAYER` for states, `LAYER<CONSUMER` for the errors that a consumer returns.
+        rows: of the layer.
+        n_bytes: of one message, for the whole batch.
+    """
+
+    direction: Literal["up", "down"]
+    layer: str
+    buffer: str
+    rows: Rows
+    source: int
+    destination: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A machine's turn in summing errors along an edge, for some rows of the sending layer.
+
+    It starts from zero or goes on from `previous`'s sum; the result goes to `following` (None: it stays).
+    """
+
+    edge: Edge
+    machine: int
+    rows: Rows
+    previous: int | None
+    following: int | None
+
+
+def states(owned: Ownership, *, bytes_per_node: int) -> tuple[Message, ...]:
+    """The messages of the way up, in topological order."""
+    found = []
+    for grid in owned.graph.computed:
+        for destination in range(owned.machines):
+            needed = owned.needed_by_all(grid.name, destination)
+            for piece in owned.of(grid.name):
+                rows = row_sets.intersection(needed, (piece.rows,))
+                if rows and piece.machine != destination:
+                    size = row_sets.count(rows) * grid.nodes_per_row * bytes_per_node
+                    found.append(Message("up", grid.name, grid.name, rows, piece.machine, destination, size))
+    return tuple(found)
+
+
+def errors(owned: Ownership, *, bytes_per_node: int) -> tuple[Message, ...]:
+    """The messages of the way down, in reverse topological order."""
+    found = []
+    for grid in reversed(owned.graph.computed):
+        for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
+            joined: dict[tuple[int, int], Rows] = {}
+            for turn in sums(owned, edge):
+                if turn.following is not None:
+                    key = (turn.machine, turn.following)
+                    joined[key] = row_sets.union(joined.get(key, ()), turn.rows)
+            for (source, destination), rows in joined.items():
+                size = row_sets.count(rows) * grid.nodes_per_row * bytes_per_node
+                found.append(Message("down", grid.name, edge.name, rows, source, destination, size))
+    return tuple(found)
+
+
+def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
+    return _sums_by_part(owned, edge) if owned.by_part(edge) else _sums_in_order(owned, edge)
+
+
+def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    return tuple(
+        Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
+        for piece in owned.of(edge.consumer)
+        for owner in owned.of(edge.layer)
+        if (rows := row_sets.intersection(owned.needed(edge, piece.machine), (owner.rows,)))
+    )
+
+
+def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    """Splits each machine's rows by who had the rows before it and who has them next."""
+    turns = [piece.machine for piece in owned.of(edge.consumer)]
+    found = []
+    for place, machine in enumerate(turns):
+        mine = owned.needed(edge, machine)
+        for previous, rows in _nearest(owned, edge, mine, reversed(turns[:place])):
+            for following, rest in _nearest(owned, edge, rows, iter(turns[place + 1 :])):
+                if following is not None:
+                    found.append(Sum(edge, machine, rest, previous, following))
+                    continue
+                for owner in owned.of(edge.layer):
+                    final = row_sets.intersection(rest, (owner.rows,))
+                    if final:
+                        home = None if owner.machine == machine else owner.machine
+                        found.append(Sum(edge, machine, final, previous, home))
+    return tuple(found)
+
+
+def _nearest(
+    owned: Ownership, edge: Edge, rows: Rows, others: Iterable[int]
+) -> list[tuple[int | None, Rows]]:
+    """Splits rows by the first of the other machines that needs them too; None where nobody else does."""
+    found: list[tuple[int | None, Rows]] = []
+    for other in others:
+        shared = row_sets.intersection(rows, owned.needed(edge, other))
+        if shared:
+            found.append((other, shared))
+            rows = row_sets.difference(rows, shared)
+    if rows:
+        found.append((None, rows))
+    return found

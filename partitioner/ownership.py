@@ -1,0 +1,153 @@
+"""Who owns which rows of each layer: the decision itself, from which everything else in a plan is derived."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Graph, Grid
+from partita.layers.rows import Rows
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """The rows `[start, stop)` of a layer that one machine owns."""
+
+    layer: str
+    start: int
+    stop: int
+    machine: int
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """`(start, stop)`."""
+        return self.start, self.stop
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One input of one layer: `consumer` listens to `layer`. Named `layer<consumer`, as errors flow."""
+
+    layer: str
+    consumer: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        """`h1<h2`; a layer that is several inputs of one consumer adds the input's number."""
+        return f"{self.layer}<{self.consumer}" + (f"#{self.number}" if self.number else "")
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """The pieces of every computed layer, in ascending rows; each machine has at most one piece of a layer.
+
+    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to.
+    """
+
+    graph: Graph
+    machines: int
+    pieces: tuple[Piece, ...]
+
+    def __post_init__(self) -> None:
+        for grid in self.graph.computed:
+            pieces = self.of(grid.name)
+            met = [0, *(stop for piece in pieces for stop in piece.rows), grid.n_rows]
+            if not pieces or any(a != b for a, b in zip(met[::2], met[1::2], strict=True)):
+                raise ValueError(
+                    f"the pieces of '{grid.name}' do not cover its {grid.n_rows} rows once: {pieces}"
+                )
+            if any(piece.start >= piece.stop or not 0 <= piece.machine < self.machines for piece in pieces):
+                raise ValueError(f"a piece of '{grid.name}' is empty or on no machine: {pieces}")
+            owners = [piece.machine for piece in pieces]
+            if len(set(owners)) < len(owners):
+                raise ValueError(
+                    f"a machine has two pieces of '{grid.name}'; give each machine one: {owners}"
+                )
+
+    def of(self, layer: str) -> tuple[Piece, ...]:
+        """The pieces of a layer, in ascending rows."""
+        return self._of.get(layer, ())
+
+    @cached_property
+    def _of(self) -> dict[str, tuple[Piece, ...]]:
+        found: dict[str, list[Piece]] = {}
+        for piece in sorted(self.pieces):
+            found.setdefault(piece.layer, []).append(piece)
+        return {layer: tuple(pieces) for layer, pieces in found.items()}
+
+    def rows(self, layer: str, machine: int) -> tuple[int, int] | None:
+        """The rows of a layer that a machine owns, if any."""
+        return next((piece.rows for piece in self.of(layer) if piece.machine == machine), None)
+
+    def edges(self, layer: str) -> tuple[Edge, ...]:
+        """Who listens to a layer, in the order in which the errors of its nodes are summed."""
+        return self._edges[layer]
+
+    @cached_property
+    def _edges(self) -> dict[str, tuple[Edge, ...]]:
+        return {
+            grid.name: tuple(Edge(grid.name, consumer, k) for consumer, k in self.graph.consumers(grid.name))
+            for grid in self.graph.grids
+        }
+
+    def needed(self, edge: Edge, machine: int) -> Rows:
+        """The rows of `edge.layer` that the machine's piece of `edge.consumer` listens to."""
+        return self._needed.get((edge, machine), ())
+
+    @cached_property
+    def _needed(self) -> dict[tuple[Edge, int], Rows]:
+        return {
+            (edge, piece.machine): self.graph.source_rows(edge.consumer, piece.rows, edge.number)
+            for edges in self._edges.values()
+            for edge in edges
+            for piece in self.of(edge.consumer)
+        }
+
+    def needed_by_all(self, layer: str, machine: int) -> Rows:
+        """The rows of a layer that any piece of the machine listens to."""
+        return row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
+
+    def by_part(self, edge: Edge) -> bool:
+        """Whether each machine sums the errors of its own receivers, and the owners add up the sums.
+
+        Otherwise the sum runs through the machines in the order of the receivers' rows.
+        """
+        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors
+        return not ordered and len(self.of(edge.consumer)) > 1
+
+    def state_window(self, layer: str, machine: int) -> tuple[int, int]:
+        """The rows of a layer's states that a machine holds: its own, those it hears, and all between."""
+        own = self.rows(layer, machine)
+        return row_sets.bounds(
+            row_sets.union(self.needed_by_all(layer, machine), () if own is None else (own,))
+        )
+
+    def error_window(self, edge: Edge, machine: int) -> tuple[int, int]:
+        """The rows of `edge.layer` for which a machine holds the errors that `edge.consumer` returns."""
+        own = self.rows(edge.layer, machine)
+        return row_sets.bounds(row_sets.union(self.needed(edge, machine), () if own is None else (own,)))
+
+
+def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
+    """Cuts `extent` rows into pieces in proportion to the weights, at least one row each.
+
+    Returns the boundaries, one more than there are weights, from 0 to `extent`.
+    """
+    total, met = sum(weights.values()), 0.0
+    found = [0]
+    for k, weight in enumerate(weights.values(), start=1):
+        met += weight
+        least, most = found[-1] + 1, extent - (len(weights) - k)
+        found.append(min(max(round(extent * met / total), least), most))
+    assert found[-1] == extent and all(a < b for a, b in pairwise(found))
+    return tuple(found)
+
+
+def piece_flops(grid: Grid, rows: tuple[int, int], *, batch: int) -> float:
+    """Operations of these rows for a batch on the way up."""
+    return (rows[1] - rows[0]) * math.prod(grid.shape[1:]) * grid.flops_per_node * batch

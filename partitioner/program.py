@@ -1,0 +1,183 @@
+"""A plan as one machine's list of instructions, with a text form that parses back.
+
+    3 RECV h1[640:1280] <- 1
+    4 UP h2[0:1280] += h1[640:1280] after 2,3
+
+An instruction names the rows of the buffers that it writes and reads, and the earlier instructions that must
+be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
+list goes first.
+
+Buffers: `h1` holds states of layer h1; `h1<h2` the errors of h1's nodes that layer h2 returns; `h1<h2@3` such
+errors as machine 3 sent them, before they are added; `h2.parameters` and `h2.gradient` the rows' parameters
+and their gradient.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+
+
+class Op(StrEnum):
+    """What an instruction does."""
+
+    FEED = "FEED"
+    """Takes rows of an input or a target from the data."""
+    RECV = "RECV"
+    """Takes rows from a message of machine `peer`."""
+    SEND = "SEND"
+    """Sends rows to machine `peer`."""
+    MULTIPLY = "MULTIPLY"
+    """Adds one block of a weighted sum; more blocks follow."""
+    UP = "UP"
+    """Computes states; for a layer that splits its sum, the last block, bias and activation."""
+    DELTA = "DELTA"
+    """Turns errors of states into errors of sums."""
+    ERRORS = "ERRORS"
+    """Computes errors of an input's rows."""
+    ADD = "ADD"
+    """Adds errors that came another way; without `accumulate` (`=`), copies them."""
+    GRADIENT = "GRADIENT"
+    """Computes the gradient of a layer's parameters."""
+    UPDATE = "UPDATE"
+    """Hands the gradient to the driver: accrue it, step locally."""
+
+
+COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
+"""The instructions that occupy a kernel thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Rows of a buffer: `h1[0:3,5:8]`."""
+
+    buffer: str
+    rows: Rows
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{row_sets.text(self.rows)}]"
+
+    def overlaps(self, other: Operand) -> bool:
+        """Whether they share a row of a buffer."""
+        return self.buffer == other.buffer and bool(row_sets.intersection(self.rows, other.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One step of a program.
+
+    Args:
+        op: what to do.
+        target: what it writes (a SEND: what it sends).
+        sources: what it reads besides.
+        peer: the other machine of a RECV or SEND.
+        accumulate: adds to the target instead of replacing it.
+        after: positions of the earlier instructions that it waits for, without those that they wait for.
+    """
+
+    op: Op
+    target: Operand
+    sources: tuple[Operand, ...] = ()
+    peer: int | None = None
+    accumulate: bool = False
+    after: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        words = [self.op.value, str(self.target)]
+        if self.peer is not None:
+            words += ["->" if self.op is Op.SEND else "<-", str(self.peer)]
+        if self.sources:
+            words += ["+=" if self.accumulate else "=", " ".join(map(str, self.sources))]
+        if self.after:
+            words += ["after", ",".join(map(str, self.after))]
+        return " ".join(words)
+
+
+_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@.-]*)\[(?P<rows>[\d:,]*)\]")
+_LINE = re.compile(
+    r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
+    r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
+)
+
+
+def parse_instruction(line: str) -> Instruction:
+    """The instruction that `str` wrote, with or without its position.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    found = _LINE.fullmatch(line.strip())
+    if found is None or found["op"] not in Op.__members__:
+        raise ValueError(
+            f"{line!r} is not an instruction; one reads for example 'RECV h1[0:640] <- 2 after 0,1'"
+        )
+    return Instruction(
+        Op(found["op"]),
+        _parse_operand(found["target"]),
+        tuple(map(_parse_operand, (found["sources"] or "").split())),
+        None if found["peer"] is None else int(found["peer"]),
+        found["how"] == "+=",
+        tuple(map(int, (found["after"] or "").split(","))) if found["after"] else (),
+    )
+
+
+def _parse_operand(written: str) -> Operand:
+    found = _OPERAND.fullmatch(written)
+    if found is None:
+        raise ValueError(f"{written!r} is not rows of a buffer; write for example h1[0:3,5:8]")
+    return Operand(found["buffer"], row_sets.parse(found["rows"]))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one machine does in a step."""
+
+    machine: int
+    instructions: tuple[Instruction, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+
+def parse_program(machine: int, text: str) -> Program:
+    """The program that `str` wrote."""
+    return Program(machine, tuple(parse_instruction(line) for line in text.splitlines() if line.strip()))
+
+
+def ordered(machine: int, instructions: list[Instruction], reads: list[tuple[Operand, ...]]) -> Program:
+    """Finds what each instruction must wait for: whoever wrote what it reads, or used what it overwrites.
+
+    Args:
+        machine: whose program it is.
+        instructions: in the order of their priority, in which running one after the other would be right.
+        reads: for each instruction, everything that it reads; it writes its target unless it is a SEND.
+    """
+    finished: list[Instruction] = []
+    before: list[int] = []  # for each instruction, a bit set of all that is done when it is
+    for n, (instruction, read) in enumerate(zip(instructions, reads, strict=True)):
+        writes = () if instruction.op is Op.SEND else (instruction.target,)
+        after: list[int] = []
+        met = 0
+        for k in range(n - 1, -1, -1):
+            if met >> k & 1:
+                continue
+            wrote = () if instructions[k].op is Op.SEND else (instructions[k].target,)
+            clash = _meet(writes, (*wrote, *reads[k])) or _meet(read, wrote)
+            if clash:
+                after.append(k)
+                met |= before[k] | 1 << k
+        before.append(met)
+        i = instruction
+        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
+    return Program(machine, tuple(finished))
+
+
+def _meet(some: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
+    return any(one.overlaps(other) for one in some for other in others)

@@ -1,0 +1,65 @@
+"""Balances operations: every layer cut over all machines, in proportion to their speed.
+
+A layer with fewer rows than there are machines goes to the least busy ones; so does what cannot be cut. Over
+patches, a cut lies where the patches of the layer above it begin, so that the errors of a halo travel in one
+direction.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from partita.layers.connectivity import Patch
+from partita.layers.graph import Graph, Grid
+from partita.partitioner.cluster import Cluster
+from partita.partitioner.cuts import Cuts, cut_layer
+from partita.partitioner.ownership import Piece, boundaries, piece_flops
+
+
+def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
+    """Pieces for every layer; `cuts` decides for the layers that it names.
+
+    Raises:
+        ValueError: a cut by hand that cannot be.
+    """
+    speed = {m: machine.flops_per_s * machine.threads for m, machine in enumerate(cluster.machines)}
+    busy = dict.fromkeys(speed, 0.0)
+    found: dict[str, tuple[Piece, ...]] = {}
+    for grid in reversed(
+        graph.computed
+    ):  # from above, because a cut follows the patches of the layer above it
+        if grid.name in cuts:
+            pieces = cut_layer(grid, cuts[grid.name], machines=len(cluster))
+        else:
+            count = min(len(cluster), grid.n_rows) if grid.layer.cuttable else 1
+            chosen = sorted(sorted(speed, key=lambda m: (busy[m] / speed[m], m))[:count])
+            pieces = _aligned(graph, grid, chosen, found) or _proportional(
+                grid, {m: speed[m] for m in chosen}
+            )
+        found[grid.name] = pieces
+        for piece in pieces:
+            busy[piece.machine] += piece_flops(grid, piece.rows, batch=1)
+    return tuple(piece for grid in graph.computed for piece in found[grid.name])
+
+
+def _proportional(grid: Grid, weights: dict[int, float]) -> tuple[Piece, ...]:
+    met = boundaries(weights, grid.n_rows)
+    return tuple(Piece(grid.name, met[k], met[k + 1], machine) for k, machine in enumerate(weights))
+
+
+def _aligned(
+    graph: Graph, grid: Grid, machines: list[int], above: dict[str, tuple[Piece, ...]]
+) -> tuple[Piece, ...] | None:
+    """The cut where the pieces of the one layer above begin to listen, if it is of patches and cut alike."""
+    consumers = graph.consumers(grid.name)
+    if len(consumers) != 1:
+        return None
+    consumer = graph[consumers[0][0]]
+    patch, pieces = consumer.layer.connectivity, above[consumer.name]
+    if not isinstance(patch, Patch) or [piece.machine for piece in pieces] != machines:
+        return None
+    axis = patch.axes(grid.shape)[0]
+    met = [0, *(piece.start * axis.stride - axis.before for piece in pieces[1:]), grid.n_rows]
+    if any(a >= b for a, b in pairwise(met)):
+        return None
+    return tuple(Piece(grid.name, met[k], met[k + 1], piece.machine) for k, piece in enumerate(pieces))

@@ -1,0 +1,86 @@
+"""A plan as a table of text: who owns what, what travels, and what it is predicted to cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from partita.partitioner.ownership import piece_flops
+
+if TYPE_CHECKING:
+    from partita.partitioner.plan import Plan
+
+
+def plan_table(plan: Plan) -> str:
+    """The whole plan, for a terminal 100 columns wide (as long as there are few machines)."""
+    precision = plan.precision
+    head = (
+        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, batch {plan.batch}, {precision}, "
+        f"{plan.graph.n_parameters:,} parameters"
+    )
+    parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]
+    return "\n".join(parts)
+
+
+def _layers(plan: Plan) -> str:
+    machines = range(len(plan.cluster))
+    rows = [["layer", "grid", "kind", *(plan.cluster.machines[m].name for m in machines)]]
+    for grid in plan.graph.computed:
+        owned = (plan.ownership.rows(grid.name, m) for m in machines)
+        cells = ("-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned)
+        rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
+    return _aligned(rows, right_from=3)
+
+
+def _machines(plan: Plan) -> str:
+    rows = [["machine", "parameters", "GFLOP up", "sends", "receives", "messages", "memory", "busy"]]
+    playback = plan.playback
+    for m, machine in enumerate(plan.cluster.machines):
+        flops = sum(
+            piece_flops(plan.graph[piece.layer], piece.rows, batch=plan.batch)
+            for piece in plan.pieces
+            if piece.machine == m
+        )
+        sent = [message for message in plan.messages if message.source == m]
+        received = [message for message in plan.messages if message.destination == m]
+        rows.append(
+            [
+                machine.name,
+                f"{plan.n_parameters(m):,}",
+                f"{flops / 1e9:.3f}",
+                readable_bytes(sum(message.n_bytes for message in sent)),
+                readable_bytes(sum(message.n_bytes for message in received)),
+                f"{len(sent)} out, {len(received)} in",
+                readable_bytes(plan.memory_bytes(m)),
+                f"{playback.busy_s[m] / playback.step_s:.0%}",
+            ]
+        )
+    return _aligned(rows, right_from=1)
+
+
+def _summary(plan: Plan) -> str:
+    total = sum(message.n_bytes for message in plan.messages)
+    return (
+        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; predicted step "
+        f"{plan.predicted_step_s * 1e3:.2f} ms (uncalibrated)"
+    )
+
+
+def readable_bytes(n_bytes: float) -> str:
+    """`1.5 MiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if n_bytes < 1024:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1024
+    return f"{n_bytes:.1f} GiB"
+
+
+def _aligned(rows: list[list[str]], *, right_from: int) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = (
+            cell.rjust(width) if column >= right_from else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
