@@ -1,0 +1,43 @@
+"""What the shards hold, and how it changes: vectors, update rules, first values and checkpoints.
+
+`layout` says which range of which parameter lives where, `storage` keeps a shard's vectors, `rules` changes
+them in one pass over memory, `initialise` makes first values from names and a seed, `checkpoint` writes
+what a shard holds and `reader` reads it into any other layout, `files` keeps whole networks. No module here
+knows a socket or a thread. A part makes its local steps with the same rules and a state of its own: for
+`SGD` that is the paper's w <- w - alpha*g, for `Adagrad` it is ours (the paper does not say what a part's
+own rate is).
+"""
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters, save_parameters
+from partita.engine.parameters.initialise import Spec, initial_range, initialise
+from partita.engine.parameters.layout import Layout, Overlap, Slot, gather, scatter
+from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord
+from partita.engine.parameters.reader import Checkpoint
+from partita.engine.parameters.rules import SGD, Adagrad, Rule
+from partita.engine.parameters.storage import Snapshot, Storage
+from partita.engine.parameters.vector import Vector
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Checkpoint",
+    "CheckpointError",
+    "Checkpoints",
+    "Layout",
+    "Manifest",
+    "Overlap",
+    "Rule",
+    "ShardRecord",
+    "Slot",
+    "Snapshot",
+    "Spec",
+    "Storage",
+    "Vector",
+    "gather",
+    "initial_range",
+    "initialise",
+    "load_parameters",
+    "save_parameters",
+    "scatter",
+]

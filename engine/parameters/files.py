@@ -1,0 +1,157 @@
+"""Files that are the old one or the new one, never half of either (I5), and whole networks in one file.
+
+A file is written under another name in the same folder, forced to disk, renamed, and the folder is forced to
+disk. A failed write or fsync is the caller's to report; it is never tried again, because the kernel may then
+claim success for data that it has dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from partita.engine.parameters.layout import Shape
+from partita.engine.parameters.vector import Vector
+
+
+def write_atomically(path: Path, data: bytes) -> str:
+    """Makes `data` the content of `path`, at once and durably; a crash leaves what was there before.
+
+    Returns:
+        Its SHA-256, in hexadecimal.
+
+    Raises:
+        OSError: a step failed. Before the rename the old file stands; the temporary one is removed.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what counts
+            os.unlink(temporary)
+        raise
+    sync_folder(path.parent)
+    return hashlib.sha256(data).hexdigest()
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder, and those above it, durably; nothing where it exists.
+
+    Raises:
+        OSError: it could not be made.
+        ValueError: it is a link.
+    """
+    if folder.is_symlink():
+        raise ValueError(f"{folder} is a link; checkpoints do not leave their folder, so remove it")
+    if folder.is_dir():
+        return
+    if not folder.parent.exists():
+        make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Forces a folder's entries to disk: names that were made or changed in it. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_plain(path: Path, *, at_most: int) -> bytes:
+    """The content of a plain file (no link, no device) of so many bytes at most.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no plain file, or larger.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > at_most:
+            raise ValueError(f"{path} is not a plain file of at most {at_most} bytes")
+        return file.read(at_most)
+
+
+def hash_plain(path: Path) -> str:
+    """The SHA-256 (hexadecimal) of a plain file. Raises OSError, ValueError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is not a plain file")
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def save_parameters(path: str | os.PathLike[str], parameters: Mapping[str, Vector]) -> None:
+    """Writes whole parameters (by name, float32 or float64, any shape) as one safetensors file, atomically.
+
+    `safetensors.torch.load_file(path)` reads it.
+
+    Raises:
+        OSError: it could not be written; a file that was there before still is.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"{target} cannot be written: there is no folder {target.parent}; create it first"
+        )
+    tensors = {name: np.asarray(values, order="C") for name, values in parameters.items()}
+    write_atomically(target, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+
+
+def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -> dict[str, Vector]:
+    """Whole parameters by name, from a file that `save_parameters` (or torch, with the same names) wrote.
+
+    Args:
+        path: the file.
+        shapes: the parameters that the network has; more in the file are refused, too.
+
+    Raises:
+        ValueError: the file is missing or unreadable, or is of another network: says what differs.
+    """
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            names = file.keys()
+            found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+            why = difference(found, shapes)
+            if why is not None:
+                raise ValueError(f"{path} holds another network's parameters: {why}")
+            values = {name: np.asarray(file.get_tensor(name)) for name in shapes}
+    except FileNotFoundError as error:
+        raise ValueError(f"there is no file {path}; check the path, or train and save first") from error
+    except (safetensors.SafetensorError, OSError, TypeError) as error:
+        raise ValueError(f"{path} is not a readable safetensors file ({error}); save it again") from error
+    for name, array in values.items():
+        if array.dtype not in (np.float32, np.float64):
+            raise ValueError(f"{path}: {name!r} is {array.dtype}; save it as float32 or float64")
+    return values
+
+
+def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str | None:
+    """The first difference between parameters found and those of this network, in words; None if equal."""
+    for name, shape in expected.items():
+        if name not in found:
+            return f"{name!r} {tuple(shape)} is missing"
+        if tuple(found[name]) != tuple(shape):
+            return f"{name!r} is {tuple(found[name])}, and {tuple(shape)} in this network"
+    extra = [name for name in found if name not in expected]
+    return f"this network has no {extra[0]!r}" if extra else None

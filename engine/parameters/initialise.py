@@ -1,0 +1,129 @@
+"""Initial values: a function of a parameter's name and a seed, and of nothing else.
+
+The numbers come from counter-based streams, one for each block of a parameter, keyed by (seed, name,
+block). So any range can be made by itself, in any order, by any process, and the values are the same for
+every plan and every number of shards. It must not know layers or machines: whatever has a name, a shape, an
+initialiser and two fans will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.engine.parameters.vector import Vector
+
+BLOCK: Final = 1 << 16
+"""Numbers of a parameter that share one stream."""
+
+NORMAL_DEVIATION: Final = 0.05
+"""Standard deviation of "normal" (the one that Keras has under this name)."""
+
+CONSTANTS: Final = {"zeros": 0.0, "ones": 1.0}
+
+DRAWN: Final = ("glorot", "he", "normal")
+"""Uniform within sqrt(6 / (fan_in + fan_out)) of zero (Glorot and Bengio 2010, equation 16); normal with
+variance 2 / fan_in (He et al. 2015, equation 10); normal with `NORMAL_DEVIATION`."""
+
+
+class Spec(Protocol):
+    """What initial values depend on; `partita.layers.Parameter` is one."""
+
+    @property
+    def name(self) -> str:
+        """Unique in the network; part of the key of the random stream."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole parameter."""
+
+    @property
+    def initialiser(self) -> str | float:
+        """One of "glorot", "he", "normal", "zeros", "ones", or one number for all."""
+
+    @property
+    def fan_in(self) -> int:
+        """Edges into a node."""
+
+    @property
+    def fan_out(self) -> int:
+        """Edges out of a node."""
+
+
+def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
+    """Whole parameters by name, in their shapes.
+
+    Args:
+        specs: what to initialise.
+        seed: of the run, 0 or above.
+        dtype: the float32 values are the float64 ones, rounded.
+
+    Raises:
+        ValueError: an unknown initialiser, a fan below 1, a negative seed, or a name that occurs twice.
+    """
+    values: dict[str, Vector] = {}
+    for spec in specs:
+        if spec.name in values:
+            raise ValueError(f"two parameters are named {spec.name!r}; each needs a name of its own")
+        flat = initial_range(spec, seed, start=0, stop=math.prod(spec.shape), dtype=dtype)
+        values[spec.name] = flat.reshape(spec.shape)
+    return values
+
+
+def initial_range(
+    spec: Spec, seed: int, *, start: int, stop: int, dtype: npt.DTypeLike = np.float32
+) -> Vector:
+    """The flat range `[start, stop)` of what `initialise` gives for a parameter, made without the rest.
+
+    Raises:
+        ValueError: as for `initialise`, or the range leaves the parameter.
+    """
+    size = math.prod(spec.shape)
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
+    if seed < 0:
+        raise ValueError(f"the seed is {seed}; use 0 or above")
+    constant = _constant(spec)
+    if constant is not None:
+        return np.full(stop - start, constant, dtype)
+    values = np.empty(stop - start, dtype)
+    for block in range(start // BLOCK, -(-stop // BLOCK)):
+        low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
+        drawn = _block(spec, seed, block, high - block * BLOCK)
+        values[low - start : high - start] = drawn[low - block * BLOCK :]
+    return values
+
+
+def _constant(spec: Spec) -> float | None:
+    """The one number that fills the parameter; None where its numbers are drawn."""
+    initialiser = spec.initialiser
+    if isinstance(initialiser, (int, float)):
+        if not math.isfinite(initialiser):
+            raise ValueError(f"parameter {spec.name!r} cannot start as {initialiser}; use a finite number")
+        return float(initialiser)
+    if initialiser in CONSTANTS:
+        return CONSTANTS[initialiser]
+    if initialiser not in DRAWN:
+        raise ValueError(
+            f"parameter {spec.name!r} has initialiser {initialiser!r}; "
+            f"use one of {', '.join([*DRAWN, *CONSTANTS])}, or a number"
+        )
+    if min(spec.fan_in, spec.fan_out) < 1:
+        raise ValueError(
+            f"parameter {spec.name!r} has fan_in {spec.fan_in} and fan_out {spec.fan_out}; use 1 or more"
+        )
+    return None
+
+
+def _block(spec: Spec, seed: int, block: int, n: int) -> npt.NDArray[np.float64]:
+    """The first `n` numbers of a block, in float64."""
+    key = np.random.SeedSequence(seed, spawn_key=(*spec.name.encode(), 256, block))
+    stream = np.random.Generator(np.random.Philox(key))
+    if spec.initialiser == "glorot":
+        return (2.0 * stream.random(n) - 1.0) * math.sqrt(6.0 / (spec.fan_in + spec.fan_out))
+    deviation = math.sqrt(2.0 / spec.fan_in) if spec.initialiser == "he" else NORMAL_DEVIATION
+    return stream.standard_normal(n) * deviation

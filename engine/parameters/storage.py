@@ -1,0 +1,91 @@
+"""What a shard holds: its values and its rule's state, each one flat vector, and what is done to them.
+
+It must not know messages, versions or who sent a gradient: `partita.engine.protocol.shard` decides what is
+applied and in which order. One thread uses it at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.events import Span
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Values and rule state of a shard at one moment: vectors of its size, which nothing changes any more."""
+
+    values: Vector
+    state: Mapping[str, Vector] = field(default_factory=dict)
+
+
+class Storage:
+    """The values of a shard, in float32 or float64, and the state of its rule."""
+
+    def __init__(self, rule: Rule, values: Vector, state: Mapping[str, Vector] | None = None) -> None:
+        """Takes copies.
+
+        Args:
+            rule: applied to every gradient.
+            values: `[n]`, float32 or float64.
+            state: of the rule, from a checkpoint; None to begin with an empty history.
+
+        Raises:
+            ValueError: the state is not this rule's, or not of `n` numbers.
+        """
+        if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
+            raise ValueError(f"values are {values.dtype} {values.shape}; use a float32 or float64 vector")
+        fresh = rule.state(values.size, values.dtype)
+        given = fresh if state is None else state
+        if {name: vector.shape for name, vector in given.items()} != dict.fromkeys(fresh, values.shape):
+            found = {name: vector.size for name, vector in given.items()}
+            raise ValueError(
+                f"{rule} keeps {sorted(fresh)} of {values.size} numbers each, found {found}; "
+                "continue with the rule that the checkpoint was written with"
+            )
+        self.rule = rule
+        self._values = values.copy()
+        self._state = {name: np.array(given[name], values.dtype) for name in fresh}
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return self._values.size
+
+    @property
+    def dtype(self) -> np.dtype[np.floating]:
+        """Of the values, and of every gradient."""
+        return self._values.dtype
+
+    def apply(self, span: Span, gradient: Vector) -> None:
+        """Updates the values of the span with a gradient of its size and of the storage's dtype, in one pass.
+
+        Raises:
+            ValueError: the gradient has another size or dtype; nothing is changed.
+        """
+        part = self._slice(span)
+        if gradient.shape != (span.stop - span.start,) or gradient.dtype != self.dtype:
+            raise ValueError(
+                f"the gradient of [{span.start}:{span.stop}] is {gradient.dtype} {gradient.shape}; "
+                f"it must be {self.dtype} ({span.stop - span.start},)"
+            )
+        state = {name: vector[part] for name, vector in self._state.items()}
+        self.rule.update(self._values[part], np.ascontiguousarray(gradient), state)
+
+    def read(self, span: Span) -> Vector:
+        """A copy of the values of the span: what is sent does not change under way."""
+        return self._values[self._slice(span)].copy()
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything, as it is after the updates applied so far."""
+        return Snapshot(self._values.copy(), {name: vector.copy() for name, vector in self._state.items()})
+
+    def _slice(self, span: Span) -> slice:
+        if span.vector != "values" or not 0 <= span.start <= span.stop <= self.size:
+            raise ValueError(f"{span} is no range of a shard's {self.size} values")
+        return slice(span.start, span.stop)

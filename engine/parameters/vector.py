@@ -1,0 +1,11 @@
+"""The one kind of array that parameters, gradients and rule state are kept in."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Vector: TypeAlias = npt.NDArray[np.floating[Any]]
+"""float32 or float64, C-contiguous: `[n]`, or a whole parameter in its shape."""

@@ -1,0 +1,77 @@
+"""What every protocol machine is told and what it asks for: the words that all of them share.
+
+A machine is `receive(event, now) -> list[Effect]`. Payloads pass through as opaque tokens: a machine never
+touches the bytes of an array. Events and effects that only one machine knows stand in that machine's module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.engine.protocol.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A message from an authenticated host, and the payload that came with it (opaque; None without one)."""
+
+    sender: str
+    incarnation: int
+    message: Message
+    payload: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed. Hosts send one about ten times a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """The process of this host has ended, or is taken to have ended."""
+
+    name: str
+    incarnation: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The host of this name is now of this incarnation; what the old one had not answered is open again."""
+
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A contiguous range `[start, stop)` of a named flat vector: how a machine speaks of numbers."""
+
+    vector: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send this message to a host, with the numbers of a span (or an opaque payload) beside it."""
+
+    to: str
+    message: Message
+    payload: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """What this host sent breaks the protocol; it had no effect. The interpreter says so and counts it."""
+
+    sender: str
+    reason: str
+
+
+def payload_bytes(payload: object) -> int:
+    """The size of an opaque payload in bytes, without looking at them; -1 where there is none."""
+    n_bytes = getattr(payload, "n_bytes", None)
+    if isinstance(n_bytes, int):
+        return n_bytes
+    return len(payload) if isinstance(payload, bytes | bytearray) else -1

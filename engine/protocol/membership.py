@@ -1,0 +1,156 @@
+"""Who is alive. Any traffic is a sign of life; silence is first suspected and then taken for death.
+
+A verdict may be wrong (a stopped process, a split network): it costs time, never correctness, because a host
+that was declared dead is replaced by one of a newer incarnation, and works under a lease that has run out by
+then (`shard.py`). Only the coordinator judges. This module must not know what a host does.
+
+The coordinator's heartbeat gives a host its own newest clock reading back. A lease counts from that reading,
+and death from when it *arrived*, which is later: so `dead_s` beyond the lease is enough however long messages
+lie in queues, and even where only one direction of the network works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import KeysView
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.messages import Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often hosts speak, and how long their silence is borne (seconds). Source: our reliability notes."""
+
+    heartbeat_s: float = 0.5
+    suspect_s: float = 2.0
+    dead_s: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heartbeat_s < self.suspect_s < self.dead_s:
+            raise ValueError(
+                f"{self}: a host is heard, then suspected, then dead; "
+                "choose 0 < heartbeat_s < suspect_s < dead_s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """Effect: this host has been silent for `suspect_s`. Nothing is done about it yet."""
+
+    name: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeardAgain:
+    """Effect: a suspected host has spoken."""
+
+    name: str
+    silent_s: float
+
+
+MembershipEvent: TypeAlias = Received | Tick
+MembershipEffect: TypeAlias = Send | Suspected | HeardAgain | Died
+
+
+@dataclass(slots=True)
+class _Member:
+    incarnation: int
+    heard_at: float
+    clock: float | None = None
+    suspected: bool = False
+
+
+class Membership:
+    """The hosts that are expected to speak.
+
+    A host is `watch`ed from when it is ready: before that it may compile for long, and a deadline of the
+    coordinator's covers it. `Died` is both the verdict given here and what a supervisor says of a process
+    that has ended; either way the coordinator `forget`s the host.
+    """
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace or Pace()
+        self._members: dict[str, _Member] = {}
+        self._next_heartbeat = float("-inf")
+        self._last_tick: float | None = None
+
+    def watch(self, name: str, incarnation: int, now: float) -> None:
+        """From now on the silence of this incarnation counts, and it is sent heartbeats."""
+        self._members[name] = _Member(incarnation, now)
+
+    def forget(self, name: str) -> None:
+        """Nothing is expected of this host any more."""
+        self._members.pop(name, None)
+
+    @property
+    def watched(self) -> KeysView[str]:
+        """The hosts whose silence counts, in the order in which they were first watched."""
+        return self._members.keys()
+
+    @property
+    def suspected(self) -> tuple[str, ...]:
+        """The hosts that are silent, but not yet for long enough to be dead."""
+        return tuple(name for name, member in self._members.items() if member.suspected)
+
+    def receive(self, event: MembershipEvent, now: float) -> list[MembershipEffect]:
+        """What follows from an event at `now` (seconds, monotonic)."""
+        if isinstance(event, Tick):
+            return self._tick(now)
+        return self._heard(event, now)
+
+    def _heard(self, event: Received, now: float) -> list[MembershipEffect]:
+        member = self._members.get(event.sender)
+        if member is None or event.incarnation != member.incarnation:
+            return []
+        silent_s, member.heard_at = now - member.heard_at, now
+        effects: list[MembershipEffect] = []
+        if isinstance(event.message, Heartbeat) and event.message.clock is not None:
+            first = member.clock is None
+            # Heartbeats may overtake one another: an older reading would only shorten the lease.
+            clock = event.message.clock
+            member.clock = clock if member.clock is None else max(clock, member.clock)
+            if first:  # a shard cannot work before its first lease: it does not wait for the next round
+                effects.append(Send(event.sender, Heartbeat(member.incarnation, clock=member.clock)))
+        if member.suspected:
+            member.suspected = False
+            effects.append(HeardAgain(event.sender, silent_s))
+        return effects
+
+    def _tick(self, now: float) -> list[MembershipEffect]:
+        self._forgive_own_pause(now)
+        effects: list[MembershipEffect] = []
+        beats = now >= self._next_heartbeat
+        if beats:
+            self._next_heartbeat = now + self.pace.heartbeat_s
+        for name, member in list(self._members.items()):
+            silent_s = now - member.heard_at
+            if silent_s >= self.pace.dead_s:
+                self.forget(name)
+                effects.append(Died(name, member.incarnation, f"silent for {silent_s:.1f} s"))
+                continue
+            if silent_s >= self.pace.suspect_s and not member.suspected:
+                member.suspected = True
+                effects.append(Suspected(name, silent_s))
+            if beats:
+                effects.append(Send(name, Heartbeat(member.incarnation, clock=member.clock)))
+        return effects
+
+    def _forgive_own_pause(self, now: float) -> None:
+        """A judge who slept heard nobody: what the pause took is nobody's silence.
+
+        A later verdict is always a safe one, and what waited in the inbox is read before the next tick.
+        """
+        pause = now - self._last_tick if self._last_tick is not None else 0.0
+        self._last_tick = now
+        if pause > self.pace.suspect_s / 2:
+            for member in self._members.values():
+                member.heard_at = min(now, member.heard_at + pause)
+
+    def validate(self) -> None:
+        """Its invariants. Raises AssertionError."""
+        for name, member in self._members.items():
+            assert member.incarnation >= 0, name
+            assert self._last_tick is None or not member.suspected or member.heard_at <= self._last_tick, name

@@ -1,0 +1,278 @@
+"""What hosts say to one another: one frozen struct for each kind of message, in a closed union.
+
+A message is small. The numbers of a tensor travel beside it as raw bytes, so that this module never sees an
+array, and nothing here is ever pickled.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+Rows: TypeAlias = tuple[tuple[int, int], ...]
+"""Runs of rows of a layer, `(start, stop)` each, ascending and disjoint."""
+
+
+class MalformedMessage(ValueError):
+    """Bytes that are not a message of this protocol."""
+
+
+class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, array_like=True):
+    pass
+
+
+# Data: between parts, and between a part and the shards that hold its parameters.
+
+
+class Tensor(_Message, frozen=True, tag=True):
+    """States or errors of some rows of a layer, for the step they belong to. The payload is their numbers."""
+
+    step: int
+    buffer: str
+    rows: Rows
+
+
+class Credit(_Message, frozen=True, tag=True):
+    """The sender has finished this step: whoever only sends to it may begin the one after the next."""
+
+    step: int
+
+
+class Fetch(_Message, frozen=True, tag=True):
+    """Asks a shard for the parameters it holds for the machine of the sender.
+
+    `settled` is how many pushes of the sender's incarnation the shard has acknowledged: one that came back from
+    a checkpoint learns so what it misses, even from a part that has nothing left to push.
+    """
+
+    request: int
+    settled: int = 0
+
+
+class Parameters(_Message, frozen=True, tag=True):
+    """Answers `Fetch`. The payload is the sender's slice of the machine's vector."""
+
+    request: int
+    epoch: int
+    version: int
+
+
+class Push(_Message, frozen=True, tag=True):
+    """An accrued gradient (the payload), computed from parameters that had this epoch and version."""
+
+    incarnation: int
+    sequence: int
+    epoch: int
+    version: int
+
+
+class Pushed(_Message, frozen=True, tag=True):
+    """Acknowledges `Push`: it is applied, once, and `staleness` other pushes were applied in between."""
+
+    epoch: int
+    incarnation: int
+    sequence: int
+    version: int
+    staleness: int
+
+
+# Control: between the coordinator and everybody else.
+
+
+class Peer(msgspec.Struct, frozen=True, array_like=True):
+    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is."""
+
+    name: str
+    incarnation: int
+    endpoint: str
+    public_key: str
+
+
+class Hello(_Message, frozen=True, tag=True):
+    """The first message of a host: where its inbox is, and with what it runs."""
+
+    endpoint: str
+    versions: dict[str, str]
+
+
+class Assign(_Message, frozen=True, tag=True):
+    """A host's task. The payload is a cloudpickle, read only when the coordinator's key sent it."""
+
+    run: str
+
+
+class Directory(_Message, frozen=True, tag=True):
+    """Every host that the receiver may talk to, replacing what it knew before.
+
+    The receiver ignores one whose `revision` is below that of the one it has (messages may overtake one
+    another), and answers every one with `Informed`, so that the newest is said again to who is behind.
+    """
+
+    peers: tuple[Peer, ...]
+    revision: int = 0
+
+
+class Informed(_Message, frozen=True, tag=True):
+    """Answers `Directory`: the revision of the one that the sender has now."""
+
+    revision: int
+
+
+class Ready(_Message, frozen=True, tag=True):
+    """The task is understood and everything is compiled; a shard adds the version it starts from."""
+
+    version: int = 0
+
+
+class Begin(_Message, frozen=True, tag=True):
+    """Starts the training loop of a part, from this step up to (not including) `stop`."""
+
+    step: int
+    stop: int
+
+
+class Report(_Message, frozen=True, tag=True):
+    """Progress of a part: steps done, and sums over the examples since the last report."""
+
+    step: int
+    examples: int
+    loss: float
+    correct: int
+    staleness: int
+    pushes: int
+
+
+class Finished(_Message, frozen=True, tag=True):
+    """A part has done its steps, and every push of it is acknowledged by the shards of this directory.
+
+    Said again about once a second, until `Stop`. After a shard was replaced it holds only when the new shard
+    has answered a fetch too (`Fetch.settled`).
+    """
+
+    step: int
+    directory: int = 0
+
+
+class Play(_Message, frozen=True, tag=True):
+    """One step over a batch of which the first `examples` are real. The payload is the machine's inputs, in the
+    program's order; without one, the last batch is played again. `collect` names buffers to send back."""
+
+    step: int
+    examples: int
+    collect: tuple[str, ...] = ()
+
+
+class Played(_Message, frozen=True, tag=True):
+    """Answers `Play`: sums over the batch, and seconds in the step and in kernels. The payload is what was collected."""
+
+    step: int
+    loss: float
+    correct: int
+    step_s: float
+    busy_s: float
+
+
+class Load(_Message, frozen=True, tag=True):
+    """Gives a part its parameters (the payload: the machine's vector). Answered by `Ready`."""
+
+
+class Heartbeat(_Message, frozen=True, tag=True):
+    """I am alive. The coordinator's own carries the epoch under which it knows the receiver.
+
+    `clock` is the sender's own clock in seconds. The coordinator puts in the newest one that it has had from
+    the receiver, unchanged: a lease counts from when it was asked for, so that a message that lay in a queue
+    never prolongs it. None where none is known.
+    """
+
+    epoch: int
+    clock: float | None = None
+
+
+class Save(_Message, frozen=True, tag=True):
+    """Asks a shard for its file of this checkpoint."""
+
+    checkpoint: int
+
+
+class Saved(_Message, frozen=True, tag=True):
+    """The shard's file is on disk: its name inside the checkpoint's folder and its SHA-256.
+
+    `lost` counts the acknowledged pushes that this epoch has found missing, up to the version in the file.
+    """
+
+    checkpoint: int
+    epoch: int
+    version: int
+    file: str
+    sha256: str
+    lost: int = 0
+
+
+class Lost(_Message, frozen=True, tag=True):
+    """A shard that came back from a checkpoint misses this many acknowledged pushes of a part.
+
+    The count is of the sender's whole incarnation, so that a repeat or a reordering changes nothing: the
+    receiver keeps the largest for each shard, incarnation and part.
+    """
+
+    part: str
+    pushes: int
+
+
+class Failed(_Message, frozen=True, tag=True):
+    """The task raised: one sentence, and the traceback as text."""
+
+    reason: str
+    traceback: str
+
+
+class Stop(_Message, frozen=True, tag=True):
+    """Ends the host."""
+
+
+Message: TypeAlias = (
+    Tensor
+    | Credit
+    | Fetch
+    | Parameters
+    | Push
+    | Pushed
+    | Hello
+    | Assign
+    | Directory
+    | Informed
+    | Ready
+    | Begin
+    | Report
+    | Finished
+    | Play
+    | Played
+    | Load
+    | Heartbeat
+    | Save
+    | Saved
+    | Lost
+    | Failed
+    | Stop
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message (MessagePack, tagged by its kind). Safe from several threads."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes | memoryview) -> Message:
+    """The message in these bytes.
+
+    Raises:
+        MalformedMessage: they are not exactly one message of the closed union.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"{len(data)} bytes are not a message of this protocol: {error}") from error

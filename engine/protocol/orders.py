@@ -1,0 +1,159 @@
+"""What the coordinator is told beyond messages, and everything it can ask its interpreter to do.
+
+The interpreter (in the user's process) starts and ends processes, writes manifests and shows progress. It
+carries effects out in the order given, each finished before the next one starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.membership import Pace
+
+Host: TypeAlias = tuple[str, int]
+"""A process: (name, incarnation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Event, the first one: the coordinator's inbox is open, and hosts can be launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Event, answers `Restart` for each of its hosts: the process runs, with this public key (Z85)."""
+
+    name: str
+    incarnation: int
+    public_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Event: the user wants the run to end soon and to keep what it has learnt (Ctrl-C)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Effect: end every older process of these hosts, revoke its key, and launch these incarnations.
+
+    The first launch of a run is one too. A shard starts from its file of `checkpoint`, with the watermarks in
+    it; None: from the parameters that the run itself started from (initial or resumed), without watermarks.
+    An old process that cannot be ended does no harm: a part's pushes count for its own incarnation, and a
+    shard is held back by its lease. But a shard's file must be named after its epoch as well.
+    """
+
+    hosts: tuple[Host, ...]
+    checkpoint: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Effect: a part has done `step` steps; sums over those since its last report. Only to be shown."""
+
+    name: str
+    step: int
+    examples: int
+    loss: float
+    correct: int
+    staleness: int
+    pushes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shard's file in a checkpoint."""
+
+    shard: str
+    epoch: int
+    version: int
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Effect: every shard's file of this checkpoint is on disk; write the manifest, atomically and last.
+
+    `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
+    that are in none of the files. From the next effect on, restarts are from this checkpoint. A manifest that
+    cannot be written ends the run.
+    """
+
+    checkpoint: int
+    entries: tuple[Entry, ...]
+    steps: tuple[int, ...]
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Effect, the last one: the run cannot go on. End every process; raise this, with that traceback."""
+
+    reason: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Effect, the last one: every host has been told to stop; end those that do not.
+
+    `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It is
+    exact for every part that lived on: what a part was told and took to its own grave, nobody can count.
+    `complete` is False when the checkpoint does not hold all of the work (Ctrl-C).
+    """
+
+    steps: tuple[int, ...]
+    checkpoint: int | None
+    lost: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Effect: one line for the user. The run goes on."""
+
+    text: str
+
+
+CoordinatorEvent: TypeAlias = Opened | Launched | Received | Tick | Died | StopRequested
+CoordinatorEffect: TypeAlias = Send | Restart | Progress | Commit | Fail | Done | Warn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the coordinator waits, and how often it tries (seconds and counts).
+
+    Attributes:
+        pace: of heartbeats and of the verdict on silence.
+        checkpoint_every_s: from one checkpoint round to the next; None: only the last one.
+        hello_s: from the launch of a process to its first message.
+        ready_s: from its task to `Ready` (everything compiled).
+        save_s: for a checkpoint round; a round that takes longer is given up, and the last one fails the run.
+        retry_s: an unanswered `Begin` or `Save` is said again.
+        stall_s: a replica that reports no new step for so long is restarted, as after a death; doubled each
+            time, so that steps which simply take long are reached in the end.
+        stop_s: for the last checkpoint round after Ctrl-C.
+        failures: times in all that a host may raise (I13).
+        deaths: times in a row that a host may die without getting any further (a part by a reported step, a
+            shard by a committed checkpoint).
+    """
+
+    pace: Pace = field(default_factory=Pace)
+    checkpoint_every_s: float | None = 30.0
+    hello_s: float = 60.0
+    ready_s: float = 300.0
+    save_s: float = 120.0
+    retry_s: float = 1.0
+    stall_s: float = 120.0
+    stop_s: float = 1.0
+    failures: int = 3
+    deaths: int = 5
+
+    def __post_init__(self) -> None:
+        waits = [self.hello_s, self.ready_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
+        if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
+            raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")

@@ -1,0 +1,230 @@
+"""A part plays its program: what is ready is computed, what others need is sent, what they sent is taken in.
+
+The machine knows what each instruction waits for, and nothing of what it does. It must not know arrays, layers or
+how long anything takes. There is no barrier: a step is over when its last instruction is, and the messages of the
+next step may arrive before that; they wait until the rows that they fill are free.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeAlias
+
+from partita.engine.protocol.events import Received, Refuse, Send
+from partita.engine.protocol.messages import Credit, Rows, Tensor
+
+AHEAD: Final = 2
+"""How many steps a part may begin before a part that only listens to it has finished the first of them."""
+
+
+class Kind(Enum):
+    """What an instruction means to the machine."""
+
+    COMPUTE = "compute"
+    SEND = "send"
+    RECEIVE = "receive"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An instruction, as far as the machine must know it.
+
+    Args:
+        kind: what to do.
+        after: positions of earlier instructions that must be done.
+        peer: the host that a message goes to or comes from; "" for a computation.
+        buffer, rows: what the message carries.
+    """
+
+    kind: Kind
+    after: tuple[int, ...] = ()
+    peer: str = ""
+    buffer: str = ""
+    rows: Rows = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeginStep:
+    """Event: play the program once more, as this step. Only when `may_begin` says so."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """Event: the computation at this position is done, or its message has been handed over."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Effect: run the computation at this position, on any kernel thread."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Effect: copy this payload into the rows of the RECV at this position, before anything else is done."""
+
+    position: int
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class Transmit:
+    """Effect: send this message with the rows of the SEND at this position; `Completed` once they may be overwritten."""
+
+    to: str
+    message: Tensor
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepOver:
+    """Effect: every instruction of the step is done."""
+
+    step: int
+
+
+PartEvent: TypeAlias = BeginStep | Completed | Received
+PartEffect: TypeAlias = Compute | Place | Transmit | StepOver | Send | Refuse
+
+
+class PartMachine:
+    """Plays one program, step after step. Effects are to be carried out in order."""
+
+    def __init__(self, works: Sequence[Work], *, lanes: int = 1, first_step: int = 0) -> None:
+        """A part that has not begun.
+
+        Args:
+            works: the program.
+            lanes: how many computations may run at the same time.
+            first_step: the number of the step that will be played first.
+        """
+        self._works: Final = tuple(works)
+        self._lanes: Final = lanes
+        self._followers: Final[tuple[list[int], ...]] = tuple([] for _ in self._works)
+        for n, work in enumerate(self._works):
+            for k in work.after:
+                self._followers[k].append(n)
+        self._receives: Final = {
+            (work.peer, work.buffer): n for n, work in enumerate(self._works) if work.kind is Kind.RECEIVE
+        }
+        listened = {work.peer for work in self._works if work.kind is Kind.RECEIVE}
+        told = {work.peer for work in self._works if work.kind is Kind.SEND}
+        self._grants: Final = tuple(sorted(listened - told))
+        self._credit: Final = dict.fromkeys(sorted(told - listened), first_step - 1)
+        self._missing: list[int] = []
+        self._ready: list[int] = []
+        self._computing: set[int] = set()
+        self._sending: set[int] = set()
+        self._left = 0
+        self._open: set[int] = set()
+        self._early: dict[tuple[str, str], dict[int, object]] = {key: {} for key in self._receives}
+        self.step = first_step - 1
+        self.playing = False
+
+    def may_begin(self) -> bool:
+        """Whether the next step can begin: the last one is over, and nobody is too far behind."""
+        return not self.playing and all(done >= self.step + 1 - AHEAD for done in self._credit.values())
+
+    @property
+    def waits_for(self) -> tuple[tuple[str, str], ...]:
+        """(host, buffer) of each message that is missing now, or (host, "credit")."""
+        if self.playing:
+            return tuple((self._works[n].peer, self._works[n].buffer) for n in sorted(self._open))
+        return tuple((peer, "credit") for peer, done in self._credit.items() if done < self.step + 1 - AHEAD)
+
+    def receive(self, event: PartEvent, now: float) -> list[PartEffect]:
+        """What follows from an event, to be done in order."""
+        effects: list[PartEffect] = []
+        match event:
+            case Completed(position=position):
+                under_way = self._computing if self._works[position].kind is Kind.COMPUTE else self._sending
+                assert position in under_way, f"{position} was not under way"
+                under_way.remove(position)
+                self._done(position, effects)
+            case Received(message=Tensor() as tensor):
+                self._tensor(event, tensor, effects)
+            case BeginStep(step=step):
+                assert self.may_begin() and step == self.step + 1, f"step {step} cannot begin after {self.step}"
+                self._begin(step, effects)
+            case Received(sender=sender, message=Credit(step=step)):
+                if sender in self._credit:
+                    self._credit[sender] = max(self._credit[sender], step)
+                else:
+                    effects.append(Refuse(sender, "nobody waits for its credit"))
+            case Received(sender=sender, message=message):
+                effects.append(Refuse(sender, f"a part does not take a {type(message).__name__}"))
+        self._fill_lanes(effects)
+        return effects
+
+    def _begin(self, step: int, effects: list[PartEffect]) -> None:
+        self.step, self.playing = step, True
+        self._missing = [len(work.after) for work in self._works]
+        self._left = len(self._works)
+        for n, work in enumerate(self._works):
+            if not work.after:
+                self._enable(n, effects)
+        if not self._works:
+            self._over(effects)
+
+    def _enable(self, n: int, effects: list[PartEffect]) -> None:
+        work = self._works[n]
+        if work.kind is Kind.COMPUTE:
+            heapq.heappush(self._ready, n)
+        elif work.kind is Kind.SEND:
+            self._sending.add(n)
+            effects.append(Transmit(work.peer, Tensor(self.step, work.buffer, work.rows), n))
+        elif self.step in self._early[work.peer, work.buffer]:
+            effects.append(Place(n, self._early[work.peer, work.buffer].pop(self.step)))
+            self._done(n, effects)
+        else:
+            self._open.add(n)
+
+    def _tensor(self, event: Received, tensor: Tensor, effects: list[PartEffect]) -> None:
+        key = (event.sender, tensor.buffer)
+        n = self._receives.get(key)
+        if n is None or tensor.rows != self._works[n].rows:
+            effects.append(Refuse(event.sender, f"no instruction receives {tensor.buffer}{list(tensor.rows)} from it"))
+        elif tensor.step == self.step and n in self._open:
+            self._open.remove(n)
+            effects.append(Place(n, event.payload))
+            self._done(n, effects)
+        elif self.step <= tensor.step <= self.step + AHEAD and tensor.step not in self._early[key]:
+            self._early[key][tensor.step] = event.payload
+        else:
+            effects.append(Refuse(event.sender, f"{tensor.buffer} of step {tensor.step} in step {self.step}"))
+
+    def _done(self, position: int, effects: list[PartEffect]) -> None:
+        self._left -= 1
+        for follower in self._followers[position]:
+            self._missing[follower] -= 1
+            if not self._missing[follower]:
+                self._enable(follower, effects)
+        if not self._left:
+            self._over(effects)
+
+    def _over(self, effects: list[PartEffect]) -> None:
+        self.playing = False
+        effects.extend(Send(peer, Credit(self.step)) for peer in self._grants)
+        effects.append(StepOver(self.step))
+
+    def _fill_lanes(self, effects: list[PartEffect]) -> None:
+        while self._ready and len(self._computing) < self._lanes:
+            n = heapq.heappop(self._ready)
+            self._computing.add(n)
+            effects.append(Compute(n))
+
+    def validate(self) -> None:
+        """What must hold between two events. Raises AssertionError."""
+        assert len(self._computing) <= self._lanes
+        assert self.playing or not (self._ready or self._computing or self._sending or self._open or self._left)
+        for early in self._early.values():
+            assert len(early) <= AHEAD + 1, early
+            assert all(self.step <= step <= self.step + AHEAD for step in early), (early, self.step)

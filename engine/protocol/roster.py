@@ -1,0 +1,171 @@
+"""What the coordinator knows of each host and each replica: plain records, without decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.messages import Directory, Peer
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.orders import Host
+
+
+class HostState(Enum):
+    """How far a process has come. Each is entered in this order; a restart goes back to the first."""
+
+    LAUNCHED = "its first message"
+    PREPARING = "Ready, after its task"
+    READY = "nothing"
+    GONE = "nothing, it has ended and is not needed"
+
+
+@dataclass(slots=True, eq=False)
+class HostRecord:
+    """One host: the newest process of this name, and what is counted over all of its processes."""
+
+    name: str
+    incarnation: int
+    replica: int | None  # None: a shard
+    since: float = 0.0
+    state: HostState = HostState.LAUNCHED
+    public_key: str = ""
+    endpoint: str = ""
+    step: int = 0  # done, as last reported (parts)
+    acknowledged: bool = False  # a report has come: it need not be told to begin again
+    finished: int = -1  # the directory under which it said Finished
+    informed: int = 0  # the directory that it has
+    deaths: int = 0  # in a row, without getting further
+    failures: int = 0
+    failed: int = -1  # the incarnation that failed last
+
+    def relaunch(self, now: float) -> Host:
+        """The next incarnation, of which nothing is known yet."""
+        self.incarnation += 1
+        self.state, self.since = HostState.LAUNCHED, now
+        self.public_key = self.endpoint = ""
+        self.acknowledged, self.finished, self.informed = False, -1, 0
+        return self.name, self.incarnation
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether it has said where its inbox is."""
+        return self.state in (HostState.PREPARING, HostState.READY)
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaRecord:
+    """One replica. `step` is where its present processes began, `begun` whether they were told to."""
+
+    index: int
+    step: int
+    stall_s: float
+    parts: tuple[HostRecord, ...] = ()
+    begun: bool = False
+    asked_at: float = 0.0
+    progress_at: float = 0.0
+
+    @property
+    def steps_done(self) -> int:
+        """Steps that every part has reported: what none of them need do again."""
+        return min((part.step for part in self.parts), default=self.step)
+
+    def is_complete(self, directory: int) -> bool:
+        """Whether every part has finished under this directory or a newer one, or is gone for good."""
+        return all(part.state is HostState.GONE or part.finished >= directory for part in self.parts)
+
+
+@dataclass(slots=True, eq=False)
+class Roster:
+    """All hosts by name: shards first, then parts by replica and machine."""
+
+    shards: tuple[HostRecord, ...]
+    replicas: tuple[ReplicaRecord, ...]
+    hosts: dict[str, HostRecord] = field(default_factory=dict)
+    revision: int = 0
+    published_at: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        topology: Topology,
+        *,
+        done: tuple[int, ...],
+        steps: int,
+        stall_s: float,
+        incarnations: Mapping[str, int],
+    ) -> Roster:
+        """The hosts of a run. A replica without steps left gets none, and without any work nobody does."""
+        replicas = tuple(ReplicaRecord(r, min(step, steps), stall_s) for r, step in enumerate(done))
+        for replica in replicas:
+            if replica.step < steps:
+                replica.parts = tuple(
+                    HostRecord(name, incarnations.get(name, 0), replica.index, step=replica.step)
+                    for name in topology.parts(replica.index)
+                )
+        works = any(replica.parts for replica in replicas)
+        names = topology.shard_names if works else ()
+        shards = tuple(HostRecord(name, incarnations.get(name, 0), None) for name in names)
+        roster = cls(shards, replicas)
+        roster.hosts = {host.name: host for host in shards}
+        roster.hosts |= {host.name: host for replica in replicas for host in replica.parts}
+        return roster
+
+    def current(self, name: str, incarnation: int) -> HostRecord | None:
+        """The host, if this is its newest process and it has not ended."""
+        host = self.hosts.get(name)
+        if host is None or host.incarnation != incarnation or host.state is HostState.GONE:
+            return None
+        return host
+
+    def replica_of(self, host: HostRecord) -> ReplicaRecord | None:
+        """The replica that a part belongs to; None for a shard."""
+        return self.replicas[host.replica] if host.replica is not None else None
+
+    def present(self) -> Iterator[HostRecord]:
+        """Every host that has not ended for good."""
+        return (host for host in self.hosts.values() if host.state is not HostState.GONE)
+
+    def reachable(self) -> Iterator[HostRecord]:
+        """Every host that messages can be sent to."""
+        return (host for host in self.hosts.values() if host.is_reachable)
+
+    def all_in(self, *states: HostState) -> bool:
+        """Whether all hosts that have not ended are in one of these states."""
+        return all(host.state in states for host in self.present())
+
+    @property
+    def shards_ready(self) -> bool:
+        """Whether every shard serves."""
+        return all(shard.state is HostState.READY for shard in self.shards)
+
+    def publish(self, now: float) -> list[Send]:
+        """A new revision of the directory, to everybody."""
+        self.revision += 1
+        self.published_at = now
+        return [self.tell(host) for host in self.reachable()]
+
+    def publish_again(self, now: float, retry_s: float) -> list[Send]:
+        """The same revision, to those who have not said that they have it."""
+        if now - self.published_at < retry_s:
+            return []
+        behind = [host for host in self.reachable() if host.informed < self.revision]
+        if behind:
+            self.published_at = now
+        return [self.tell(host) for host in behind]
+
+    def tell(self, receiver: HostRecord) -> Send:
+        """Whom this host may talk to: a part its own replica and the shards, a shard every part."""
+        peers = tuple(
+            Peer(host.name, host.incarnation, host.endpoint, host.public_key)
+            for host in self.reachable()
+            if host is not receiver and self._may_talk(receiver, host)
+        )
+        return Send(receiver.name, Directory(peers, self.revision))
+
+    @staticmethod
+    def _may_talk(receiver: HostRecord, other: HostRecord) -> bool:
+        if receiver.replica is None or other.replica is None:
+            return receiver.replica is not other.replica
+        return receiver.replica == other.replica

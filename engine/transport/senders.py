@@ -1,0 +1,75 @@
+"""Who may send to a mailbox, known by key, and the message that each of them is in the middle of.
+
+Identity comes from the authenticated key that the transport hands in, never from a field of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Peer
+from partita.engine.transport.assembly import Assembly
+from partita.engine.transport.counters import Counters
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    name: str
+    incarnation: int
+    assembly: Assembly
+
+
+class Senders:
+    """The listed keys. Nobody is listed at first."""
+
+    def __init__(self, counters: Counters, *, max_payload: int) -> None:
+        self._counters = counters
+        self._max_payload = max_payload
+        self._by_key: dict[str, _Sender] = {}
+
+    def replace(self, peers: Iterable[Peer]) -> None:
+        """Lists exactly these. Who stays goes on in the middle of its message; who goes loses it.
+
+        Raises:
+            ValueError: two peers have the same key. Nothing is changed then.
+        """
+        by_key: dict[str, _Sender] = {}
+        for peer in peers:
+            if peer.public_key in by_key:
+                raise ValueError(
+                    f"'{peer.name}' and '{by_key[peer.public_key].name}' have the same key; "
+                    "a key says who sends, so give every host one of its own"
+                )
+            known = self._by_key.get(peer.public_key)
+            if known is not None and (known.name, known.incarnation) == (peer.name, peer.incarnation):
+                by_key[peer.public_key] = known
+            else:
+                assembly = Assembly(max_payload=self._max_payload)
+                by_key[peer.public_key] = _Sender(peer.name, peer.incarnation, assembly)
+        self._by_key = by_key
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def accept(self, key: str | None, frames: Sequence[memoryview]) -> Received | None:
+        """The message that these frames complete, if their sender is listed. Never raises because of its
+        arguments.
+
+        Args:
+            key: the authenticated key of the connection they came on (None: it has none).
+            frames: the frames of one ZeroMQ message.
+        """
+        sender = None if key is None else self._by_key.get(key)
+        if sender is None:
+            self._counters.refused_messages += 1
+            return None
+        malformed = sender.assembly.malformed
+        complete = sender.assembly.add(frames)
+        self._counters.malformed += sender.assembly.malformed - malformed
+        if complete is None:
+            return None
+        message, payload = complete
+        self._counters.note_received(sender.name, message, 0 if payload is None else payload.n_bytes)
+        return Received(sender.name, sender.incarnation, message, payload)

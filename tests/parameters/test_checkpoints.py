@@ -1,0 +1,309 @@
+"""Checkpoints: written whole or not at all, read into any layout, and refused when anything is wrong."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.parameters import (
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    Layout,
+    Manifest,
+    ShardRecord,
+    Slot,
+    Snapshot,
+    gather,
+    scatter,
+)
+from partita.engine.parameters.manifest import decode_manifest, decode_record, encode_manifest
+from partita.engine.protocol.orders import Entry
+from tests.parameters.faulty_disk import Crash, FaultyDisk
+
+SHAPES = {"hidden.weight": (4, 3), "hidden.bias": (4,), "scores/odd:name": (2, 2)}
+MACHINES = (
+    (Slot("hidden.weight", 0, 6), Slot("hidden.bias", 0, 2)),
+    (Slot("hidden.weight", 6, 12), Slot("hidden.bias", 2, 4), Slot("scores/odd:name", 0, 4)),
+)
+OTHER = ((Slot("scores/odd:name", 0, 4), Slot("hidden.bias", 0, 4), Slot("hidden.weight", 0, 12)),)
+
+
+def whole(base: float) -> dict[str, Any]:
+    return {
+        name: (base + 100 * index + np.arange(np.prod(shape))).reshape(shape).astype(np.float32)
+        for index, (name, shape) in enumerate(SHAPES.items())
+    }
+
+
+def write(
+    checkpoints: Checkpoints,
+    number: int,
+    *,
+    shards: int = 2,
+    run: str = "run",
+    base: float = 0.0,
+    epoch: int = 0,
+) -> Manifest:
+    """A checkpoint of values base, base + 1 ..., with the squares in "sum"."""
+    layout = Layout(MACHINES, SHAPES, shards)
+    entries = []
+    for shard in range(shards):
+        values = gather(layout.slots_of(shard), whole(base))
+        record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, {"part 0.0": (0, 6 + shard)})
+        snapshot = Snapshot(values, {"sum": values * values})
+        file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
+        entries.append(Entry(record.shard, record.epoch, record.version, file, sha256))
+    manifest = Manifest(
+        checkpoint=number,
+        run=run,
+        shapes=SHAPES,
+        dtype="float32",
+        rule="Adagrad(rate=0.05)",
+        steps=(40, 42),
+        entries=tuple(entries),
+    )
+    checkpoints.commit(manifest)
+    return manifest
+
+
+def latest(checkpoints: Checkpoints) -> Checkpoint:
+    found = checkpoints.latest(SHAPES)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3, 24])
+def test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path: Path, shards: int) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    write(checkpoints, 1, shards=shards)
+    found = latest(checkpoints)
+    assert all(np.array_equal(values, whole(0)[name]) for name, values in found.parameters().items())
+    assert np.array_equal(found.parameters("state.sum")["hidden.bias"], whole(0)["hidden.bias"] ** 2)
+    assert found.state_names == ("sum",)
+    other = Layout(OTHER, SHAPES, shards=3)
+    again = {name: np.zeros_like(values) for name, values in whole(0).items()}
+    for shard in range(3):
+        snapshot = found.snapshot(other.slots_of(shard))
+        assert np.array_equal(snapshot.state["sum"], snapshot.values**2)
+        scatter(other.slots_of(shard), snapshot.values, again)
+    assert all(np.array_equal(values, whole(0)[name]) for name, values in again.items())
+
+
+def test_any_range_can_be_read(tmp_path: Path) -> None:
+    write(Checkpoints(tmp_path), 1)
+    found = latest(Checkpoints(tmp_path))
+    assert found.gather([Slot("hidden.weight", 5, 8), Slot("hidden.bias", 0, 0)]).tolist() == [5, 6, 7]
+    with pytest.raises(ValueError, match="it has 12 numbers"):
+        found.gather([Slot("hidden.weight", 5, 13)])
+    with pytest.raises(ValueError, match="the checkpoint has no 'more'"):
+        found.gather([Slot("more", 0, 1)])
+
+
+def test_it_keeps_what_shards_remember_for_their_own_run(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    write(checkpoints, 3, epoch=2)
+    found = latest(checkpoints)
+    assert found.manifest.steps == (40, 42)
+    assert found.records["shard 1"].version == 8
+    assert found.seen("shard 1", "run") == {"part 0.0": (0, 7)}
+    assert found.seen("shard 1", "another run") == {}
+    assert found.seen("shard 9", "run") == {}
+
+
+def test_the_newest_complete_one_is_found_and_unfinished_ones_do_not_exist(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.latest(SHAPES) is None
+    assert checkpoints.next_number() == 1
+    for number in (2, 9, 10):
+        write(checkpoints, number, base=number)
+    (tmp_path / "00000010" / "manifest.json").unlink()
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "00000011").write_text("a file")
+    found = latest(checkpoints)
+    assert found.manifest.checkpoint == 9
+    assert found.skipped == ()
+    assert checkpoints.next_number() == 11
+
+
+def test_pruning_keeps_the_newest_and_what_may_still_be_written(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for number in (1, 2, 3, 4, 5):
+        write(checkpoints, number)
+    for unfinished in (2, 5):
+        (tmp_path / f"{unfinished:08d}" / "manifest.json").unlink()
+    checkpoints.prune()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00000003", "00000004", "00000005"]
+    assert latest(checkpoints).manifest.checkpoint == 4
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["error", "crash"])
+def test_a_failure_at_any_call_leaves_the_old_or_the_new_checkpoint(tmp_path: Path, crash: bool) -> None:
+    template = tmp_path / "template"
+    write(Checkpoints(template, keep=1), 1, base=0)
+    seen = set()
+    for fail_at in range(1, 60):
+        folder = tmp_path / str(fail_at)
+        shutil.copytree(template, folder)
+        checkpoints = Checkpoints(folder, keep=1)
+        done = False
+        try:
+            with FaultyDisk(fail_at=fail_at, crash=crash).installed():
+                write(checkpoints, 2, base=1000)
+                done = True
+                checkpoints.prune()
+        except (OSError, Crash):
+            pass
+        found = latest(Checkpoints(folder))
+        assert found.skipped == ()
+        base = {1: 0, 2: 1000}[found.manifest.checkpoint]
+        assert np.array_equal(found.parameters()["hidden.bias"], whole(base)["hidden.bias"])
+        assert base == 1000 or not done
+        seen.add((found.manifest.checkpoint, done))
+        if sorted(path.name for path in folder.iterdir()) == ["00000002"]:
+            break
+    else:
+        pytest.fail("it never succeeded")
+    assert seen == {(1, False), (2, False), (2, True)}
+
+
+@given(st.data())
+def test_one_flipped_or_missing_byte_anywhere_falls_back_to_the_one_before(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("damaged")
+    checkpoints = Checkpoints(folder)
+    write(checkpoints, 1, base=0)
+    write(checkpoints, 2, base=1000)
+    newest = folder / "00000002"
+    victim = data.draw(st.sampled_from(sorted(newest.iterdir())))
+    content = bytearray(victim.read_bytes())
+    # The manifest ends in a line feed, which says nothing; every other byte counts.
+    at = data.draw(st.integers(0, len(content) - 1 - (victim.name == "manifest.json")))
+    if data.draw(st.booleans()):
+        content[at] ^= data.draw(st.integers(1, 255))
+    else:
+        del content[at:]
+    victim.write_bytes(content)
+    found = latest(checkpoints)
+    assert found.manifest.checkpoint == 1
+    (why,) = found.skipped
+    assert str(newest) in why
+    assert "damaged" in why or "cannot be read" in why
+    assert np.array_equal(found.parameters()["hidden.bias"], whole(0)["hidden.bias"])
+
+
+def test_a_missing_or_linked_file_is_said(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = write(checkpoints, 1)
+    file = tmp_path / "00000001" / manifest.entries[1].file
+    moved = tmp_path / "elsewhere"
+    file.rename(moved)
+    with pytest.raises(CheckpointError, match=rf"{file.name} is missing. Train from the start"):
+        checkpoints.latest(SHAPES)
+    file.symlink_to(moved)
+    with pytest.raises(CheckpointError, match=rf"{file.name} cannot be read"):
+        checkpoints.latest(SHAPES)
+
+
+def test_a_linked_folder_is_neither_written_nor_read(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    write(Checkpoints(outside), 1)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.folder.mkdir()
+    (checkpoints.folder / "00000001").symlink_to(outside / "00000001")
+    assert checkpoints.latest(SHAPES) is None
+    with pytest.raises(CheckpointError, match="it is a link"):
+        checkpoints.open(1, SHAPES)
+    with pytest.raises(ValueError, match="is a link"):
+        write(checkpoints, 1)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ({**SHAPES, "more": (1,)}, r"'more' \(1,\) is missing"),
+        ({**SHAPES, "hidden.bias": (5,)}, r"'hidden.bias' is \(4,\), and \(5,\) in this network"),
+        ({"hidden.weight": (4, 3)}, "this network has no 'hidden.bias'"),
+    ],
+)
+def test_another_network_is_refused(tmp_path: Path, shapes: dict[str, tuple[int, ...]], says: str) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    write(checkpoints, 1)
+    write(checkpoints, 2)
+    with pytest.raises(CheckpointError, match=rf"00000002 .*of another network: {says}.*1 older"):
+        checkpoints.latest(shapes)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": 2}, "it has format 2"),
+        ({"dtype": "object"}, "neither float32 nor float64"),
+        ({"checkpoint": 5}, "its manifest is of checkpoint 5"),
+        ({"entries": (Entry("shard 0", 0, 0, "../../etc/passwd", ""),)}, "no name of a shard's file"),
+        ({"entries": (Entry("shard 0", 0, 0, "/shard-0.epoch-0.safetensors", ""),)}, "no name of a shard's"),
+        ({"entries": ()}, "do not hold every number of 'values' once"),
+        ({"shapes": SHAPES | {"hidden.bias": (10**30,)}}, "damaged|another network"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_refused(
+    tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = msgspec.structs.replace(write(checkpoints, 1), **change)
+    (tmp_path / "00000001" / "manifest.json").write_bytes(encode_manifest(manifest))
+    with pytest.raises(CheckpointError, match=says):
+        checkpoints.open(1, SHAPES)
+
+
+def test_a_file_of_another_shard_or_epoch_is_refused(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = write(checkpoints, 1)
+    first, second = manifest.entries
+    swapped = msgspec.structs.replace(
+        manifest, entries=(Entry("shard 5", 0, 7, first.file, first.sha256), second)
+    )
+    checkpoints.commit(swapped)
+    with pytest.raises(CheckpointError, match="says that it is of shard 0"):
+        checkpoints.open(1, SHAPES)
+
+
+def test_a_checkpoint_without_all_its_files_is_not_completed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = write(checkpoints, 1)
+    with pytest.raises(CheckpointError, match=r"cannot be completed: shard-0.* is not there"):
+        checkpoints.commit(msgspec.structs.replace(manifest, checkpoint=2))
+    bad = (Entry("shard 0", 0, 0, "../x", ""),)
+    with pytest.raises(CheckpointError, match="no name of a shard's file"):
+        checkpoints.commit(msgspec.structs.replace(manifest, entries=bad))
+
+
+def test_equal_checkpoints_have_equal_bytes(tmp_path: Path) -> None:
+    first, second = (write(Checkpoints(tmp_path / name), 1) for name in "ab")
+    assert first == second
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_manifest_or_refused(data: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        decode_manifest(data)
+    with pytest.raises(CheckpointError):
+        decode_record({"partita": data.decode(errors="replace")})
+
+
+def test_a_folder_that_cannot_hold_checkpoints_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is not a folder"):
+        Checkpoints(tmp_path / "file")
+    with pytest.raises(ValueError, match="keep=0 would leave no checkpoint"):
+        Checkpoints(tmp_path, keep=0)
+    assert os.listdir(tmp_path) == ["file"]

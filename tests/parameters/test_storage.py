@@ -1,0 +1,140 @@
+"""A shard's storage behind its protocol: what pushes do to it is what a naive sum does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.parameters import SGD, Adagrad, Rule, Snapshot, Storage, Vector
+from partita.engine.protocol.events import Received, Send, Span
+from partita.engine.protocol.messages import Heartbeat, Push, Save
+from partita.engine.protocol.shard import Apply, Persist, ShardMachine, Watermark
+
+
+class Payload(NamedTuple):
+    """What a transport hands over: its size can be seen, its numbers are for the interpreter."""
+
+    numbers: Vector
+
+    @property
+    def n_bytes(self) -> int:
+        return self.numbers.nbytes
+
+
+SPAN = Span("values", 2, 5)
+RANGES = {0: (0, 3), 1: (3, 8)}
+
+
+def storage(rule: Rule | None = None, n: int = 8, dtype: type = np.float64) -> Storage:
+    return Storage(rule or SGD(0.5), np.zeros(n, dtype))
+
+
+def test_a_span_is_updated_and_nothing_else() -> None:
+    held = storage(Adagrad(0.5))
+    held.apply(SPAN, np.array([1.0, -2.0, 0.0]))
+    assert held.read(Span("values", 0, 8)) == pytest.approx([0, 0, -0.5, 0.5, 0, 0, 0, 0])
+    assert held.snapshot().state["sum"].tolist() == [0, 0, 1, 4, 0, 0, 0, 0]
+
+
+def test_what_is_read_or_kept_is_not_changed_by_later_updates() -> None:
+    held = storage(Adagrad(0.5))
+    read, kept = held.read(SPAN), held.snapshot()
+    held.apply(SPAN, np.ones(3))
+    assert not read.any()
+    assert not kept.values.any()
+    assert not kept.state["sum"].any()
+
+
+def test_a_snapshot_restores_it() -> None:
+    first = storage(Adagrad(0.5))
+    first.apply(SPAN, np.ones(3))
+    kept = first.snapshot()
+    second = Storage(first.rule, kept.values, kept.state)
+    for held in (first, second):
+        held.apply(SPAN, np.ones(3))
+    assert np.array_equal(first.snapshot().values, second.snapshot().values)
+
+
+@pytest.mark.parametrize(
+    ("span", "gradient", "says"),
+    [
+        (SPAN, np.ones(4), "must be float64"),
+        (SPAN, np.ones(3, np.float32), "must be float64"),
+        (SPAN, np.ones((3, 1)), "must be float64"),
+        (Span("values", 6, 9), np.ones(3), "no range of a shard's 8 values"),
+        (Span("values", -1, 2), np.ones(3), "no range"),
+        (Span("staged", 2, 5), np.ones(3), "no range"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(span: Span, gradient: Vector, says: str) -> None:
+    held = storage()
+    with pytest.raises(ValueError, match=says):
+        held.apply(span, gradient)
+    assert not held.snapshot().values.any()
+
+
+@pytest.mark.parametrize("state", [{}, {"sum": np.zeros(7)}, {"sum": np.zeros(8), "more": np.zeros(8)}])
+def test_the_state_of_another_rule_is_refused(state: dict[str, Vector]) -> None:
+    with pytest.raises(ValueError, match="continue with the rule"):
+        Storage(Adagrad(0.5), np.zeros(8), state)
+
+
+def test_only_float_vectors_are_values() -> None:
+    with pytest.raises(ValueError, match="use a float32 or float64 vector"):
+        Storage(SGD(0.5), np.zeros(3, np.float16))
+
+
+def machine_of(epoch: int, version: int, seen: dict[str, Watermark]) -> ShardMachine:
+    machine = ShardMachine(
+        "shard 0", epoch=epoch, ranges=RANGES, version=version, seen=seen, item_bytes=8, lease_s=1e9
+    )
+    machine.receive(Received("coordinator", 0, Heartbeat(epoch, clock=0.0)), 0.0)
+    return machine
+
+
+@given(st.data())
+def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.DataObject) -> None:
+    """Repeats, reorderings and restarts from a checkpoint, against a list of the gradients that count."""
+    rule = Adagrad(0.5)
+    held = storage(rule)
+    machine, epoch = machine_of(0, 0, {}), 0
+    kept: tuple[Snapshot, int, dict[str, Watermark], int] = (held.snapshot(), 0, {}, 0)
+    counted: list[tuple[int, int, Vector]] = []
+    parts = ["part 0.0", "part 0.1", "part 1.1"]
+    for _ in range(data.draw(st.integers(0, 30))):
+        action = data.draw(st.sampled_from(["push", "push", "push", "save", "restart"]))
+        if action == "push":
+            part = data.draw(st.sampled_from(parts))
+            sequence = data.draw(st.integers(0, 8))
+            start, stop = RANGES[int(part[-1])]
+            gradient = np.random.default_rng([sequence, parts.index(part)]).standard_normal(stop - start)
+            is_new = sequence > machine.seen.get(part, (0, -1))[1]
+            effects = machine.receive(Received(part, 0, Push(0, sequence, epoch, 0), Payload(gradient)), 0.0)
+            for effect in effects:
+                if isinstance(effect, Apply):
+                    assert isinstance(effect.payload, Payload)
+                    held.apply(effect.span, effect.payload.numbers)
+            assert any(isinstance(effect, Send) for effect in effects)
+            if is_new:
+                counted.append((start, stop, gradient))
+        elif action == "save":
+            (persist,) = machine.receive(Received("coordinator", 0, Save(len(counted))), 0.0) or [None]
+            if isinstance(persist, Persist):
+                kept = (held.snapshot(), persist.version, dict(persist.seen), len(counted))
+        else:
+            epoch += 1
+            snapshot, version, seen, n_counted = kept
+            machine = machine_of(epoch, version, seen)
+            held = Storage(rule, snapshot.values, snapshot.state)
+            del counted[n_counted:]
+        machine.validate()
+    naive = storage(rule)
+    for start, stop, gradient in counted:
+        naive.apply(Span("values", start, stop), gradient)
+    assert machine.version == len(counted)
+    assert np.array_equal(held.snapshot().values, naive.snapshot().values)
+    assert np.array_equal(held.snapshot().state["sum"], naive.snapshot().state["sum"])

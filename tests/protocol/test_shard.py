@@ -1,0 +1,322 @@
+"""The shard alone: exactly once, leases, checkpoints; and random histories against a naive reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.messages import (
+    Fetch,
+    Finished,
+    Heartbeat,
+    Lost,
+    Message,
+    Parameters,
+    Push,
+    Pushed,
+    Save,
+    Saved,
+)
+from partita.engine.protocol.shard import (
+    Apply,
+    Fenced,
+    Persist,
+    Persisted,
+    ShardEffect,
+    ShardEvent,
+    ShardMachine,
+    Watermark,
+)
+
+RANGES = {0: (0, 3), 1: (3, 8)}
+BYTES = {0: bytes(12), 1: bytes(20)}
+
+
+def shard(
+    *, epoch: int = 0, version: int = 0, seen: dict[str, Watermark] | None = None, leased: bool = True
+) -> ShardMachine:
+    machine = ShardMachine("shard 0", epoch=epoch, ranges=RANGES, version=version, seen=seen)
+    if leased:
+        tell(machine, "coordinator", Heartbeat(epoch, clock=0.0), now=0.0)
+    return machine
+
+
+def feed(machine: ShardMachine, event: ShardEvent, *, now: float = 0.0) -> list[ShardEffect]:
+    effects = machine.receive(event, now)
+    machine.validate()
+    return effects
+
+
+def tell(
+    machine: ShardMachine,
+    sender: str,
+    message: Message,
+    payload: object = None,
+    *,
+    incarnation: int = 0,
+    now: float = 0.0,
+) -> list[ShardEffect]:
+    return feed(machine, Received(sender, incarnation, message, payload), now=now)
+
+
+def push(
+    machine: ShardMachine,
+    part: str,
+    sequence: int,
+    *,
+    incarnation: int = 0,
+    epoch: int = 0,
+    version: int = 0,
+    now: float = 0.0,
+) -> list[ShardEffect]:
+    message = Push(incarnation, sequence, epoch, version)
+    payload = BYTES[int(part.rpartition(".")[2])]
+    return tell(machine, part, message, payload, incarnation=incarnation, now=now)
+
+
+def test_a_push_is_applied_and_then_acknowledged() -> None:
+    assert push(shard(), "part 0.1", 0) == [
+        Apply(Span("values", 3, 8), BYTES[1]),
+        Send("part 0.1", Pushed(epoch=0, incarnation=0, sequence=0, version=1, staleness=0)),
+    ]
+
+
+def test_a_repeat_is_acknowledged_alike_and_not_applied() -> None:
+    machine = shard()
+    push(machine, "part 1.0", 0)
+    (_, first) = push(machine, "part 0.0", 0)
+    push(machine, "part 1.0", 1)
+    (again,) = push(machine, "part 0.0", 0)
+    assert isinstance(first, Send)
+    assert isinstance(again, Send)
+    assert isinstance(first.message, Pushed)
+    assert isinstance(again.message, Pushed)
+    assert (first.message.staleness, again.message.staleness) == (1, 1)
+    assert machine.version == 3
+
+
+def test_staleness_counts_the_pushes_applied_since_the_parameters_were_read() -> None:
+    machine = shard(version=40)
+    for sequence, base, expected in [(0, 40, 0), (1, 40, 1), (2, 42, 0), (3, 10, 33)]:
+        acknowledgement = push(machine, "part 0.0", sequence, version=base)[-1]
+        assert isinstance(acknowledgement, Send)
+        assert isinstance(acknowledgement.message, Pushed)
+        assert acknowledgement.message.staleness == expected
+
+
+def test_across_a_restart_staleness_counts_from_where_the_histories_part() -> None:
+    machine = shard(epoch=1, version=10)
+    for sequence, base, expected in [(0, 14, 0), (1, 14, 1), (2, 8, 4)]:
+        acknowledgement = push(machine, "part 0.0", sequence, epoch=0, version=base)[-1]
+        assert isinstance(acknowledgement, Send)
+        assert isinstance(acknowledgement.message, Pushed)
+        assert acknowledgement.message.staleness == expected
+
+
+def test_a_push_of_an_older_incarnation_is_ignored_and_a_newer_one_counts_from_zero() -> None:
+    machine = shard()
+    push(machine, "part 0.0", 0)
+    push(machine, "part 0.0", 1)
+    assert isinstance(push(machine, "part 0.0", 0, incarnation=1)[0], Apply)
+    assert push(machine, "part 0.0", 2, incarnation=0) == []
+    assert machine.seen == {"part 0.0": (1, 0)}
+
+
+def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
+    machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
+    assert Send("coordinator", Lost("part 0.0", 2)) in push(machine, "part 0.0", 6)
+    assert len(push(machine, "part 1.0", 2)) == 2
+    assert machine.lost == {"part 0.0": 2}
+    tell(machine, "coordinator", Save(1))
+    assert Send("coordinator", Lost("part 1.0", 3)) in push(machine, "part 1.0", 6)
+    assert feed(machine, Persisted(1, 8, "file", "hash")) == [
+        Send("coordinator", Saved(1, 1, 8, "file", "hash", lost=2))  # as of the version in the file
+    ]
+
+
+def test_a_fetch_says_what_was_acknowledged_so_that_nothing_is_missed_in_silence() -> None:
+    machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3)})
+    assert tell(machine, "part 0.0", Fetch(9, settled=7))[1:] == [Send("coordinator", Lost("part 0.0", 3))]
+    assert len(tell(machine, "part 0.0", Fetch(10, settled=7))) == 1
+    assert len(push(machine, "part 0.0", 6)) == 1  # a late copy of one that is counted as lost
+    assert isinstance(push(machine, "part 0.0", 7)[0], Apply)
+    assert machine.lost == {"part 0.0": 3}
+    assert tell(machine, "part 1.1", Fetch(0, settled=2), incarnation=1)[1:] == [
+        Send("coordinator", Lost("part 1.1", 2))
+    ]
+    assert tell(machine, "part 1.1", Fetch(0, settled=9), incarnation=0) == []
+
+
+def test_a_fetch_is_answered_with_the_senders_range() -> None:
+    machine = shard(version=5)
+    assert tell(machine, "part 3.0", Fetch(7)) == [
+        Send("part 3.0", Parameters(request=7, epoch=0, version=5), Span("values", 0, 3))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sender", "message", "payload", "says"),
+    [
+        ("part 0.1", Push(0, 0, 0, 0), bytes(19), "has 20 bytes, not 19"),
+        ("part 0.1", Push(0, 0, 0, 0), None, "has 20 bytes, not -1"),
+        ("part 0.1", Push(1, 0, 0, 0), bytes(20), "its sender is incarnation 0"),
+        ("part 0.1", Push(0, -1, 0, 0), bytes(20), "sequences count from 0"),
+        ("part 0.2", Push(0, 0, 0, 0), bytes(20), "holds no parameters of 'part 0.2'"),
+        ("shard 1", Fetch(0), None, "holds no parameters of 'shard 1'"),
+        ("part 0.1\n", Fetch(0), None, "holds no parameters"),
+        ("part 0.0", Save(0), None, "does not take a Save from it"),
+        ("part 0.0", Finished(0), None, "does not take a Finished"),
+    ],
+)
+def test_what_breaks_the_protocol_is_refused_and_changes_nothing(
+    sender: str, message: Message, payload: object, says: str
+) -> None:
+    machine = shard()
+    (effect,) = tell(machine, sender, message, payload)
+    assert isinstance(effect, Refuse)
+    assert effect.sender == sender
+    assert says in effect.reason
+    assert machine.version == 0
+    assert machine.seen == {}
+
+
+def test_without_a_lease_nothing_is_applied_answered_or_written() -> None:
+    machine = shard(leased=False)
+    assert push(machine, "part 0.0", 0) == []
+    assert tell(machine, "part 0.0", Fetch(0)) == []
+    assert tell(machine, "coordinator", Save(0)) == []
+    tell(machine, "coordinator", Heartbeat(0))
+    assert not machine.holds_lease(0.0)
+
+
+def test_it_asks_for_its_lease_at_intervals() -> None:
+    machine = shard(leased=False)
+    sent = [now for now in range(21) if feed(machine, Tick(), now=now / 10)]
+    assert sent == [0, 5, 10, 15, 20]
+    assert feed(machine, Tick(), now=4.0) == [Send("coordinator", Heartbeat(0, clock=4.0))]
+
+
+def test_a_lease_runs_from_when_it_was_asked_for_not_from_when_the_answer_came() -> None:
+    machine = shard(leased=False)
+    feed(machine, Tick(), now=1.0)
+    tell(
+        machine, "coordinator", Heartbeat(0, clock=1.0), now=3.5
+    )  # lay in a queue while the process was stopped
+    assert machine.holds_lease(3.9)
+    assert not machine.holds_lease(4.0)
+    tell(machine, "coordinator", Heartbeat(0, clock=0.5), now=3.6)  # an older one that was overtaken
+    assert machine.holds_lease(3.9)
+    assert push(machine, "part 0.0", 0, now=4.0) == []
+    tell(machine, "coordinator", Heartbeat(0, clock=99.0), now=4.0)  # no clock reading of this process
+    assert not machine.holds_lease(4.0)
+
+
+def test_a_newer_epoch_fences_for_good() -> None:
+    machine = shard(epoch=1)
+    assert tell(machine, "coordinator", Heartbeat(0, clock=0.0)) == []
+    assert tell(machine, "part 0.0", Heartbeat(2)) == []
+    assert tell(machine, "coordinator", Heartbeat(2)) == [Fenced(2)]
+    assert tell(machine, "coordinator", Heartbeat(2)) == []
+    tell(machine, "coordinator", Heartbeat(1, clock=0.0))
+    assert push(machine, "part 0.0", 0) == []
+    assert feed(machine, Tick(), now=9.0) == []
+
+
+def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
+    machine = shard()
+    push(machine, "part 0.0", 0)
+    (persist,) = tell(machine, "coordinator", Save(3))
+    assert persist == Persist(3, epoch=0, version=1, seen={"part 0.0": (0, 0)})
+    push(machine, "part 0.0", 1)
+    assert isinstance(persist, Persist)
+    assert persist.seen == {"part 0.0": (0, 0)}
+    saved = Send("coordinator", Saved(3, 0, 1, "file", "hash"))
+    assert feed(machine, Persisted(3, 1, "file", "hash")) == [saved]
+    assert tell(machine, "coordinator", Save(3)) == [saved]
+    assert tell(machine, "coordinator", Save(2)) == []
+
+
+def test_a_file_that_was_under_way_when_it_was_fenced_is_not_spoken_of() -> None:
+    machine = shard()
+    tell(machine, "coordinator", Save(1))
+    tell(machine, "coordinator", Save(2))
+    tell(machine, "coordinator", Heartbeat(1))
+    assert feed(machine, Persisted(1, 0, "file", "hash")) == []
+
+
+def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
+    machine = shard()
+    tell(machine, "coordinator", Save(1))
+    for checkpoint in (1, 3, 2):
+        assert tell(machine, "coordinator", Save(checkpoint)) == []
+    effects = feed(machine, Persisted(1, 0, "file", "hash"))
+    assert effects[-1] == Persist(3, epoch=0, version=0, seen={})
+    assert feed(machine, Persisted(3, 0, "file", "hash")) == [
+        Send("coordinator", Saved(3, 0, 0, "file", "hash"))
+    ]
+
+
+@dataclass
+class Client:
+    """A part that sends one push at a time, and goes on when it is acknowledged."""
+
+    incarnation: int = 0
+    sequence: int = 0
+    acknowledged: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass
+class Checkpoint:
+    version: int = 0
+    seen: dict[str, Watermark] = field(default_factory=dict)
+    applied: Counter[tuple[str, int, int]] = field(default_factory=Counter)
+
+
+@given(st.data())
+def test_random_histories_apply_every_acknowledged_push_once_or_count_it_as_lost(data: st.DataObject) -> None:
+    """Repeats, late copies, deaths of parts, checkpoints, and restarts of the shard, in any order."""
+    clients = {"part 0.0": Client(), "part 1.0": Client(), "part 0.1": Client()}
+    sent: list[tuple[str, int, int]] = []
+    kept = Checkpoint()
+    applied: Counter[tuple[str, int, int]] = Counter()
+    machine, epoch, lost = shard(), 0, Counter[str]()
+    for _ in range(data.draw(st.integers(1, 40), label="events")):
+        action = data.draw(st.sampled_from(["push", "push", "push", "late copy", "part", "save", "restart"]))
+        if action in ("push", "late copy"):
+            name = data.draw(st.sampled_from(sorted(clients)))
+            key = (name, clients[name].incarnation, clients[name].sequence)
+            if action == "late copy" and sent:
+                key = data.draw(st.sampled_from(sent))
+            sent.append(key)
+            for effect in push(machine, key[0], key[2], incarnation=key[1], epoch=epoch):
+                if isinstance(effect, Apply):
+                    applied[key] += 1
+                client = clients[key[0]]
+                awaited = key[1:] == (client.incarnation, client.sequence)
+                if awaited and isinstance(effect, Send) and isinstance(effect.message, Pushed):
+                    assert applied[key] == 1
+                    client.acknowledged.append(key[1:])
+                    client.sequence += 1
+        elif action == "part":
+            client = clients[data.draw(st.sampled_from(sorted(clients)))]
+            client.incarnation, client.sequence = client.incarnation + 1, 0
+        elif action == "save":
+            kept = Checkpoint(machine.version, machine.seen, applied.copy())
+        else:
+            epoch += 1
+            lost += Counter(machine.lost)
+            applied = kept.applied.copy()
+            machine = shard(epoch=epoch, version=kept.version, seen=kept.seen)
+        assert all(count == 1 for count in applied.values())
+        assert machine.version == sum(applied.values())
+    for name, client in clients.items():
+        expected = {(name, *key) for key in client.acknowledged if key[0] == client.incarnation}
+        after = push(machine, name, client.sequence, incarnation=client.incarnation, epoch=epoch)
+        assert isinstance(after[0], Apply)
+        # A late copy may bring back a lost push, so what is missing is at most what was counted.
+        assert len(expected - set(applied)) <= machine.lost.get(name, 0) + lost[name]

@@ -1,0 +1,182 @@
+"""Every decoder of frames, against what follows the protocol and against anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.messages import Fetch, Peer, Tensor, encode
+from partita.engine.transport import Counters, Payload
+from partita.engine.transport.assembly import Assembly
+from partita.engine.transport.authenticator import answer
+from partita.engine.transport.payload import chunks
+from partita.engine.transport.senders import Senders
+from partita.engine.transport.sockets import ZAP_DOMAIN
+from partita.engine.transport.wire import (
+    CHUNK_BYTES,
+    Following,
+    MalformedFrames,
+    Opening,
+    chunk_size,
+    decode_envelope,
+    frames,
+)
+
+MAX_PAYLOAD = 3 * CHUNK_BYTES
+CHUNK = bytes(CHUNK_BYTES)
+
+small = st.integers(0, 4)
+envelopes = st.one_of(
+    st.builds(
+        Opening,
+        small,
+        st.none()
+        | st.sampled_from([0, 1, 5, CHUNK_BYTES, CHUNK_BYTES + 1, MAX_PAYLOAD, MAX_PAYLOAD + 1, 2**63 - 1]),
+        st.sampled_from([encode(Fetch(1)), encode(Tensor(0, "h1", ((0, 3),))), b"", b"\xc1"])
+        | st.binary(max_size=20),
+    ),
+    st.builds(Following, small, small),
+).map(msgspec.msgpack.encode)
+mutilated = st.builds(
+    lambda data, at, byte: data[:at] + byte + data[at + 1 :],
+    envelopes,
+    st.integers(0, 30),
+    st.binary(max_size=2),
+)
+chunk_frames = st.sampled_from([b"", b"x", b"xxxxx", CHUNK, CHUNK[1:]])
+groups = st.lists(envelopes | mutilated | chunk_frames | st.binary(max_size=40), max_size=4)
+
+
+def views(group: Sequence[bytes | memoryview]) -> list[memoryview]:
+    return [memoryview(frame) for frame in group]
+
+
+@given(st.binary(max_size=200) | envelopes | mutilated)
+def test_an_envelope_is_decoded_or_refused(data: bytes) -> None:
+    try:
+        envelope = decode_envelope(data)
+    except MalformedFrames:
+        return
+    assert decode_envelope(msgspec.msgpack.encode(envelope)) == envelope
+
+
+@given(st.lists(groups, max_size=12))
+def test_an_assembly_never_raises_and_never_holds_too_much(all_groups: list[list[bytes]]) -> None:
+    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    for group in all_groups:
+        complete = assembly.add(views(group))
+        if complete is not None and complete[1] is not None:
+            assert complete[1].n_bytes <= MAX_PAYLOAD
+        unfinished = assembly._unfinished
+        assert unfinished is None or unfinished.taken < unfinished.n_bytes <= MAX_PAYLOAD
+    good = assembly.malformed
+    for envelope, chunk in frames(9, Fetch(3), [memoryview(CHUNK), memoryview(b"tail")]):
+        assert chunk is not None
+        complete = assembly.add([memoryview(envelope), memoryview(chunk)])
+    assert complete is not None
+    assert complete[0] == Fetch(3)
+    assert assembly.malformed <= good + 1  # whatever broke off before
+
+
+@given(st.none() | st.text(max_size=3), st.lists(groups, max_size=5))
+def test_senders_never_raise(key: str | None, all_groups: list[list[bytes]]) -> None:
+    counters = Counters()
+    senders = Senders(counters, max_payload=MAX_PAYLOAD)
+    senders.replace([Peer("left", 0, "", "a")])
+    for group in all_groups:
+        received = senders.accept(key, views(group))
+        assert received is None or key == "a"
+    assert key == "a" or counters.refused_messages == len(all_groups)
+
+
+zap_frames = st.sampled_from(
+    [b"", b"1.0", b"id", ZAP_DOMAIN, b"127.0.0.1", b"CURVE", b"NULL", b"PLAIN", bytes(32)]
+)
+
+
+@given(st.lists(zap_frames | st.binary(max_size=40), max_size=10))
+def test_an_authenticator_never_raises_and_lets_nobody_in_by_chance(request_frames: list[bytes]) -> None:
+    reply = answer(request_frames, is_listed=lambda key: False)
+    assert reply is None or (reply[3] == b"400" and reply[5] == b"")
+
+
+def test_an_authenticator_lets_in_a_listed_key_by_curve_in_our_domain_only() -> None:
+    request = [b"", b"1.0", b"id", ZAP_DOMAIN, b"127.0.0.1", b"", b"CURVE", bytes(32)]
+
+    def status(changed: dict[int, bytes], extra: Sequence[bytes] = ()) -> bytes | None:
+        reply = answer(
+            [changed.get(at, frame) for at, frame in enumerate(request)] + list(extra),
+            is_listed=lambda key: key == "0" * 40,
+        )
+        return None if reply is None else reply[3]
+
+    assert answer(request, is_listed=lambda key: key == "0" * 40) == [
+        b"",
+        b"1.0",
+        b"id",
+        b"200",
+        b"OK",
+        b"0" * 40,
+        b"",
+    ]
+    assert status({1: b"1.1"}) is None
+    assert status({3: b""}) == status({3: b"*"}) == status({3: b"global"}) == b"400"
+    assert status({6: b"NULL"}) == status({6: b"PLAIN"}) == status({6: b"GSSAPI"}) == b"400"
+    assert status({7: bytes(31)}) == status({7: b"\x01" * 32}) == status({7: b""}) == b"400"
+    assert status({}, [b"more"]) == b"400"
+
+
+@given(st.integers(0, 3), st.integers(0, 2), st.integers(-1, 1))
+def test_chunk_sizes_add_up(full: int, index: int, odd: int) -> None:
+    n_bytes = max(0, full * CHUNK_BYTES + odd)
+    sizes = [chunk_size(n_bytes, at) for at in range(6)]
+    assert sum(sizes) == n_bytes
+    assert sorted(sizes, reverse=True) == sizes
+
+
+@given(st.lists(st.binary(max_size=30), max_size=8), st.integers(1, 16))
+def test_chunks_keep_every_byte_and_are_full(buffers: list[bytes], chunk_bytes: int) -> None:
+    pieces = [bytes(piece) for piece in chunks(views(buffers), chunk_bytes=chunk_bytes)]
+    assert b"".join(pieces) == b"".join(buffers)
+    assert all(len(piece) == chunk_bytes for piece in pieces[:-1])
+    assert all(0 < len(piece) <= chunk_bytes for piece in pieces)
+
+
+@given(st.lists(st.binary(max_size=12), max_size=6), st.data())
+def test_a_payload_lands_in_any_split_of_its_size(pieces: list[bytes], data: st.DataObject) -> None:
+    payload = Payload(views(pieces))
+    cuts = sorted(data.draw(st.lists(st.integers(0, payload.n_bytes), max_size=4)))
+    targets = [
+        np.empty(stop - start, np.uint8)
+        for start, stop in zip([0, *cuts], [*cuts, payload.n_bytes], strict=True)
+    ]
+    payload.copy_into(*targets)
+    assert b"".join(target.tobytes() for target in targets) == b"".join(pieces) == payload.to_bytes()
+
+
+@pytest.mark.parametrize(
+    ("index", "number"),
+    [(2, 0), (0, 0), (1, 1)],
+    ids=["one is missing", "one is repeated", "of another message"],
+)
+def test_a_chunk_out_of_order_drops_its_message(index: int, number: int) -> None:
+    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    (opening, first), *_ = frames(0, Fetch(1), [memoryview(bytes(MAX_PAYLOAD))])
+    assert first is not None
+    assembly.add([memoryview(opening), memoryview(first)])
+    assert assembly.add(views([msgspec.msgpack.encode(Following(number, index)), CHUNK])) is None
+    assert assembly.add(views([msgspec.msgpack.encode(Following(0, 1)), CHUNK])) is None
+    assert assembly.malformed == 2
+
+
+def test_a_dtype_that_memoryview_does_not_know_can_be_sent() -> None:
+    from partita.engine.transport.payload import views as flat
+
+    numbers = np.zeros((2, 3), dtype="datetime64[ns]")
+    found, n_bytes = flat(numbers, max_payload=100)
+    assert (n_bytes, found and found[0].nbytes) == (48, 48)
