@@ -1,0 +1,26 @@
+"""The arithmetic of layers on arrays: this folder knows arrays and never messages.
+
+`kernel` says what a kernel is; `registry.build` picks and compiles the one for a layer at a site. `dense`,
+`local`, `pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
+definition. `activations`, `patches`, `views`, `scalar` and `parallel` are what they share. `reference` plays
+a definition in plain Python, the truth of the tests, and `check` compares a user's `downward` with
+differences.
+"""
+
+from partita.engine.kernels.check import GradientCheck, check_gradients
+from partita.engine.kernels.kernel import Array, Kernel, LossKernel, Site
+from partita.engine.kernels.node_compiler import NodeCompileError
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.registry import build
+
+__all__ = [
+    "Array",
+    "GradientCheck",
+    "Kernel",
+    "LossKernel",
+    "NodeCompileError",
+    "Site",
+    "Team",
+    "build",
+    "check_gradients",
+]

@@ -1,0 +1,168 @@
+"""Losses over scores `[score, example]` and a target; one machine has all scores.
+
+The errors are those of the mean loss over the examples of the site's batch.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.engine.kernels.kernel import Array, LossKernel, Site
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.scalar import compiled
+from partita.engine.kernels.views import columns, rows_of
+from partita.layers.rows import Rows
+
+
+class _ScoresKernel(LossKernel):
+    """What the losses share: which errors are asked for, and where they go."""
+
+    def __init__(self, site: Site, team: Team) -> None:
+        super().__init__(site)
+        scores = site.sources[0]
+        assert site.windows[0] == (0, scores.n_rows), (
+            f"loss {site.grid.name} needs all scores, not {site.windows[0]}"
+        )
+
+    def errors(
+        self,
+        source: int,
+        rows: Rows,
+        out: Array,
+        *,
+        sources: Sequence[Array],
+        state: Array,
+        delta: Array,
+        parameters: Sequence[Array],
+        accumulate: bool,
+    ) -> None:
+        """The errors of the scores in these rows; `delta` is not read, nothing stands above a loss."""
+        assert source == 0, "a target has no error"
+        per_row = self.site.sources[0].nodes_per_row
+        for run in rows:
+            place = columns(rows_of(out, run, self.site.error_windows[0]))
+            if not accumulate:
+                place[...] = 0
+            self._add_errors(place, columns(sources[0]), sources[1], columns(state), run[0] * per_row)
+
+    @abstractmethod
+    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
+        """Adds the errors of the scores from number `first` on; all arrays are `[node, example]`."""
+
+
+class SoftmaxCrossEntropyKernel(_ScoresKernel):
+    """The negative log of the softmax probability of the right label."""
+
+    def __init__(self, site: Site, team: Team) -> None:
+        super().__init__(site, team)
+        self._classes = site.sources[0].n_nodes
+        nothing, no_label = np.empty((0, 0), site.dtype), np.empty(0, np.int64)
+        _cross_entropy(nothing, no_label, nothing)
+        _add_cross_entropy_errors(nothing, nothing, no_label, nothing, 0, 1)
+
+    def up(
+        self,
+        sources: Sequence[Array],
+        state: Array,
+        parameters: Sequence[Array],
+        *,
+        block: tuple[int, int] | None = None,
+        first: bool = True,
+        last: bool = True,
+    ) -> None:
+        """The loss of each example."""
+        _cross_entropy(columns(sources[0]), self._labels(sources[1]), columns(state))
+
+    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
+        _add_cross_entropy_errors(out, scores, self._labels(target), losses, first, self.site.batch)
+
+    def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
+        """The sum of the losses, and for how many examples the right label has the largest score."""
+        right = columns(sources[0]).argmax(axis=0) == self._labels(sources[1])
+        losses = state.reshape(-1)[:count]
+        return float(losses.sum(dtype=np.float64)), int((right[:count] & np.isfinite(losses)).sum())
+
+    def _labels(self, target: Array) -> Array:
+        given = target.reshape(-1)
+        fits = (given >= 0) & (given < self._classes)
+        if not fits.all():
+            raise ValueError(
+                f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {given[~fits][0]}; "
+                f"with {self._classes} scores, labels are 0 to {self._classes - 1}"
+            )
+        return given.astype(np.int64)
+
+
+class SquaredErrorKernel(_ScoresKernel):
+    """Half the sum of squared differences."""
+
+    def __init__(self, site: Site, team: Team) -> None:
+        super().__init__(site, team)
+        nothing = np.empty((0, 0), site.dtype)
+        _squared_error(nothing, nothing, nothing)
+        _add_squared_error_errors(nothing, nothing, nothing, 0, 1)
+
+    def up(
+        self,
+        sources: Sequence[Array],
+        state: Array,
+        parameters: Sequence[Array],
+        *,
+        block: tuple[int, int] | None = None,
+        first: bool = True,
+        last: bool = True,
+    ) -> None:
+        """The loss of each example."""
+        _squared_error(columns(sources[0]), columns(sources[1]), columns(state))
+
+    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
+        _add_squared_error_errors(out, scores, columns(target), first, self.site.batch)
+
+    def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
+        """The sum of the losses; nothing is right or wrong."""
+        return float(state.reshape(-1)[:count].sum(dtype=np.float64)), 0
+
+
+@compiled
+def _cross_entropy(scores: Array, labels: Array, losses: Array) -> None:
+    classes, examples = scores.shape
+    for e in range(examples):
+        largest = scores[0, e]
+        for k in range(1, classes):
+            largest = max(largest, scores[k, e])
+        total = scores.dtype.type(0)
+        for k in range(classes):
+            total += math.exp(scores[k, e] - largest)
+        losses[0, e] = math.log(total) + (largest - scores[labels[e], e])
+
+
+@compiled
+def _add_cross_entropy_errors(
+    out: Array, scores: Array, labels: Array, losses: Array, first: int, batch: int
+) -> None:
+    for k in range(out.shape[0]):
+        for e in range(out.shape[1]):
+            # exp(score - log of the sum of exponentials) is the softmax
+            probability = math.exp(scores[first + k, e] - scores[labels[e], e] - losses[0, e])
+            hit = 1 if labels[e] == first + k else 0
+            out[k, e] += (probability - hit) / batch
+
+
+@compiled
+def _squared_error(scores: Array, target: Array, losses: Array) -> None:
+    losses[...] = 0
+    for k in range(scores.shape[0]):
+        for e in range(scores.shape[1]):
+            difference = scores[k, e] - target[k, e]
+            losses[0, e] += difference * difference / 2
+
+
+@compiled
+def _add_squared_error_errors(out: Array, scores: Array, target: Array, first: int, batch: int) -> None:
+    for k in range(out.shape[0]):
+        for e in range(out.shape[1]):
+            out[k, e] += (scores[first + k, e] - target[first + k, e]) / batch

@@ -1,0 +1,51 @@
+"""Splits the rows of a kernel over threads. The compiled loops run without the GIL, so Python's threads will
+do.
+
+Each row is computed by one thread in the order in which one thread alone would: the number of threads never
+shows in the bits. (Numba's own threads are not used: its default layer aborts a process that enters it twice
+at a time.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import pairwise
+
+
+class Team:
+    """Threads that work on one kernel call together: the caller, and `threads - 1` helpers.
+
+    One team may serve many kernels, and calls from several threads at once. The helpers end with `close()`,
+    or when nobody holds the team any more.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        assert threads >= 1, f"a team of {threads} threads"
+        self.threads = threads
+        self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel") if threads > 1 else None
+
+    def split(self, start: int, stop: int, work: Callable[[int, int], None]) -> None:
+        """Calls `work(a, b)` for nearly equal runs that cover `[start, stop)`, and returns when all are done.
+
+        Raises:
+            Exception: what the first run raised that raised; the others have ended by then too.
+        """
+        pieces = min(self.threads, stop - start)
+        if pieces <= 1 or self._helpers is None:
+            if start < stop:
+                work(start, stop)
+            return
+        cuts = [start + (stop - start) * piece // pieces for piece in range(pieces + 1)]
+        others: list[Future[None]] = [self._helpers.submit(work, a, b) for a, b in pairwise(cuts[1:])]
+        try:
+            work(cuts[0], cuts[1])
+        finally:  # whatever happens, nobody uses the arrays any more when this returns
+            wait(others)
+        for other in others:
+            other.result()
+
+    def close(self) -> None:
+        """Ends the helpers. The team cannot be used afterwards, unless it is of one thread."""
+        if self._helpers is not None:
+            self._helpers.shutdown(wait=True)

@@ -1,0 +1,46 @@
+"""How the patches of a layer lie on a picture, as plain integers that compiled loops can read."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from partita.engine.kernels.scalar import compiled
+from partita.layers.connectivity import Patch
+from partita.layers.region import Shape
+
+
+class PatchGeometry(NamedTuple):
+    """Patches `size_y` by `size_x`, one every `stride`, the first beginning `before` rows and columns
+    outside.
+    """
+
+    size_y: int
+    size_x: int
+    stride_y: int
+    stride_x: int
+    before_y: int
+    before_x: int
+    height: int
+    width: int
+    channels: int
+
+    @classmethod
+    def of(cls, connectivity: Patch, source: Shape) -> PatchGeometry:
+        """Patches on a picture `(height, width, channels)`."""
+        y, x = connectivity.axes(source)
+        return cls(y.size, x.size, y.stride, x.stride, y.before, x.before, *source)
+
+
+@compiled
+def inside(start: int, size: int, extent: int) -> tuple[int, int]:
+    """Which positions `[low, high)` of a patch that begins at `start` lie inside the picture."""
+    low = max(0, -start)
+    return low, max(low, min(size, extent - start))
+
+
+@compiled
+def receivers(y: int, geometry: PatchGeometry, first: int, last: int) -> tuple[int, int]:
+    """Which rows of places among `[first, last)` have row `y` of the picture in their patches."""
+    reach = y + geometry.before_y
+    lowest = -((geometry.size_y - 1 - reach) // geometry.stride_y)  # ceil((reach - size + 1) / stride)
+    return max(first, lowest), min(last, reach // geometry.stride_y + 1)

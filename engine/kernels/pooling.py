@@ -1,0 +1,243 @@
+"""Pooling: the maximum, mean or Euclidean norm of each patch of one channel. Pooling patches lie inside the
+picture.
+
+Axes: inputs and their errors `[row, column, channel * example]`, states and errors `[place row, place column,
+channel * example]`: the inner axis is contiguous, and each of its elements is computed alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.engine.kernels.kernel import Array, Kernel, Site
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.patches import PatchGeometry, receivers
+from partita.engine.kernels.scalar import compiled
+from partita.engine.kernels.views import rows_of
+from partita.layers.connectivity import Patch
+from partita.layers.rows import Rows
+
+
+class _PoolKernel(Kernel):
+    """What the pools share: places row by row upward, rows of the input downward."""
+
+    def __init__(self, site: Site, team: Team) -> None:
+        super().__init__(site)
+        connectivity = site.grid.layer.connectivity
+        assert isinstance(connectivity, Patch)
+        assert connectivity.per_channel, "a pool looks at one channel"
+        self._team, self._geometry = team, PatchGeometry.of(connectivity, site.sources[0].shape)
+        assert self._geometry.before_y == self._geometry.before_x == 0, "pools are not padded"
+        nothing = np.empty((0, 0, 0), site.dtype)
+        self._pool(nothing, nothing, 0)
+        self._spread(nothing, nothing, nothing, nothing, (0, 0))
+
+    @abstractmethod
+    def _pool(self, x: Array, state: Array, top: int) -> None:
+        """Computes rows of places; the first patch begins in row `top` of `x`."""
+
+    @abstractmethod
+    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+        """Adds to these rows of the input's errors, in `out`."""
+
+    def up(
+        self,
+        sources: Sequence[Array],
+        state: Array,
+        parameters: Sequence[Array],
+        *,
+        block: tuple[int, int] | None = None,
+        first: bool = True,
+        last: bool = True,
+    ) -> None:
+        """Pools every patch."""
+        own, (window, _) = self.site.rows, self.site.windows[0]
+        x, states = _picture(sources[0]), _picture(state)
+
+        def work(start: int, stop: int) -> None:
+            self._pool(x, rows_of(states, (start, stop), own), start * self._geometry.stride_y - window)
+
+        self._team.split(*own, work)
+
+    def errors(
+        self,
+        source: int,
+        rows: Rows,
+        out: Array,
+        *,
+        sources: Sequence[Array],
+        state: Array,
+        delta: Array,
+        parameters: Sequence[Array],
+        accumulate: bool,
+    ) -> None:
+        """Spreads the error of each place over its patch; places in ascending rows."""
+        x, states, deltas, window = (
+            _picture(sources[0]),
+            _picture(state),
+            _picture(delta),
+            self.site.error_windows[0],
+        )
+
+        def work(start: int, stop: int) -> None:
+            place = rows_of(_picture(out), (start, stop), window)
+            if not accumulate:
+                place[...] = 0
+            self._spread(place, x, states, deltas, (start, stop))
+
+        for run in rows:
+            self._team.split(*run, work)
+
+
+class MaxPoolKernel(_PoolKernel):
+    """The largest state of the patch; the error goes to the first that is largest."""
+
+    def _pool(self, x: Array, state: Array, top: int) -> None:
+        _max(x, state, top, self._geometry)
+
+    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+        _spread_to_max(out, x, state, delta, rows, self.site.rows, self.site.windows[0][0], self._geometry)
+
+
+class AveragePoolKernel(_PoolKernel):
+    """The mean of the patch."""
+
+    def _pool(self, x: Array, state: Array, top: int) -> None:
+        _average(x, state, top, self._geometry)
+
+    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+        _spread_evenly(out, delta, rows, self.site.rows, self._geometry)
+
+
+class L2PoolKernel(_PoolKernel):
+    """The square root of the sum of squares; no error where it is zero."""
+
+    def _pool(self, x: Array, state: Array, top: int) -> None:
+        _l2(x, state, top, self._geometry)
+
+    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+        _spread_by_share(out, x, state, delta, rows, self.site.rows, self.site.windows[0][0], self._geometry)
+
+
+def _picture(array: Array) -> Array:
+    height, width, channels, batch = array.shape
+    return array.reshape(height, width, channels * batch)
+
+
+@compiled
+def _max(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
+    for row in range(state.shape[0]):
+        for column in range(state.shape[1]):
+            largest = state[row, column]
+            for k in range(g.size_y * g.size_x):
+                inputs = x[top + row * g.stride_y + k // g.size_x, column * g.stride_x + k % g.size_x]
+                for e in range(len(largest)):
+                    largest[e] = inputs[e] if k == 0 or inputs[e] > largest[e] else largest[e]
+
+
+@compiled
+def _average(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
+    n = x.dtype.type(g.size_y * g.size_x)
+    for row in range(state.shape[0]):
+        for column in range(state.shape[1]):
+            total = state[row, column]
+            total[:] = 0
+            for y in range(g.size_y):
+                for x_ in range(g.size_x):
+                    inputs = x[top + row * g.stride_y + y, column * g.stride_x + x_]
+                    for e in range(len(total)):
+                        total[e] += inputs[e]
+            for e in range(len(total)):
+                total[e] /= n
+
+
+@compiled
+def _l2(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
+    for row in range(state.shape[0]):
+        for column in range(state.shape[1]):
+            total = state[row, column]
+            total[:] = 0
+            for y in range(g.size_y):
+                for x_ in range(g.size_x):
+                    inputs = x[top + row * g.stride_y + y, column * g.stride_x + x_]
+                    for e in range(len(total)):
+                        total[e] += inputs[e] * inputs[e]
+            for e in range(len(total)):
+                total[e] = math.sqrt(total[e])
+
+
+@compiled
+def _spread_to_max(
+    out: Array,
+    x: Array,
+    state: Array,
+    delta: Array,
+    rows: tuple[int, int],
+    own: tuple[int, int],
+    window: int,
+    g: PatchGeometry,
+) -> None:
+    """Each place hands its error to the first of its patch that is largest, whether that lies in `rows` or
+    not.
+    """
+    low, _ = receivers(rows[0], g, own[0], own[1])
+    _, high = receivers(rows[1] - 1, g, own[0], own[1])
+    rest = np.empty(out.shape[2], out.dtype)
+    for row in range(low, high):
+        for column in range(delta.shape[1]):
+            largest = state[row - own[0], column]
+            rest[:] = delta[row - own[0], column]
+            for k in range(g.size_y * g.size_x):
+                y, c = row * g.stride_y + k // g.size_x, column * g.stride_x + k % g.size_x
+                if y >= rows[1]:
+                    break
+                inputs = x[y - window, c]
+                if y >= rows[0]:
+                    errors = out[y - rows[0], c]
+                    for e in range(len(rest)):
+                        errors[e] += rest[e] if inputs[e] == largest[e] else 0
+                for e in range(len(rest)):
+                    rest[e] = 0 if inputs[e] == largest[e] else rest[e]
+
+
+@compiled
+def _spread_evenly(
+    out: Array, delta: Array, rows: tuple[int, int], own: tuple[int, int], g: PatchGeometry
+) -> None:
+    n = out.dtype.type(g.size_y * g.size_x)
+    for y in range(rows[0], rows[1]):
+        low, high = receivers(y, g, own[0], own[1])
+        for row in range(low, high):
+            for column in range(delta.shape[1]):
+                error = delta[row - own[0], column]
+                for c in range(column * g.stride_x, column * g.stride_x + g.size_x):
+                    errors = out[y - rows[0], c]
+                    for e in range(len(error)):
+                        errors[e] += error[e] / n
+
+
+@compiled
+def _spread_by_share(
+    out: Array,
+    x: Array,
+    state: Array,
+    delta: Array,
+    rows: tuple[int, int],
+    own: tuple[int, int],
+    window: int,
+    g: PatchGeometry,
+) -> None:
+    for y in range(rows[0], rows[1]):
+        low, high = receivers(y, g, own[0], own[1])
+        for row in range(low, high):
+            for column in range(delta.shape[1]):
+                norm, error = state[row - own[0], column], delta[row - own[0], column]
+                for c in range(column * g.stride_x, column * g.stride_x + g.size_x):
+                    inputs, errors = x[y - window, c], out[y - rows[0], c]
+                    for e in range(len(error)):
+                        share = inputs[e] * (error[e] / norm[e])
+                        errors[e] += share if norm[e] > 0 else norm.dtype.type(0)

@@ -1,0 +1,120 @@
+"""Plays a layer by its node definition in plain Python and float64: slow, and obviously right.
+
+This is what kernels are tested against. Arrays are node-major, `[node axes ..., example]`, whole layers only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.parameters import is_per_node
+from partita.layers.connectivity import PADDING
+from partita.layers.graph import Grid
+from partita.layers.layer import Given, NodeDefinition
+from partita.layers.losses import Loss
+
+
+class Reference:
+    """One layer over its inputs.
+
+    Args:
+        grid: the layer; it must have a node definition.
+        sources: the layers it listens to; of a loss, the scores and the target.
+    """
+
+    def __init__(self, grid: Grid, sources: Sequence[Grid]) -> None:
+        assert grid.layer.definition is not None, f"{grid.name} has no node definition"
+        self.grid, self._sources, self._is_loss = grid, tuple(sources), isinstance(grid.layer, Loss)
+        self.definition: NodeDefinition = grid.layer.definition
+        self._heard = self._sources[:1] if self._is_loss else self._sources
+        connectivity, rows = grid.layer.connectivity, (0, grid.n_rows)
+        self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._heard]
+
+    def states(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
+        """The states of all nodes, float64, for these inputs."""
+        batch = sources[0].shape[-1]
+        state = np.empty((self.grid.n_nodes, batch))
+        for n in range(self.grid.n_nodes):
+            for e in range(batch):
+                incoming, learned = self._incoming(n, e, sources), self._learned(n, e, sources, parameters)
+                state[n, e] = self.definition.upward(incoming, *learned)
+        return state.reshape(*self.grid.shape, batch)
+
+    def errors_and_gradients(
+        self, sources: Sequence[Array], state: Array, error: Array, parameters: Sequence[Array] = ()
+    ) -> tuple[list[Array], list[Array]]:
+        """The errors of each input, and the gradient of each parameter summed over the examples, in float64.
+
+        Args:
+            sources: the states of the inputs, whole.
+            state: what `states` gave.
+            error: of the states, before any activation's slope; of one shape with them.
+            parameters: whole, in their order.
+        """
+        downward, batch = self.definition.downward, error.shape[-1]
+        assert downward is not None, f"{self.grid.name} has no downward function"
+        errors = [np.zeros((source.n_nodes, batch)) for source in self._heard]
+        gradients = [np.zeros(np.shape(parameter)) for parameter in parameters]
+        states, given = state.reshape(-1, batch), error.reshape(-1, batch)
+        for n in range(self.grid.n_nodes):
+            for e in range(batch):
+                incoming, learned = self._incoming(n, e, sources), self._learned(n, e, sources, parameters)
+                result = downward(incoming, *learned, float(states[n, e]), float(given[n, e]))
+                self._scatter(n, e, result if not self._is_loss else (result,), errors)
+                for gradient, found, where in zip(gradients, result[1:], self._places(n), strict=False):
+                    gradient.reshape(-1)[where] += found
+        shaped = [array.reshape(*s.shape, batch) for array, s in zip(errors, self._heard, strict=True)]
+        return shaped, gradients
+
+    def _incoming(self, n: int, e: int, sources: Sequence[Array]) -> Array:
+        """What node n hears for example e, from one input after the other."""
+        heard = []
+        for (offsets, indices), source in zip(self._edges, sources, strict=False):
+            flat = source.reshape(-1, source.shape[-1])
+            senders = indices[offsets[n] : offsets[n + 1]]
+            heard += [0.0 if sender == PADDING else float(flat[sender, e]) for sender in senders]
+        return np.array(heard, dtype=np.float64)
+
+    def _scatter(self, n: int, e: int, result: Sequence[Any], errors: Sequence[Array]) -> None:
+        found = iter(result[0])
+        for (offsets, indices), error in zip(self._edges, errors, strict=True):
+            for i in indices[offsets[n] : offsets[n + 1]]:
+                value = next(found)
+                if i != PADDING:
+                    error[i, e] += value
+
+    def _learned(self, n: int, e: int, sources: Sequence[Array], parameters: Sequence[Array]) -> list[Any]:
+        """The node's part of each parameter; of a loss, the example's target."""
+        if self._is_loss:
+            target, layer = sources[1].reshape(-1, sources[1].shape[-1])[:, e], self._sources[1].layer
+            assert isinstance(layer, Given)
+            return [int(target[0]) if layer.classes else target.astype(np.float64)]
+        flats = [np.asarray(parameter, dtype=np.float64).reshape(-1) for parameter in parameters]
+        return [
+            flat[where] if isinstance(where, slice) else float(flat[where])
+            for flat, where in zip(flats, self._places(n), strict=True)
+        ]
+
+    def _places(self, n: int) -> list[slice | int]:
+        """Where in each flat parameter the node's part lies."""
+        offsets = self._edges[0][0]
+        edges = slice(offsets[n], offsets[n + 1])
+        return [n if is_per_node(parameter, self.grid) else edges for parameter in self.grid.parameters]
+
+
+def differences(function: Callable[[Array], float], at: Array, *, step: float = 1e-6) -> Array:
+    """The gradient of `function` at an array of float64, by central differences, one number at a time."""
+    found = np.empty(at.shape)
+    for place in np.ndindex(at.shape):
+        moved = at.copy()
+        width = step * max(1.0, math.fabs(float(at[place])))
+        moved[place] = at[place] + width
+        above = function(moved)
+        moved[place] = at[place] - width
+        found[place] = (above - function(moved)) / (2.0 * width)
+    return found

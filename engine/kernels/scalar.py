@@ -1,0 +1,47 @@
+"""How this folder compiles: one decorator, and the fused multiply-add.
+
+Nothing compiled here may reassociate sums or fuse operations by itself, so the bits of a result do not depend
+on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one, the
+code says `fma`. Sums whose order is free (gradients, over the examples) say `compiled_reassociating`.
+
+Numba notices an edit only in the file of the function that it cached: after editing `fma`, delete
+`__pycache__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.extending import intrinsic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compiles a kernel at its first call for each combination of types; cached on disk; runs without the
+    GIL.
+
+    A division by zero gives infinity or NaN, as in NumPy, and arrays are not checked for their bounds.
+    """
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+def compiled_reassociating(function: F) -> F:
+    """As `compiled`, for sums that may be taken in the order that suits vectors. The order is still the same
+    at every call.
+    """
+    options = {"reassoc", "contract", "nsz"}
+    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function))
+
+
+def _generate_fma(typing_context, a, b, c):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.fma(*arguments)
+
+    return (c(a, b, c), generate) if a == b == c else None
+
+
+fma = cast(Callable[[Any, Any, Any], Any], intrinsic(_generate_fma))
+"""`fma(a, b, c)` is `a * b + c` rounded once; all of one floating-point type. For compiled code only."""

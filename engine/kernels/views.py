@@ -1,0 +1,21 @@
+"""Views of node-major arrays. Nothing here copies."""
+
+from __future__ import annotations
+
+import math
+
+from partita.engine.kernels.kernel import Array
+
+
+def columns(array: Array) -> Array:
+    """`[nodes, example]` of `[rows, other node axes ..., example]`, C-contiguous both."""
+    assert array.flags.c_contiguous, (
+        f"an array of shape {array.shape} and strides {array.strides} is not contiguous"
+    )
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+def rows_of(array: Array, rows: tuple[int, int], window: tuple[int, int]) -> Array:
+    """The rows `[start, stop)` of a layer, from the array that holds its rows `window`."""
+    assert window[0] <= rows[0] <= rows[1] <= window[1], f"rows {rows} lie outside the window {window}"
+    return array[rows[0] - window[0] : rows[1] - window[0]]
