@@ -1,0 +1,1 @@
+"""Run: programs on hosts, under a driver."""

@@ -1,0 +1,122 @@
+"""Putting hosts somewhere: the interface, the coordinator's own mailbox, and hosts as threads of this process."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from partita.engine.protocol.messages import Peer
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.runtime.host import Host
+from partita.engine.transport.in_process import InProcessNetwork
+from partita.engine.transport.mailbox import Mailbox
+
+
+class Launcher(ABC):
+    """Starts and ends the hosts of one run. Belongs to one thread, which should be the main one."""
+
+    mailbox: Mailbox
+    """The coordinator's."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, Peer] = {}
+
+    def launch(self, name: str, incarnation: int) -> str:
+        """Starts a host, after ending an older one of this name and revoking its key; returns the new one's key."""
+        self.end(name)
+        key = self._start(name, incarnation)
+        self._running[name] = Peer(name, incarnation, "", key)
+        self.mailbox.allow(self._running.values())
+        return key
+
+    def reach(self, name: str, endpoint: str) -> None:
+        """The host of this name has said where it listens."""
+        known = self._running[name]
+        self._running[name] = Peer(name, known.incarnation, endpoint, known.public_key)
+        self.mailbox.connect(self._running[name])
+
+    @property
+    def peers(self) -> tuple[Peer, ...]:
+        """Every host that runs, as far as it has said where."""
+        return tuple(peer for peer in self._running.values() if peer.endpoint)
+
+    def end(self, name: str) -> None:
+        """Ends a host at once, if it runs."""
+        if name in self._running:
+            del self._running[name]
+            self.mailbox.allow(self._running.values())
+            self.mailbox.disconnect(name)
+            self._stop([name])
+
+    @abstractmethod
+    def ended(self) -> list[tuple[str, int, str]]:
+        """The hosts that have ended by themselves since the last call: name, incarnation, reason."""
+
+    def close(self, *, patience_s: float = 1.0) -> None:
+        """Waits for hosts that were told to stop, ends those that do not, and closes the mailbox."""
+        names = list(self._running)
+        self._running.clear()
+        self._stop(names, patience_s=patience_s)
+        self.mailbox.close()
+
+    @abstractmethod
+    def _start(self, name: str, incarnation: int) -> str: ...
+
+    @abstractmethod
+    def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(patience_s=0.0 if kind is not None else 1.0)
+
+
+class ThreadLauncher(Launcher):
+    """Hosts as threads of this process: no processes, no sockets. For one step after another, and for tests.
+
+    A host ends when its task raises or it is told to stop; a thread cannot be killed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._network = InProcessNetwork()
+        self.mailbox = self._network.mailbox(COORDINATOR)
+        self._threads: dict[str, tuple[Host, threading.Thread]] = {}
+
+    def _start(self, name: str, incarnation: int) -> str:
+        mailbox = self._network.mailbox(name, incarnation=incarnation)
+        coordinator = Peer(COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key)
+        host = Host(mailbox, name, incarnation, coordinator)
+
+        def live() -> None:
+            with mailbox:
+                host.run()
+
+        thread = threading.Thread(target=live, name=name, daemon=True)
+        self._threads[name] = host, thread
+        thread.start()
+        return mailbox.public_key
+
+    def ended(self) -> list[tuple[str, int, str]]:
+        """A thread that has ended although nobody stopped it."""
+        found = [
+            (name, self._running[name].incarnation, "its thread ended")
+            for name, (_, thread) in self._threads.items()
+            if name in self._running and not thread.is_alive()
+        ]
+        for name, _, _ in found:
+            del self._threads[name]
+        return found
+
+    def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
+        stopped = [self._threads.pop(name) for name in names if name in self._threads]
+        for host, _ in stopped:
+            host.stop()
+        for _, thread in stopped:
+            thread.join()

@@ -1,0 +1,192 @@
+"""A host: one mailbox, one thread, one role. The same loop in a process of its own and in a thread of the user's.
+
+The host itself does what every role has in common: it says hello, takes its task, learns who is where, gives signs
+of life, and reports what goes wrong.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import cloudpickle
+import numpy as np
+import zmq
+
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import (
+    Assign,
+    Directory,
+    Failed,
+    Heartbeat,
+    Hello,
+    Informed,
+    Message,
+    Peer,
+    Ready,
+    Stop,
+)
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.runtime.task import Link, Role, unpack_task
+from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
+from partita.engine.transport.payload import PayloadLike
+
+TICK_S: Final = 0.1
+SAY_AGAIN_S: Final = 1.0
+HEARTBEAT_S: Final = 0.5
+
+
+def versions() -> dict[str, str]:
+    """What all hosts of a run must have in common."""
+    return {
+        "python": platform.python_version(),
+        "cloudpickle": cloudpickle.__version__,
+        "numpy": np.__version__,
+        "libzmq": zmq.zmq_version(),
+    }
+
+
+class Host:
+    """Runs until it is told to stop, or its coordinator is gone."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        name: str,
+        incarnation: int,
+        coordinator: Peer,
+        *,
+        limit_threads: Callable[[int], object] | None = None,
+        orphaned_s: float | None = None,
+    ) -> None:
+        """A host that has not begun.
+
+        Args:
+            mailbox: its own; the caller closes it.
+            name, incarnation: who it is.
+            coordinator: whom it obeys.
+            limit_threads: called with the threads of its task; for a process that belongs to the host alone.
+            orphaned_s: without a word from the coordinator for so long, the host ends itself; None: never.
+        """
+        self._orphaned_s = float("inf") if orphaned_s is None else orphaned_s
+        self._limit_threads = limit_threads
+        self._mailbox = mailbox
+        self._coordinator = coordinator
+        self._revision = 0
+        self._directory: Directory | None = None
+        self._role: Role | None = None
+        self._failed = False
+        self._stopped = False
+        self._acknowledged = False  # the coordinator has heard that this host is ready
+        self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
+        self._heard_at = time.monotonic()
+        self._link = Link(name, incarnation, self._send, mailbox.wake)
+
+    def run(self) -> None:
+        """The host's life."""
+        self._mailbox.allow([self._coordinator])
+        self._mailbox.connect(self._coordinator)
+        try:
+            while not self._stopped and time.monotonic() - self._heard_at < self._orphaned_s:
+                self._turn()
+        finally:
+            if self._role is not None:
+                self._role.close()
+
+    def stop(self) -> None:
+        """Ends `run` soon. From any thread."""
+        self._stopped = True
+        self._mailbox.wake()
+
+    def _turn(self) -> None:
+        events = self._mailbox.receive(TICK_S)
+        now = time.monotonic()
+        for event in events:
+            self._guarded(lambda event=event: self._receive(event, now))  # type: ignore[misc]
+        role = self._role
+        if role is not None and not self._failed:
+            self._guarded(lambda: role.wakened(now))
+        if now - self._ticked_at >= TICK_S:
+            self._ticked_at = now
+            self._tick(now)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        """A host in which something was raised says so and then only waits for its end."""
+        try:
+            act()
+        except Exception as error:
+            self._failed = True
+            reason = f"{type(error).__name__}: {error}"
+            self._send(COORDINATOR, Failed(reason, "".join(traceback.format_exception(error))), None)
+
+    def _tick(self, now: float) -> None:
+        if self._failed:
+            return
+        if now - self._spoke_at >= SAY_AGAIN_S and not self._acknowledged:
+            self._spoke_at = now
+            if self._role is None:
+                self._send(COORDINATOR, Hello(self._mailbox.endpoint, versions()), None)
+            else:
+                self._send(COORDINATOR, Ready(self._role.version), None)
+        role = self._role
+        if role is None:
+            return
+        if now - self._beat_at >= HEARTBEAT_S:
+            self._beat_at = now
+            self._send(COORDINATOR, Heartbeat(self._link.incarnation, now), None)
+        self._guarded(lambda: role.tick(now))
+
+    def _receive(self, event: Received, now: float) -> None:
+        if event.sender == COORDINATOR:
+            self._heard_at = now
+        if self._failed and not isinstance(event.message, Stop):
+            return
+        match event.message:
+            case Assign():
+                self._assign(event)
+            case Directory() as directory if event.sender == COORDINATOR:
+                self._learn(directory, now)
+            case Stop() if event.sender == COORDINATOR:
+                self._stopped = True
+            case _ if self._role is not None:
+                if isinstance(event.message, Heartbeat):
+                    self._acknowledged = True
+                self._role.receive(event, now)
+
+    def _assign(self, event: Received) -> None:
+        if self._role is None:
+            task = unpack_task(event)
+            if self._limit_threads is not None:
+                self._limit_threads(task.threads)
+            self._role = task.role(self._link)
+            self._heard_at = self._spoke_at = time.monotonic()
+            if self._directory is not None:
+                self._tell_role(self._directory, self._heard_at)
+            self._send(COORDINATOR, Ready(self._role.version), None)
+
+    def _learn(self, directory: Directory, now: float) -> None:
+        if directory.revision > self._revision:
+            self._revision = directory.revision
+            self._mailbox.allow([self._coordinator, *directory.peers])
+            for peer in directory.peers:
+                self._mailbox.connect(peer)
+            if self._role is not None:
+                self._tell_role(directory, now)
+            self._directory = directory
+        self._send(COORDINATOR, Informed(self._revision), None)
+
+    def _tell_role(self, directory: Directory, now: float) -> None:
+        assert self._role is not None
+        self._role.learned(directory.revision, {p.name: p.incarnation for p in directory.peers}, now)
+
+    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
+        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is asked for again."""
+        try:
+            self._mailbox.send(to, message, payload)
+        except UnknownPeer:
+            return
+        except PeerStalled:
+            self._mailbox.disconnect(to)

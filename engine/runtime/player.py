@@ -1,0 +1,194 @@
+"""The interpreter of a part: carries out what the part machine asks for, on kernel threads, step after step.
+
+A kernel thread that finishes a computation asks the machine for the next one itself, so that a program without
+messages never changes threads. Messages leave and arrive on the thread that owns the mailbox.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from partita.engine.protocol.events import Received, Refuse, Send
+from partita.engine.protocol.messages import Message
+from partita.engine.protocol.part import (
+    BeginStep,
+    Completed,
+    Compute,
+    Kind,
+    PartEffect,
+    PartMachine,
+    Place,
+    StepOver,
+    Transmit,
+    Work,
+)
+from partita.engine.runtime.buffers import Buffers
+from partita.engine.runtime.compute import Computations
+from partita.engine.transport.payload import Payload, PayloadLike
+from partita.partitioner.program import COMPUTES, Instruction, Op, Program
+
+Sender = Callable[[str, Message, PayloadLike], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """A step is over: its number, when it ended, and how long the kernel threads were busy in it."""
+
+    step: int
+    busy_s: float
+
+
+class Player:
+    """Plays one program on one machine.
+
+    `begin`, `receive` and `flush` are for the thread that owns the mailbox; kernel threads are the player's own.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        computations: Computations,
+        buffers: Buffers,
+        *,
+        host_of: Callable[[int], str],
+        wake: Callable[[], None],
+        lanes: int = 1,
+    ) -> None:
+        """Starts the kernel threads.
+
+        Args:
+            program, computations, buffers: what to play.
+            host_of: the host that plays a machine's part of this replica.
+            wake: lets the mailbox's owner call `flush` soon.
+            lanes: kernel threads, each running one computation at a time.
+        """
+        self._instructions = program.instructions
+        self._works = [_work(instruction, host_of) for instruction in program.instructions]
+        self._computations, self._buffers, self._wake = computations, buffers, wake
+        self._lanes = lanes
+        self._lock = threading.Lock()
+        self._machine = PartMachine(self._works, lanes=lanes)
+        self._ready: SimpleQueue[int | None] = SimpleQueue()
+        self._outgoing: deque[Transmit | Send] = deque()
+        self._over: deque[Over] = deque()
+        self._refused: deque[Refuse] = deque()
+        self._error: BaseException | None = None
+        self._busy_s = 0.0
+        self._threads = [
+            threading.Thread(target=self._lane, name=f"kernel {n}", daemon=True) for n in range(lanes)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, first_step: int) -> None:
+        """Makes `first_step` the one that is played next. Messages may come in from now on."""
+        with self._lock:
+            self._machine = PartMachine(self._works, lanes=self._lanes, first_step=first_step)
+
+    def may_begin(self) -> bool:
+        """Whether `begin` may be called."""
+        with self._lock:
+            return self._machine.may_begin()
+
+    @property
+    def waits_for(self) -> tuple[tuple[str, str], ...]:
+        """(host, buffer) of every message that is missing now."""
+        with self._lock:
+            return self._machine.waits_for
+
+    def begin(self, step: int) -> None:
+        """Begins a step; `flush` says when it is over."""
+        self._tell(BeginStep(step))
+
+    def receive(self, event: Received) -> None:
+        """Takes in a message from another part."""
+        self._tell(event)
+
+    def flush(self, send: Sender) -> list[Over]:
+        """Sends what is to be sent; returns the steps that are over.
+
+        Raises:
+            Exception: what a kernel raised.
+        """
+        while self._outgoing:
+            effect = self._outgoing.popleft()
+            if isinstance(effect, Send):
+                send(effect.to, effect.message, None)
+                continue
+            operand = self._instructions[effect.position].target
+            send(effect.to, effect.message, self._buffers[operand.buffer].of(operand.rows))
+            self._tell(Completed(effect.position))
+        if self._error is not None:
+            raise self._error
+        over = list(self._over)
+        self._over.clear()
+        return over
+
+    def refused(self) -> list[Refuse]:
+        """Messages that did not fit the program, since the last call."""
+        found = list(self._refused)
+        self._refused.clear()
+        return found
+
+    def close(self) -> None:
+        """Ends the kernel threads, after the computations that are going on."""
+        for _ in self._threads:
+            self._ready.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _tell(self, event: BeginStep | Completed | Received) -> None:
+        with self._lock:
+            self._carry_out(self._machine.receive(event, time.monotonic()))
+
+    def _lane(self) -> None:
+        try:
+            while (position := self._ready.get()) is not None:
+                began = time.perf_counter()
+                self._computations.run(position)
+                took = time.perf_counter() - began
+                with self._lock:
+                    self._busy_s += took
+                    self._carry_out(self._machine.receive(Completed(position), began + took))
+        except BaseException as error:  # raised again by flush, on the thread that can say so
+            self._error = error
+            self._wake()
+
+    def _carry_out(self, effects: Iterable[PartEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Compute(position=position):
+                    self._ready.put(position)
+                case Place(position=position, payload=payload):
+                    self._place(position, payload)
+                case Transmit() | Send():
+                    self._outgoing.append(effect)
+                    self._wake()
+                case StepOver(step=step):
+                    self._over.append(Over(step, self._busy_s))
+                    self._busy_s = 0.0
+                    self._wake()
+                case Refuse():
+                    self._refused.append(effect)
+                    self._wake()
+
+    def _place(self, position: int, payload: object) -> None:
+        operand = self._instructions[position].target
+        targets = self._buffers[operand.buffer].of(operand.rows)
+        if not isinstance(payload, Payload):
+            raise ValueError(f"a message for {operand} came without numbers")
+        payload.copy_into(*targets)
+
+
+def _work(instruction: Instruction, host_of: Callable[[int], str]) -> Work:
+    if instruction.op in COMPUTES:
+        return Work(Kind.COMPUTE, instruction.after)
+    assert instruction.peer is not None, f"{instruction} names no peer"
+    kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
+    buffer = instruction.target.buffer.partition("@")[0]
+    return Work(kind, instruction.after, host_of(instruction.peer), buffer, instruction.target.rows)

@@ -1,0 +1,148 @@
+"""A shard: the interpreter of the shard machine over storage and files."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.layout import Layout, gather
+from partita.engine.parameters.manifest import ShardRecord
+from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.storage import Snapshot, Storage
+from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.names import shard_name
+from partita.engine.protocol.shard import Apply, Fenced, Persist, Persisted, ShardEffect, ShardMachine
+from partita.engine.runtime.task import Link, Role
+from partita.engine.transport.payload import Payload, PayloadLike
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """One shard of the parameters.
+
+    Args:
+        shard: which.
+        layout: where every parameter is.
+        rule: applied to every push.
+        run: the run's id.
+        folder: of the checkpoints.
+        checkpoint: the one to start from; None starts from `initial`.
+        initial: a safetensors file of whole parameters.
+        precision: of the values.
+    """
+
+    shard: int
+    layout: Layout
+    rule: Rule
+    run: str
+    folder: Path
+    checkpoint: int | None
+    initial: Path
+    precision: str
+
+    @property
+    def threads(self) -> int:
+        """See `Task`."""
+        return 1
+
+    def role(self, link: Link) -> ShardRole:
+        """See `Task`."""
+        return ShardRole(self, link)
+
+
+class ShardRole(Role):
+    """Holds a slice of the parameters for the parts whose parameters they are."""
+
+    def __init__(self, task: ShardTask, link: Link) -> None:
+        self._task, self._link = task, link
+        self._slots = task.layout.slots_of(task.shard)
+        self._checkpoints = Checkpoints(task.folder)
+        values, state, seen = self._start()
+        self._storage = Storage(task.rule, values, state)
+        self._gradient = np.zeros(self._storage.size, self._storage.dtype)
+        self._machine = ShardMachine(
+            link.name,
+            epoch=link.incarnation,
+            ranges={o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)},
+            version=self.version,
+            seen=seen,
+            item_bytes=self._storage.dtype.itemsize,
+        )
+        self._writer: threading.Thread | None = None
+        self._written: deque[Persisted | BaseException] = deque()
+
+    def _start(self) -> tuple[np.ndarray, Mapping[str, np.ndarray] | None, Mapping[str, tuple[int, int]]]:
+        task, shapes = self._task, dict(self._task.layout.shapes)
+        if task.checkpoint is None:
+            return gather(self._slots, load_parameters(task.initial, shapes), task.precision), None, {}
+        found = self._checkpoints.open(task.checkpoint, shapes)
+        name = shard_name(task.shard)
+        record = found.records.get(name)
+        if record is not None and record.run == task.run:
+            self.version = record.version
+        snapshot = found.snapshot(self._slots)
+        return snapshot.values, snapshot.state, found.seen(name, task.run)
+
+    def receive(self, event: Received, now: float) -> None:
+        """Everything is the machine's business."""
+        self._carry_out(self._machine.receive(event, now))
+
+    def wakened(self, now: float) -> None:
+        """A file is on disk, or could not be written (which is never tried again)."""
+        while self._written:
+            outcome = self._written.popleft()
+            if isinstance(outcome, BaseException):
+                raise outcome
+            self._carry_out(self._machine.receive(outcome, now))
+
+    def tick(self, now: float) -> None:
+        """The machine asks for the next lease."""
+        self._carry_out(self._machine.receive(Tick(), now))
+
+    def close(self) -> None:
+        """Waits for a file that is being written."""
+        if self._writer is not None:
+            self._writer.join()
+
+    def _carry_out(self, effects: list[ShardEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Apply(span=span, payload=payload):
+                    assert isinstance(payload, Payload)
+                    gradient = self._gradient[span.start : span.stop]
+                    payload.copy_into(gradient)
+                    self._storage.apply(span, gradient)
+                case Send(to=to, message=message, payload=span):
+                    numbers: PayloadLike = None if span is None else self._storage.read(span)
+                    self._link.send(to, message, numbers)
+                case Persist():
+                    self._persist(effect)
+                case Fenced(epoch=epoch):
+                    raise RuntimeError(f"another process is {self._link.name} now, in epoch {epoch}")
+                case Refuse(sender=sender, reason=reason):
+                    raise ValueError(f"'{sender}' broke the protocol: {reason}")
+
+    def _persist(self, persist: Persist) -> None:
+        snapshot = self._storage.snapshot()
+        if self._writer is not None:
+            self._writer.join()  # it has said that it is done
+        self._writer = threading.Thread(target=self._write, args=(persist, snapshot), name="checkpoint")
+        self._writer.start()
+
+    def _write(self, persist: Persist, snapshot: Snapshot) -> None:
+        task = self._task
+        seen = dict(persist.seen)
+        record = ShardRecord(task.run, self._link.name, persist.epoch, persist.version, seen)
+        try:
+            file, sha256 = self._checkpoints.write_shard(persist.checkpoint, record, self._slots, snapshot)
+            self._written.append(Persisted(persist.checkpoint, persist.version, file, sha256))
+        except BaseException as error:  # raised by wakened, on the host's thread
+            self._written.append(error)
+        self._link.wake()

@@ -1,0 +1,79 @@
+"""What happens to a schedule before it heals: crashes, frozen processes and split networks.
+
+Every accident takes its victim from the processes that live at that moment, in the order of their launch.
+"""
+
+from __future__ import annotations
+
+from partita.engine.protocol.names import COORDINATOR, shard_index
+from partita.engine.runtime.simulation.world import Process, World
+
+KINDS = (
+    "crash",
+    "crash shard",
+    "crash shard and its successor",
+    "freeze",
+    "freeze shard",
+    "split",
+    "one way",
+    "pause the coordinator",
+)
+
+
+def happen(world: World, _: object = None) -> None:
+    """One accident, drawn from the world's generator."""
+    random = world.random
+    kind = random.choice(KINDS)
+    hosts = [process for process in world.processes.values() if process.alive and process.name != COORDINATOR]
+    if "shard" in kind:
+        hosts = [process for process in hosts if shard_index(process.name) is not None]
+    if not hosts:
+        return
+    victim = random.choice(hosts)
+    if kind.startswith("crash"):
+        world.note(victim, "crashes", None)
+        victim.exit()
+        if kind.endswith("successor"):
+            world.at(world.now + random.uniform(1.0, 4.0), None, _crash_newest, (world, victim.name))
+    elif kind.startswith("freeze"):
+        _freeze(world, victim, random.uniform(0.5, 8.0))
+    elif kind == "pause the coordinator":
+        _freeze(world, world.processes[COORDINATOR, 0], random.uniform(0.5, 6.0))
+    else:
+        _split(world, both_ways=kind == "split")
+
+
+def _crash_newest(target: tuple[World, str]) -> None:
+    world, name = target
+    alive = [process for process in world.processes.values() if process.name == name and process.alive]
+    if alive:
+        world.note(alive[-1], "crashes", "again")
+        alive[-1].exit()
+
+
+def _freeze(world: World, victim: Process, seconds: float) -> None:
+    world.note(victim, "freezes for", f"{seconds:.2f} s")
+    victim.freeze()
+    world.at(world.now + seconds, None, victim.thaw, None)
+
+
+def _split(world: World, *, both_ways: bool) -> None:
+    """Some hosts no longer reach the others; only a part of those links is cut, in one schedule of two."""
+    random = world.random
+    names = list(dict.fromkeys(name for name, _ in world.processes))
+    island = [name for name in names if random.random() < 0.4] or [random.choice(names)]
+    share = random.choice((1.0, 0.6))
+    until = world.now + random.uniform(0.5, 7.0)
+    for inside in island:
+        for outside in names:
+            if outside not in island and random.random() < share:
+                world.network.cut(inside, outside, until=until)
+                if both_ways:
+                    world.network.cut(outside, inside, until=until)
+
+
+def heal(world: World, _: object = None) -> None:
+    """The end of the chaos: the network is fair, and every frozen process goes on."""
+    world.network.heal()
+    for process in world.processes.values():
+        process.thaw()

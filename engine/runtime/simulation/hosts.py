@@ -1,0 +1,193 @@
+"""What every simulated host does around its machine: say hello, learn who is where, and stay alive.
+
+These are stand-ins for the real hosts of the runtime, with the same duties towards the machines. What a part
+and a shard add stands in `part` and `shard`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.events import Received, Replaced
+from partita.engine.protocol.messages import (
+    Assign,
+    Directory,
+    Heartbeat,
+    Hello,
+    Informed,
+    Message,
+    Ready,
+    Stop,
+    decode,
+)
+from partita.engine.protocol.names import COORDINATOR, Topology
+from partita.engine.protocol.replica import DownpourClient
+from partita.engine.protocol.shard import ShardMachine
+from partita.engine.runtime.simulation.ledger import Ledger, Life, Lineage
+from partita.engine.runtime.simulation.scenario import NUMBERS_OF_A_MACHINE, Scenario
+from partita.engine.runtime.simulation.world import Delivery, Process, World
+
+TICK_S: Final = 0.7
+HEARTBEAT_S: Final = 0.69
+RETRY_S: Final = 1.0
+
+
+class Numbers(tuple[int, ...]):
+    """A payload: integers that say how many bytes they would be as float32."""
+
+    __slots__ = ()
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes."""
+        return 4 * len(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Which machines are played: the real ones, or ones with a planted fault."""
+
+    coordinator: type[Coordinator] = Coordinator
+    shard: type[ShardMachine] = ShardMachine
+    client: type[DownpourClient] = DownpourClient
+
+
+class Layout:
+    """Who holds which numbers: the global vector is cut into nearly equal runs, one for each shard."""
+
+    def __init__(self, topology: Topology) -> None:
+        n, size, shards = NUMBERS_OF_A_MACHINE, NUMBERS_OF_A_MACHINE * topology.machines, topology.shards
+        cuts = [shard * size // shards for shard in range(shards + 1)]
+        self.sizes = {name: cuts[k + 1] - cuts[k] for k, name in enumerate(topology.shard_names)}
+        self.of_machine: list[tuple[tuple[str, int, int], ...]] = []
+        self.of_shard: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in self.sizes}
+        for machine in range(topology.machines):
+            first, spans = machine * n, []
+            for k, name in enumerate(topology.shard_names):
+                start, stop = max(first, cuts[k]), min(first + n, cuts[k + 1])
+                if start < stop:
+                    spans.append((name, start - first, stop - first))
+                    self.of_shard[name][machine] = (start - cuts[k], stop - cuts[k])
+            self.of_machine.append(tuple(spans))
+
+
+@dataclass(slots=True)
+class File:
+    """A shard's file on the simulated disk."""
+
+    version: int
+    seen: dict[str, Any]
+    values: list[int]
+    lineage: Lineage
+
+
+class Setting(Protocol):
+    """What the hosts of a schedule share: the scenario, the reference, the disk, and who meets whom."""
+
+    scenario: Scenario
+    machines: Machines
+    ledger: Ledger
+    layout: Layout
+    disk: dict[str, File]
+
+    def committed_file(self, shard: str, checkpoint: int) -> File:
+        """What the manifest of this checkpoint says of this shard."""
+        ...
+
+    def meet(self, part: Host, *, replica: int, step: int) -> list[Host]:
+        """A part has done its step: everybody of its replica, if it is the last; nobody, if it is not."""
+        ...
+
+    def raises(self, name: str) -> bool:
+        """Whether the user's function raises in this host, this time."""
+        ...
+
+
+class Host(Process):
+    """A part's or a shard's process, up to the point where its machine takes over."""
+
+    def __init__(self, world: World, setting: Setting, name: str, incarnation: int, checkpoint: int | None) -> None:
+        super().__init__(world, name, incarnation)
+        self.setting = setting
+        self.checkpoint = checkpoint
+        self.life: Life = (name, incarnation)
+        self.assigned = False
+        self.ready = False
+        self.heard_heartbeat = False
+        self.revision = 0
+        self.peers: dict[str, int] = {}
+        self.later(0.0, self.on_tick)
+
+    def resolve(self, name: str) -> Process | None:
+        """By the directory that it has."""
+        if name == COORDINATOR:
+            return self.world.processes[COORDINATOR, 0]
+        incarnation = self.peers.get(name)
+        return None if incarnation is None else self.world.processes.get((name, incarnation))
+
+    def on_tick(self, _: object = None) -> None:
+        """Says again what was not answered."""
+        self.later(TICK_S, self.on_tick)
+        if not self.assigned:
+            self.send(COORDINATOR, Hello(f"sim://{self.name}", {}))
+        elif self.ready and not self.heard_heartbeat:
+            self.send(COORDINATOR, Ready())
+        if self.assigned:
+            self.tick()
+
+    def on_message(self, delivery: Delivery) -> None:
+        """What every host understands; the rest is its machine's."""
+        sender, incarnation, data, payload = delivery
+        message = decode(data)
+        if isinstance(message, Directory):
+            self._learn(message)
+        elif isinstance(message, Assign):
+            if not self.assigned:
+                self.assigned = True
+                self.assign()
+                self.later(0.2 * self.world.random.random(), self.on_prepared)
+        elif isinstance(message, Stop):
+            self.exit()
+        elif self.assigned:
+            if isinstance(message, Heartbeat):
+                self.heard_heartbeat = True
+            self.hear(sender, message, Received(sender, incarnation, message, payload))
+
+    def on_prepared(self, _: object) -> None:
+        """Everything is compiled."""
+        self.ready = True
+        self.send(COORDINATOR, Ready())
+
+    def _learn(self, directory: Directory) -> None:
+        if directory.revision > self.revision:
+            self.revision = directory.revision
+            before, self.peers = self.peers, {peer.name: peer.incarnation for peer in directory.peers}
+            for name, incarnation in self.peers.items():
+                if incarnation > before.get(name, 0):
+                    self.learn(Replaced(name, incarnation))
+            self.learned()
+        self.send(COORDINATOR, Informed(self.revision))
+
+    def assign(self) -> None:
+        """The task is here: make the machine."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Time passes for the machine."""
+        raise NotImplementedError
+
+    def hear(self, sender: str, message: Message, received: Received) -> None:
+        """A message for the machine."""
+        raise NotImplementedError
+
+    def learn(self, replaced: Replaced) -> None:
+        """A host has been replaced."""
+
+    def learned(self) -> None:
+        """The directory is new."""
+
+    def on_met(self, _: object) -> None:
+        """Every part of the replica has done its step."""
+        raise NotImplementedError

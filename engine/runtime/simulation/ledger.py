@@ -1,0 +1,196 @@
+"""The naive reference: what every shard should hold, and what every part has a right to.
+
+It keeps each push ever made, and for each life of a shard the set of those that are in its values, so that
+I1 to I4 are questions about sets. It sees what crosses the surface of a machine and nothing inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Push: TypeAlias = tuple[str, int, int]
+"""A push to a given shard: (part, incarnation, sequence)."""
+
+Life: TypeAlias = tuple[str, int]
+"""A process: (name, incarnation)."""
+
+
+class Violation(AssertionError):
+    """An invariant does not hold; the text begins with its number."""
+
+
+def demand(holds: bool, invariant: str, *what: object) -> None:
+    """Raises `Violation` unless it holds."""
+    if not holds:
+        raise Violation(f"{invariant}: {' '.join(str(word) for word in what)}")
+
+
+@dataclass(slots=True)
+class Lineage:
+    """What one life of a shard should be: inherited from a file, then one push at a time."""
+
+    values: list[int]
+    version: int = 0
+    applied: set[Push] = field(default_factory=set)
+    upcoming: dict[Life, int] = field(default_factory=dict)  # each part's next sequence number
+    missed: set[Push] = field(default_factory=set)  # acknowledged, not in the values, and counted as lost
+
+    def copy(self) -> Lineage:
+        """What a file holds."""
+        return Lineage(
+            list(self.values), self.version, set(self.applied), dict(self.upcoming), set(self.missed)
+        )
+
+
+class Ledger:
+    """The reference of one schedule."""
+
+    def __init__(self, shards: Iterable[tuple[str, int]]) -> None:
+        """For these shards (name, numbers each holds), all zero."""
+        self._initial = {name: Lineage([0] * size) for name, size in shards}
+        self.lineages: dict[Life, Lineage] = {}
+        self._living: dict[str, int] = {}  # the newest incarnation that may run
+        self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
+        self._payloads: dict[tuple[str, Push], tuple[int, ...]] = {}  # by (shard, push)
+        self._made: dict[tuple[Life, str], int] = {}
+        self._accrued: dict[Life, list[int]] = {}
+        self._settled: dict[tuple[Life, str], int] = {}
+        self._installed: dict[tuple[Life, str], tuple[int, int]] = {}
+        self._computed: dict[str, int] = {}
+
+    # Parts.
+
+    def part_is_born(self, part: Life, *, size: int) -> None:
+        """A part's process begins with nothing accrued."""
+        self._accrued[part] = [0] * size
+
+    def begins(self, part: Life, step: int, *, resumed: int) -> None:
+        """Nothing is skipped: an earlier process has computed what this one does not."""
+        done = max(self._computed.get(part[0], 0), resumed)
+        demand(step <= done, "I8", part, "begins at", step, "but has only done", done)
+
+    def computed(self, part: Life, step: int, gradient: list[int]) -> None:
+        """A step's gradient has accrued."""
+        self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
+        accrued = self._accrued[part]
+        for i, number in enumerate(gradient):
+            accrued[i] += number
+
+    def pushes(
+        self, part: Life, shard: str, sequence: int, payload: tuple[int, ...], *, start: int, stop: int
+    ) -> None:
+        """A push leaves: a new one holds just what has accrued, a repeat the same as before."""
+        push = (*part, sequence)
+        known = self._payloads.get((shard, push))
+        if known is not None:
+            demand(payload == known, "I1", push, "to", shard, "is sent again as", payload, "and was", known)
+            return
+        made = self._made.get((part, shard), 0)
+        demand(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
+        accrued = self._accrued[part]
+        demand(payload == tuple(accrued[start:stop]), "I1", push, "holds", payload, "of", accrued[start:stop])
+        accrued[start:stop] = [0] * (stop - start)
+        self._made[part, shard] = made + 1
+        self._payloads[shard, push] = payload
+
+    def settles(self, part: Life, shard: str, sequence: int) -> None:
+        """A part takes a push for acknowledged; each once, in order."""
+        settled = self._settled.get((part, shard), 0)
+        demand(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", shard)
+        self._settled[part, shard] = sequence + 1
+
+    def settled(self, part: Life, shard: str) -> int:
+        """How many pushes a part takes for acknowledged."""
+        return self._settled.get((part, shard), 0)
+
+    def installs(self, part: Life, shard: str, version: tuple[int, int]) -> None:
+        """A part's parameters never go back (I3)."""
+        before = self._installed.get((part, shard), (-1, -1))
+        demand(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
+        self._installed[part, shard] = version
+
+    def drained(self, part: Life, shards: Iterable[str]) -> None:
+        """A part has nothing left: all that it computed was pushed, and every push is settled."""
+        demand(not any(self._accrued[part]), "I2", part, "drained, but", self._accrued[part], "was not pushed")
+        for shard in shards:
+            made, settled = self._made.get((part, shard), 0), self.settled(part, shard)
+            demand(made == settled, "I2", part, "drained with", settled, "of", made, "pushes settled by", shard)
+
+    # Shards.
+
+    def replaced(self, name: str, incarnation: int) -> None:
+        """From now on only this incarnation may be the host of this name (I4)."""
+        demand(incarnation > self._living.get(name, -1), "I4", name, incarnation, "was there before")
+        self._living[name] = incarnation
+
+    def shard_is_born(self, shard: Life, file: Lineage | None) -> Lineage:
+        """A life begins from a committed file, or from the start."""
+        lineage = (file or self._initial[shard[0]]).copy()
+        self.lineages[shard] = lineage
+        self._moves(shard, lineage.version)
+        return lineage
+
+    def applies(self, shard: Life, push: Push, payload: tuple[int, ...], *, start: int, values: list[int]) -> None:
+        """A push enters the values of a shard: once, in order, by the one writer (I1, I4)."""
+        lineage = self.lineages[shard]
+        self._is_living(shard, "applies", push)
+        demand(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
+        demand(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
+        lineage.applied.add(push)
+        lineage.version += 1
+        for i, number in enumerate(payload):
+            lineage.values[start + i] += number
+        demand(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
+        lineage.upcoming[push[:2]] = push[2] + 1
+        self._moves(shard, lineage.version)
+
+    def misses(self, shard: Life, part: Life, *, upto: int, counted: int) -> None:
+        """After a push or a fetch that proves `upto` pushes settled: what is not there was counted (I2)."""
+        lineage = self.lineages[shard]
+        first = lineage.upcoming.get(part, 0)
+        missing = range(first, upto)
+        demand(counted == len(missing), "I2", shard, "counts", counted, "lost of", part, "but misses", *missing)
+        for sequence in missing:
+            demand(sequence < self.settled(part, shard[0]), "I2", part, "skipped", sequence, "to", shard)
+            lineage.missed.add((*part, sequence))
+        lineage.upcoming[part] = max(first, upto)
+
+    def acknowledges(self, shard: Life, push: Push, version: int) -> None:
+        """Acknowledged is in the values, or was and is counted as lost (I2); never by a replaced one (I4)."""
+        lineage = self.lineages[shard]
+        self._is_living(shard, "acknowledges", push)
+        there = push in lineage.applied or push in lineage.missed
+        demand(there, "I2", shard, "acknowledges", push, "and does not hold it")
+        demand(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
+
+    def answers(self, shard: Life, epoch: int, version: int) -> None:
+        """A shard hands out parameters of the version that it has (I3), while it is the one (I4)."""
+        self._is_living(shard, "answers a fetch", "")
+        expected = (shard[1], self.lineages[shard].version)
+        demand((epoch, version) == expected, "I3", shard, "says", (epoch, version), "and is", expected)
+
+    def _is_living(self, shard: Life, what: str, about: object) -> None:
+        living = self._living[shard[0]]
+        demand(shard[1] == living, "I4", shard, what, about, "while", living, "is this shard")
+
+    def _moves(self, shard: Life, version: int) -> None:
+        now, before = (shard[1], version), self._newest.get(shard[0], (-1, -1))
+        demand(now >= before, "I3", shard[0], "goes back from", before, "to", now)
+        self._newest[shard[0]] = now
+
+    # The end.
+
+    def complete(self, files: dict[str, Lineage], living: dict[str, int], *, steps: int, lost: int) -> None:
+        """At the end of a whole run: nothing settled is missing in the files, but what is counted."""
+        for name, computed in self._computed.items():
+            demand(computed == steps, "I8", name, "has done", computed, "of", steps, "steps")
+        for name, incarnation in living.items():
+            for shard, file in files.items():
+                for sequence in range(self.settled((name, incarnation), shard)):
+                    push = (name, incarnation, sequence)
+                    there = push in file.applied or push in file.missed
+                    demand(there, "I2", push, "was acknowledged, and is neither in the file of", shard, "nor lost")
+        missed = sum(len(file.missed) for file in files.values())
+        demand(lost == missed, "I2", "the run says", lost, "pushes lost, and", missed, "are")

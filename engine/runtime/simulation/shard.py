@@ -1,0 +1,122 @@
+"""A simulated shard: the real machine over a list of integers and a disk that takes its time."""
+
+from __future__ import annotations
+
+from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed
+from partita.engine.protocol.shard import (
+    Apply,
+    Fenced,
+    Persist,
+    Persisted,
+    ShardEffect,
+    ShardEvent,
+    ShardMachine,
+)
+from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, File, Host, Numbers
+from partita.engine.runtime.simulation.ledger import Violation
+
+
+def file_name(shard: str, *, epoch: int, checkpoint: int) -> str:
+    """The name holds the epoch: a process that was replaced must not write over its successor's file."""
+    return f"{checkpoint}/{shard}.{epoch}"
+
+
+class ShardHost(Host):
+    """Interprets the effects of a `ShardMachine`, and shows the ledger what they are."""
+
+    machine: ShardMachine
+
+    def assign(self) -> None:
+        """Starts from the committed file, or from zeros."""
+        setting, name = self.setting, self.name
+        file = None if self.checkpoint is None else setting.committed_file(name, self.checkpoint)
+        lineage = setting.ledger.shard_is_born(self.life, file.lineage if file else None)
+        self.values = list(file.values) if file else [0] * setting.layout.sizes[name]
+        self.lineage = lineage
+        self.machine = setting.machines.shard(
+            name,
+            epoch=self.incarnation,
+            ranges=setting.layout.of_shard[name],
+            version=file.version if file else 0,
+            seen=file.seen if file else {},
+            heartbeat_s=HEARTBEAT_S,
+        )
+
+    def tick(self) -> None:
+        """Time passes."""
+        self._do(Tick())
+
+    def hear(self, sender: str, message: Message, received: Received) -> None:
+        """A message for the machine. What a push or a fetch proves to be lost must be counted with it."""
+        if not isinstance(message, (Push, Fetch)):
+            self._do(received)
+            return
+        before, version = sum(self.machine.lost.values()), self.machine.version
+        effects = self.machine.receive(received, self.clock)
+        counted = sum(self.machine.lost.values()) - before
+        part = (sender, received.incarnation)
+        if isinstance(message, Push) and self.machine.version > version:
+            self.setting.ledger.misses(self.life, part, upto=message.sequence, counted=counted)
+        elif isinstance(message, Fetch) and effects and self._is_newest(part):
+            self.setting.ledger.misses(self.life, part, upto=message.settled, counted=counted)
+        self._carry_out(effects, received)
+
+    def _is_newest(self, part: tuple[str, int]) -> bool:
+        """Whether the machine knows no newer process of this part: what an older one says is not counted."""
+        seen = self.machine.seen.get(part[0])
+        return seen is not None and seen[0] == part[1]
+
+    def _do(self, event: ShardEvent) -> None:
+        self._carry_out(self.machine.receive(event, self.clock), event)
+
+    def _carry_out(self, effects: list[ShardEffect], event: ShardEvent) -> None:
+        for effect in effects:
+            kind = type(effect)
+            if kind is Send:
+                assert isinstance(effect, Send)
+                self._send(effect)
+            elif isinstance(effect, Apply):
+                self._apply(effect, event)
+            elif isinstance(effect, Persist):
+                self._persist(effect)
+            elif isinstance(effect, Fenced):
+                self.exit()
+            elif isinstance(effect, Refuse):
+                raise Violation(f"S5: {self.name} refuses what {effect.sender} sent: {effect.reason}")
+        self.machine.validate()
+
+    def _send(self, effect: Send) -> None:
+        message, payload = effect.message, None
+        if isinstance(message, Pushed):
+            push = (effect.to, message.incarnation, message.sequence)
+            self.setting.ledger.acknowledges(self.life, push, message.version)
+        elif isinstance(message, Parameters):
+            self.setting.ledger.answers(self.life, message.epoch, message.version)
+            assert isinstance(effect.payload, Span)
+            payload = Numbers(self.values[effect.payload.start : effect.payload.stop])
+        self.send(effect.to, message, payload)
+
+    def _apply(self, effect: Apply, event: ShardEvent) -> None:
+        assert isinstance(event, Received)
+        assert isinstance(event.message, Push)
+        assert isinstance(effect.payload, Numbers)
+        start = effect.span.start
+        for i, number in enumerate(effect.payload):
+            self.values[start + i] += number
+        push = (event.sender, event.message.incarnation, event.message.sequence)
+        self.setting.ledger.applies(self.life, push, effect.payload, start=start, values=self.values)
+
+    def _persist(self, effect: Persist) -> None:
+        file = File(effect.version, dict(effect.seen), list(self.values), self.lineage.copy())
+        if effect.version != file.lineage.version:
+            raise Violation(f"I1: {self.name} writes version {effect.version} at {file.lineage.version}")
+        wait_s = self.setting.scenario.write_s * self.world.random.random()
+        self.later(wait_s, self.on_written, (effect.checkpoint, file))
+
+    def on_written(self, written: tuple[int, File]) -> None:
+        """The file is on disk, whole."""
+        checkpoint, file = written
+        name = file_name(self.name, epoch=self.incarnation, checkpoint=checkpoint)
+        self.setting.disk[name] = file
+        self._do(Persisted(checkpoint, file.version, name, "hash"))

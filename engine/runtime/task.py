@@ -1,0 +1,89 @@
+"""Tasks: what the coordinator gives a host to do, and the one place where something is unpickled.
+
+A task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is read only
+when it comes from the coordinator, whose key the host was given when it was started.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import cloudpickle
+
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Message
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.transport.payload import Payload, PayloadLike
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a role has of its host: who it is, and how it speaks.
+
+    Args:
+        name, incarnation: of the host.
+        send: sends a message with a payload or without; only on the host's own thread.
+        wake: calls `Role.wakened` soon; from any thread.
+    """
+
+    name: str
+    incarnation: int
+    send: Callable[[str, Message, PayloadLike], None]
+    wake: Callable[[], None]
+
+
+class Role(ABC):
+    """What a host is: a part in training, a part in a session, or a shard. Called on the host's own thread."""
+
+    version: int = 0
+    """Of the parameters that it starts from, said in `Ready`."""
+
+    @abstractmethod
+    def receive(self, event: Received, now: float) -> None:
+        """Takes in a message that is not the host's own business."""
+
+    def wakened(self, now: float) -> None:
+        """Looks after what other threads have finished."""
+
+    def tick(self, now: float) -> None:
+        """Time has passed; about ten times a second."""
+
+    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
+        """Every host that this one may talk to, by name, and its incarnation: newer than what it knew before."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every thread of the role."""
+
+
+class Task(Protocol):
+    """What a role is made from. It can be pickled."""
+
+    @property
+    def threads(self) -> int:
+        """How many threads the role's kernels may use."""
+
+    def role(self, link: Link) -> Role:
+        """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
+
+
+def pack_task(task: Task) -> bytes:
+    """A task as the payload of `Assign`."""
+    return cloudpickle.dumps(task)
+
+
+def unpack_task(event: Received) -> Task:
+    """The task in an `Assign`.
+
+    Raises:
+        PermissionError: it does not come from the coordinator.
+    """
+    if event.sender != COORDINATOR:
+        raise PermissionError(f"'{event.sender}' sent a task; only the coordinator may")
+    if not isinstance(event.payload, Payload):
+        raise ValueError("the coordinator sent an empty task")
+    task: Task = cloudpickle.loads(event.payload.to_bytes())
+    return task

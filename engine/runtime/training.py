@@ -1,0 +1,296 @@
+"""A part in training: steps of its own replica, one after another, and Downpour's conversation with the shards.
+
+Fetch, push and compute run side by side (DistBelief, section 4.1): this thread talks, the player's threads compute,
+and parameters change hands only between two steps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.rules import Rule, Vector
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.messages import (
+    Begin,
+    Credit,
+    Finished,
+    Heartbeat,
+    Parameters,
+    Pushed,
+    Report,
+    Tensor,
+)
+from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
+from partita.engine.protocol.replica import (
+    DownpourClient,
+    Drain,
+    Drained,
+    Flip,
+    Install,
+    ReplicaEffect,
+    Stage,
+    Started,
+    StepBegins,
+    StepEnded,
+)
+from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.feed import DatasetFeed, Sampler
+from partita.engine.runtime.player import Over, Player
+from partita.engine.runtime.session import LocalRule
+from partita.engine.runtime.task import Link, Role
+from partita.engine.transport.payload import Payload
+from partita.partitioner.plan import Plan
+
+REPORT_EVERY_S: Final = 0.2
+SAY_AGAIN_S: Final = 1.0
+
+
+class NotFinite(ArithmeticError):
+    """The loss has become NaN or infinite."""
+
+
+@dataclass(frozen=True)
+class TrainTask:
+    """One machine's part of one replica, under Downpour.
+
+    Args:
+        plan, machine, replica, replicas: whose part.
+        data: a `.npy` file for each input and target, `[example, *shape]`.
+        examples: how many there are.
+        seed: of the order of the examples.
+        shards: how many hold the parameters.
+        rule: how the part steps by itself between two fetches.
+        fetch_every, push_every: steps from one to the next.
+    """
+
+    plan: Plan
+    machine: int
+    replica: int
+    replicas: int
+    data: Mapping[str, Path]
+    examples: int
+    seed: int
+    shards: int
+    rule: Rule
+    fetch_every: int
+    push_every: int
+
+    @property
+    def threads(self) -> int:
+        """See `Task`."""
+        return self.plan.cluster.machines[self.machine].threads
+
+    @property
+    def layout(self) -> Layout:
+        """Where the parameters are."""
+        return layout_of(self.plan, shards=self.shards)
+
+    def role(self, link: Link) -> TrainRole:
+        """See `Task`."""
+        return TrainRole(self, link)
+
+
+class Accrual(LocalRule):
+    """Adds each gradient to what will be pushed, and steps locally, in one pass."""
+
+    def __init__(self, rule: Rule, vectors: Vectors) -> None:
+        super().__init__(rule, vectors)
+        self.accrued = np.zeros_like(vectors.gradient)
+        self.in_flight = np.zeros_like(vectors.gradient)
+
+    def __call__(self, layer: str) -> None:
+        """See `LocalRule`."""
+        span, state = self.part(layer)
+        vectors = self._vectors
+        self._rule.step(vectors.parameters[span], vectors.gradient[span], self.accrued[span], state)
+
+    def flip(self, span: slice) -> None:
+        """What has accrued goes into flight; accruing restarts from zero."""
+        self.in_flight[span] = self.accrued[span]
+        self.accrued[span] = 0.0
+
+
+class TrainRole(Role):
+    """The training loop of a part."""
+
+    def __init__(self, task: TrainTask, link: Link) -> None:
+        plan, machine = task.plan, task.machine
+        program = plan.programs[machine]
+        self._task, self._link = task, link
+        sampler = Sampler(
+            examples=task.examples, batch=plan.batch, seed=task.seed, replica=task.replica, replicas=task.replicas
+        )
+        self._feed = DatasetFeed({name: np.load(path, mmap_mode="r") for name, path in task.data.items()}, sampler)
+        self._vectors = Vectors(plan, machine)
+        self._accrual = Accrual(task.rule, self._vectors)
+        buffers = Buffers(plan, machine, program)
+        self._computations = Computations(
+            plan,
+            machine,
+            program,
+            buffers=buffers,
+            vectors=self._vectors,
+            feed=self._feed,
+            update=self._accrual,
+        )
+        self._player = Player(
+            program,
+            self._computations,
+            buffers,
+            host_of=lambda other: part_name(task.replica, other),
+            wake=link.wake,
+            lanes=task.threads,
+        )
+        self._client = DownpourClient(
+            incarnation=link.incarnation,
+            shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)),
+            fetch_every=task.fetch_every,
+            push_every=task.push_every,
+            item_bytes=self._vectors.parameters.itemsize,
+        )
+        self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
+        self._judges = any(plan.ownership.rows(loss, machine) is not None for loss in plan.graph.losses)
+        self._staged: dict[int, Payload] = {}
+        self._early: list[Received] = []
+        self._revision = 0
+        self._known = False
+        self._epochs: dict[str, int] = {}
+        self._step, self._stop = -1, 0
+        self._inside = self._draining = self._drained = False
+        self._unreported = 0
+        self._said_at = float("-inf")
+
+    # What it hears
+
+    def receive(self, event: Received, now: float) -> None:
+        """Messages of other parts go to the player, those of shards to the client."""
+        match event.message:
+            case Tensor() | Credit():
+                self._early.append(event) if self._step < 0 else self._player.receive(event)
+            case Parameters() | Pushed():
+                self._carry_out(self._client.receive(event, now))
+            case Begin(step=step, stop=stop) if event.sender == COORDINATOR:
+                self._start(step, stop)
+            case Heartbeat():
+                return
+            case _:
+                raise ValueError(f"'{event.sender}' sent a {type(event.message).__name__} to a part in training")
+
+    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
+        """Shards that have been started again are asked again; the first time all are there, the client starts."""
+        self._revision = revision
+        if self._known:
+            for overlap in self._task.layout.shards_of(self._task.machine):
+                name = shard_name(overlap.shard)
+                if peers.get(name, 0) > self._epochs.get(name, 0):
+                    self._drained = False
+                    self._carry_out(self._client.receive(Replaced(name, peers[name]), now))
+        elif all(mate in peers for mate in self._mates):
+            self._known = True
+            self._carry_out(self._client.receive(Started(), now))
+        self._epochs = dict(peers)
+
+    def tick(self, now: float) -> None:
+        """What was not answered is asked again."""
+        self._carry_out(self._client.receive(Tick(), now))
+        if self._drained and now - self._said_at >= SAY_AGAIN_S:
+            self._said_at = now
+            self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
+
+    # Steps
+
+    def wakened(self, now: float) -> None:
+        """Ends the step that is over, begins the next one."""
+        over = self._player.flush(self._link.send)
+        for step in over:
+            self._end(step, now)
+        for refused in self._player.refused():
+            raise ValueError(f"'{refused.sender}' broke the protocol: {refused.reason}")
+        if self._may_begin():
+            self._begin(now)
+            for step in self._player.flush(self._link.send):
+                self._end(step, now)
+
+    def _start(self, step: int, stop: int) -> None:
+        if self._step >= 0:
+            return  # said again: the first one was heard
+        self._step, self._stop = step, stop
+        self._player.start(step)
+        for event in self._early:
+            self._player.receive(event)
+        self._early.clear()
+
+    def _may_begin(self) -> bool:
+        if self._step < 0 or self._inside or not self._known or not self._client.ready or self._draining:
+            return False
+        return self._step >= self._stop or self._player.may_begin()
+
+    def _begin(self, now: float) -> None:
+        if self._step >= self._stop:
+            self._draining = True
+            self._carry_out(self._client.receive(Drain(), now))
+            return
+        self._inside = True
+        self._carry_out(self._client.receive(StepBegins(self._step), now))
+        self._feed.choose(self._step)
+        self._player.begin(self._step)
+
+    def _end(self, over: Over, now: float) -> None:
+        if not math.isfinite(self._computations.metrics.loss):
+            raise NotFinite(
+                f"the loss is not finite in step {over.step} of replica {self._task.replica}; "
+                "lower the rate, or look at the data of this step"
+            )
+        self._inside = False
+        self._carry_out(self._client.receive(StepEnded(over.step), now))
+        self._step += 1
+        self._unreported += 1
+        if self._step == self._stop or now - self._said_at >= REPORT_EVERY_S:
+            self._said_at = now
+            self._report()
+        self._link.wake()
+
+    def _report(self) -> None:
+        metrics, client = self._computations.metrics, self._client
+        examples = self._unreported * self._task.plan.batch if self._judges else 0
+        report = Report(self._step, examples, metrics.loss, metrics.correct, client.staleness, client.pushes)
+        self._link.send(COORDINATOR, report, None)
+        metrics.loss, metrics.correct, self._unreported = 0.0, 0, 0
+
+    # Effects of the client
+
+    def _carry_out(self, effects: list[ReplicaEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to=to, message=message, payload=span):
+                    self._link.send(to, message, None if span is None else self._numbers(span))
+                case Stage(span=span, payload=payload):
+                    assert isinstance(payload, Payload)
+                    self._staged[span.start] = payload
+                case Install(span=span):
+                    self._staged.pop(span.start).copy_into(self._vectors.parameters[span.start : span.stop])
+                case Flip(span=span):
+                    self._accrual.flip(slice(span.start, span.stop))
+                case Drained():
+                    self._drained = True
+                    self._said_at = time.monotonic()
+                    self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
+                case Refuse(sender=sender, reason=reason):
+                    raise ValueError(f"'{sender}' broke the protocol: {reason}")
+
+    def _numbers(self, span: Span) -> Vector:
+        assert span.vector == "in_flight", span
+        return self._accrual.in_flight[span.start : span.stop]
+
+    def close(self) -> None:
+        """Ends the kernel threads."""
+        self._player.close()
