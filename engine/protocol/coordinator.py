@@ -123,6 +123,11 @@ class Coordinator:
         return self._checkpoints.lost
 
     @property
+    def gone(self) -> tuple[str, ...]:
+        """Parts that ended, or fell silent, after their work was done, and were not replaced."""
+        return tuple(h.name for h in self._roster.hosts.values() if h.state is HostState.GONE)
+
+    @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """Who is waited for, for what, and since when (seconds): for status lines and errors."""
         awaited = (HostState.LAUNCHED, HostState.PREPARING)
@@ -338,7 +343,9 @@ class Coordinator:
         host.failed = incarnation
         if host.failures >= self._patience.failures:
             return self._fail(f"{host.name} failed {host.failures} times: {failed.reason}", failed.traceback)
-        return [Warn(f"{host.name} failed, {host.failures} of {self._patience.failures} times: {failed.reason}")]
+        return [
+            Warn(f"{host.name} failed, {host.failures} of {self._patience.failures} times: {failed.reason}")
+        ]
 
     def _is_dispensable(self, host: HostRecord) -> bool:
         replica = self._roster.replica_of(host)
@@ -366,6 +373,8 @@ class Coordinator:
         self._checkpoints.shard_died(host.name)
         committed = self._checkpoints.committed
         what = "the start" if committed is None else f"checkpoint {committed}"
+        if self.gone:
+            what += f"; what {', '.join(self.gone)} had pushed since then is lost and cannot be counted"
         return [
             Warn(f"{host.name}: {reason}; restarted from {what}"),
             Restart((host.relaunch(now),), committed, reason),
@@ -472,7 +481,8 @@ class Coordinator:
             assert 0 <= host.step <= self._steps, host
             assert host.failures < self._patience.failures or over, host
         for replica in self._roster.replicas:
-            assert replica.step <= replica.steps_done, replica
+            for part in replica.parts:
+                assert part.step >= replica.step, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
         self._checkpoints.validate()
         ends = self.phase in (Phase.FINISHING, Phase.STOPPING)

@@ -170,6 +170,7 @@ class InProcessMailbox(Mailbox):
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
+        self._check_open()
         self._senders.replace(peers)
         knocking, self._strangers = self._strangers, {}
         for link in knocking:

@@ -91,7 +91,10 @@ class Mailbox(ABC):
 
     @abstractmethod
     def disconnect(self, name: str) -> None:
-        """Closes the way to a peer and drops what waits for it. Does nothing if there is none."""
+        """Closes the way to a peer and drops what waits for it. Does nothing if there is none.
+
+        What is on its way at this moment may still arrive.
+        """
 
     @abstractmethod
     def allow(self, peers: Iterable[Peer]) -> None:

@@ -145,10 +145,10 @@ class SocketFactory:
 
 
 def _checked_key(peer: Peer) -> bytes:
-    key = peer.public_key.encode("ascii", "replace")
-    if len(key) != 40 or any(byte not in z85.Z85MAP for byte in key):
+    key = peer.public_key
+    if not (len(key) == 40 and key.isascii() and all(byte in z85.Z85MAP for byte in key.encode("ascii"))):
         raise ValueError("its public key is not 40 characters of Z85")
-    return key
+    return key.encode("ascii")
 
 
 def _why_not(endpoint: str, error: zmq.ZMQError) -> str:

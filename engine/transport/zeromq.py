@@ -73,7 +73,7 @@ class ZmqMailbox(Mailbox):
         self._endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
         self._zap = zap
         self._authenticator = Authenticator(
-            zap, is_listed=self._senders.__contains__, on_refusal=self._count_refusal
+            zap, is_listed=self._senders.__contains__, on_stranger=self._count_stranger
         )
         self._poller = zmq.Poller()
         for source in (self._inbox, self._zap, self._wake_fd):
@@ -108,7 +108,9 @@ class ZmqMailbox(Mailbox):
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
+        self._check_open()
         self._senders.replace(peers)
+        self._authenticator.list_changed()
 
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
         """See `Mailbox.send`."""
@@ -193,7 +195,7 @@ class ZmqMailbox(Mailbox):
         if self._blocked.pop(outgoing.socket, None) is not None:
             self._poller.unregister(outgoing.socket)
 
-    def _count_refusal(self) -> None:
+    def _count_stranger(self) -> None:
         self.counters.refused_handshakes += 1
 
     def _check_open(self) -> None:

@@ -36,7 +36,7 @@ def happen(world: World, _: object = None) -> None:
         if kind.endswith("successor"):
             world.at(world.now + random.uniform(1.0, 4.0), None, _crash_newest, (world, victim.name))
     elif kind.startswith("freeze"):
-        _freeze(world, victim, random.uniform(0.5, 8.0))
+        _freeze(world, victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
     elif kind == "pause the coordinator":
         _freeze(world, world.processes[COORDINATOR, 0], random.uniform(0.5, 6.0))
     else:

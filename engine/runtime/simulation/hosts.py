@@ -108,7 +108,9 @@ class Setting(Protocol):
 class Host(Process):
     """A part's or a shard's process, up to the point where its machine takes over."""
 
-    def __init__(self, world: World, setting: Setting, name: str, incarnation: int, checkpoint: int | None) -> None:
+    def __init__(
+        self, world: World, setting: Setting, name: str, incarnation: int, checkpoint: int | None
+    ) -> None:
         super().__init__(world, name, incarnation)
         self.setting = setting
         self.checkpoint = checkpoint

@@ -113,10 +113,14 @@ class Ledger:
 
     def drained(self, part: Life, shards: Iterable[str]) -> None:
         """A part has nothing left: all that it computed was pushed, and every push is settled."""
-        demand(not any(self._accrued[part]), "I2", part, "drained, but", self._accrued[part], "was not pushed")
+        demand(
+            not any(self._accrued[part]), "I2", part, "drained, but", self._accrued[part], "was not pushed"
+        )
         for shard in shards:
             made, settled = self._made.get((part, shard), 0), self.settled(part, shard)
-            demand(made == settled, "I2", part, "drained with", settled, "of", made, "pushes settled by", shard)
+            demand(
+                made == settled, "I2", part, "drained with", settled, "of", made, "pushes settled by", shard
+            )
 
     # Shards.
 
@@ -132,7 +136,9 @@ class Ledger:
         self._moves(shard, lineage.version)
         return lineage
 
-    def applies(self, shard: Life, push: Push, payload: tuple[int, ...], *, start: int, values: list[int]) -> None:
+    def applies(
+        self, shard: Life, push: Push, payload: tuple[int, ...], *, start: int, values: list[int]
+    ) -> None:
         """A push enters the values of a shard: once, in order, by the one writer (I1, I4)."""
         lineage = self.lineages[shard]
         self._is_living(shard, "applies", push)
@@ -151,7 +157,9 @@ class Ledger:
         lineage = self.lineages[shard]
         first = lineage.upcoming.get(part, 0)
         missing = range(first, upto)
-        demand(counted == len(missing), "I2", shard, "counts", counted, "lost of", part, "but misses", *missing)
+        demand(
+            counted == len(missing), "I2", shard, "counts", counted, "lost of", part, "but misses", *missing
+        )
         for sequence in missing:
             demand(sequence < self.settled(part, shard[0]), "I2", part, "skipped", sequence, "to", shard)
             lineage.missed.add((*part, sequence))
@@ -191,6 +199,13 @@ class Ledger:
                 for sequence in range(self.settled((name, incarnation), shard)):
                     push = (name, incarnation, sequence)
                     there = push in file.applied or push in file.missed
-                    demand(there, "I2", push, "was acknowledged, and is neither in the file of", shard, "nor lost")
+                    demand(
+                        there,
+                        "I2",
+                        push,
+                        "was acknowledged, and is neither in the file of",
+                        shard,
+                        "nor lost",
+                    )
         missed = sum(len(file.missed) for file in files.values())
         demand(lost == missed, "I2", "the run says", lost, "pushes lost, and", missed, "are")

@@ -20,9 +20,9 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.protocol.replica import (
+    DownpourClient,
     Drain,
     Drained,
-    DownpourClient,
     Flip,
     Install,
     ReplicaEffect,
@@ -199,7 +199,5 @@ class PartHost(Host):
             start, stop = effect.payload.start, effect.payload.stop
             payload = Numbers(self.vectors[effect.payload.vector][start:stop])
             sequence = effect.message.sequence
-            self.setting.ledger.pushes(
-                self.life, effect.to, sequence, tuple(payload), start=start, stop=stop
-            )
+            self.setting.ledger.pushes(self.life, effect.to, sequence, tuple(payload), start=start, stop=stop)
         self.send(effect.to, effect.message, payload)

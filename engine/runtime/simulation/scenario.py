@@ -88,7 +88,7 @@ def draw(random: Random) -> Scenario:
         network=faults,
         chaos_s=random.uniform(2.0, 8.0),
         accidents=accidents,
-        can_kill=random.random() < 0.5,
+        can_kill=random.random() < 0.3,
         sees_exits=random.random() < 0.7,
         stall_s=15.0 if random.random() < 0.1 else 1e6,
         raising=raising,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.membership import Pace
-from partita.engine.protocol.messages import Begin, decode
+from partita.engine.protocol.messages import decode
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_index
 from partita.engine.protocol.orders import (
     Commit,
@@ -28,7 +28,7 @@ from partita.engine.protocol.orders import (
 )
 from partita.engine.runtime.simulation import accidents
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, File, Host, Layout, Machines
-from partita.engine.runtime.simulation.ledger import Ledger, Lineage, Violation, demand
+from partita.engine.runtime.simulation.ledger import Ledger, Violation, demand
 from partita.engine.runtime.simulation.part import PartHost
 from partita.engine.runtime.simulation.scenario import Scenario, draw
 from partita.engine.runtime.simulation.shard import ShardHost
@@ -42,7 +42,7 @@ CONVERGENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a schedule ended. `violation` is None when every invariant held, and then `story` is only kept on demand."""
+    """How a schedule ended. `violation` is None when every invariant held; `story` is then told on demand."""
 
     seed: int
     violation: str | None
@@ -121,7 +121,7 @@ class CoordinatorHost(Process):
                 schedule.launch,
                 (kind, name, incarnation, order.checkpoint),
             )
-            self.later(0.0, self.on_event, Launched(name, incarnation))  # type: ignore[arg-type]
+            self.later(0.0, self.on_event, Launched(name, incarnation))
 
 
 class Schedule:
@@ -255,18 +255,19 @@ class Schedule:
         self.ledger.complete(files, self._parts(), steps=scenario.steps, lost=ending.lost)
 
     def _parts(self) -> dict[str, int]:
-        """The processes that live at the end, of the parts that had work to do.
+        """The processes that live and are heard at the end, of the parts that had work to do.
 
         What a dead process was acknowledged, and its shard lost too, nobody knows.
         """
+        gone = self.coordinator.machine.gone
         topology, current, processes = self.scenario.topology, self.coordinator.current, self.world.processes
         names = [part_name(r, m) for r in range(topology.replicas) for m in range(topology.machines)]
-        lives = [(name, current[name]) for name in names if name in current]
+        lives = [(name, current[name]) for name in names if name in current and name not in gone]
         return {life[0]: life[1] for life in lives if life in processes and processes[life].alive}
 
 
 def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:
-    """Plays the schedule of a seed; the same seed gives the same outcome and the same story.
+    """Plays the schedule of a seed; the same seed gives the same outcome and the same story, in any process.
 
     Args:
         seed: any integer.
@@ -274,6 +275,3 @@ def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False)
         keep_all: whether the story is the whole history, not the last events.
     """
     return Schedule(seed, machines or Machines(), keep_all=keep_all).play()
-
-
-__all__ = ["Begin", "Lineage", "Outcome", "play"]

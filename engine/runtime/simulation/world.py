@@ -100,7 +100,9 @@ class World:
         self._heap: list[tuple[float, int, Process | None, Callable[[Any], None], Any]] = []
         self._counter = 0
 
-    def at(self, time: float, process: Process | None, handler: Callable[[Any], None], argument: object) -> None:
+    def at(
+        self, time: float, process: Process | None, handler: Callable[[Any], None], argument: object
+    ) -> None:
         """Calls `handler(argument)` then, if the process lives; at once when it thaws, if it is frozen."""
         self._counter += 1
         heapq.heappush(self._heap, (time, self._counter, process, handler, argument))

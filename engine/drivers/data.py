@@ -1,0 +1,91 @@
+"""The user's arrays, checked before anything starts: every mistake gets one clear sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.layers.graph import Graph, Grid
+from partita.layers.layer import Given
+
+Array: TypeAlias = npt.NDArray[Any]
+Data: TypeAlias = Mapping[str, npt.ArrayLike]
+"""An array for each input and target, by name, examples first: `[example, *shape]`; labels are `[example]`."""
+
+
+def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> dict[str, Array]:
+    """The arrays that the network is fed, in the precision that it computes in (labels as int64).
+
+    Args:
+        graph: the network.
+        data: as the user gave it; targets that are not asked for are left out.
+        targets: whether the losses need theirs.
+        precision: "float32" or "float64".
+
+    Raises:
+        ValueError: one is missing or unknown, has the wrong shape or length, is not finite, or holds a label that
+            is no class.
+    """
+    wanted = [*graph.inputs, *(graph.targets if targets else ())]
+    known = {grid.name for grid in (*graph.inputs, *graph.targets)}
+    if not isinstance(data, Mapping):
+        raise ValueError(f"the data is a {type(data).__name__}; give a dictionary of arrays for {_names(wanted)}")
+    for name in data:
+        if name not in known and graph.losses:
+            raise ValueError(f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out")
+    found: dict[str, Array] = {}
+    for grid in wanted:
+        if grid.name not in data:
+            raise ValueError(f"the data has no '{grid.name}'; the network takes {_names(wanted)}")
+        found[grid.name] = _checked(grid, np.asarray(data[grid.name]), precision)
+    lengths = {name: len(array) for name, array in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"the arrays differ in their number of examples: {lengths}; give each example every array")
+    if not next(iter(lengths.values())):
+        raise ValueError("the data has no examples; give at least one")
+    return found
+
+
+def _checked(grid: Grid, array: Array, precision: str) -> Array:
+    assert isinstance(grid.layer, Given)
+    if grid.layer.classes is not None:
+        return _labels(grid.name, array, grid.layer.classes)
+    if array.shape[1:] != grid.shape or array.ndim < 1:
+        raise ValueError(
+            f"'{grid.name}' has shape {array.shape}, but the network declares {grid.shape} for each example; "
+            f"give an array of shape (examples, {', '.join(map(str, grid.shape))})"
+        )
+    if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
+        raise ValueError(f"'{grid.name}' holds {array.dtype}, not numbers; convert it to {precision}")
+    converted = np.ascontiguousarray(array, dtype=precision)
+    bad = ~np.isfinite(converted.reshape(len(converted), -1)).all(axis=1)
+    if bad.any():
+        raise ValueError(
+            f"'{grid.name}' is not finite in {int(bad.sum())} examples, first in example {int(bad.argmax())}; "
+            "remove them, or replace NaN and infinity by numbers"
+        )
+    return converted
+
+
+def _labels(name: str, array: Array, classes: int) -> Array:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise ValueError(f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"'{name}' holds {array.dtype}; labels are whole numbers from 0 to {classes - 1}")
+    outside = (array < 0) | (array >= classes)
+    if outside.any():
+        first = int(outside.argmax())
+        raise ValueError(
+            f"'{name}' has the label {array[first]} in example {first}, but the network has {classes} classes; "
+            f"labels are whole numbers from 0 to {classes - 1}"
+        )
+    return array.astype(np.int64)
+
+
+def _names(grids: Sequence[Grid]) -> str:
+    return ", ".join(f"'{grid.name}'" for grid in grids)

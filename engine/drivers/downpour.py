@@ -1,0 +1,38 @@
+"""Downpour SGD: asynchronous replicas against sharded parameters.
+
+Source: DistBelief, section 4.1. Each replica, itself cut over machines, fetches parameters, computes gradients and
+pushes them, without waiting for any other; the shards apply each push as it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partita.engine.parameters.rules import SGD, Rule
+
+
+@dataclass(frozen=True)
+class Downpour:
+    """The driver's settings.
+
+    Args:
+        replicas: copies of the network, each over all machines of the plan, each with its own share of the data.
+        shards: servers among which the parameters are divided.
+        rule: what a shard does with a gradient. Between two fetches a replica steps by the same rule with a state of
+            its own; with SGD that is the paper's w <- w - alpha * g.
+        fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1 and 1.
+
+    Raises:
+        ValueError: a number below 1.
+    """
+
+    replicas: int = 1
+    shards: int = 1
+    rule: Rule = field(default=SGD(0.05))
+    fetch_every: int = 1
+    push_every: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("replicas", "shards", "fetch_every", "push_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Downpour has {name}={getattr(self, name)}; it must be at least 1")

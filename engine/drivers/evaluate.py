@@ -1,0 +1,88 @@
+"""`evaluate` and `predict`: a partitioned network on data, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.engine.drivers.data import Array, Data, check_data
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.session import Hosts, Session
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a network does on data.
+
+    Args:
+        loss: the mean over the examples.
+        accuracy: the part of them that is right; NaN for losses without classes.
+        examples: how many there were.
+    """
+
+    loss: float
+    accuracy: float
+    examples: int
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.4f}, accuracy {self.accuracy:.3f} on {self.examples:,} examples"
+
+
+def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads") -> Evaluation:
+    """The mean loss and accuracy of a network.
+
+    Args:
+        run: a trained (or loaded) network and its plan.
+        data: an array for each input and target, `[example, *shape]`.
+        hosts: "threads" of this process, or "processes" that talk over ZeroMQ.
+
+    Raises:
+        ValueError: the network has no loss, or the data does not fit it.
+        HostError: a host failed.
+    """
+    if not run.plan.graph.losses:
+        raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
+    arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
+    loss, correct, seen = 0.0, 0, 0
+    with Session(run.plan, run.parameters, hosts=hosts) as session:
+        for batch, real in _batches(arrays, run.plan.batch):
+            step = session.step(batch, examples=real)
+            loss += step.loss * real
+            correct += step.correct
+            seen += real
+    judged = any(grid.layer.classes is not None for grid in run.plan.graph.targets)  # type: ignore[attr-defined]
+    return Evaluation(loss / seen, correct / seen if judged else float("nan"), seen)
+
+
+def predict(run: Run, inputs: Data, *, hosts: Hosts = "threads") -> Array | dict[str, Array]:
+    """The scores of a network: the states of the layers that its losses judge.
+
+    Args:
+        run: a trained (or loaded) network and its plan.
+        inputs: an array for each input, `[example, *shape]`; targets are ignored.
+        hosts: see `evaluate`.
+
+    Returns:
+        `[example, *shape]` of the scores; a dictionary by layer where several are judged.
+    """
+    plan = run.plan.for_prediction()
+    arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision)
+    names = run.plan.graph.scores
+    found: dict[str, list[Array]] = {name: [] for name in names}
+    with Session(plan, run.parameters, hosts=hosts) as session:
+        for batch, real in _batches(arrays, plan.batch):
+            step = session.step(batch, examples=real, collect=names)
+            for name in names:
+                found[name].append(np.moveaxis(step.states[name], -1, 0)[:real])
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return joined[names[0]] if len(names) == 1 else joined
+
+
+def _batches(arrays: Mapping[str, Array], size: int) -> Iterator[tuple[dict[str, Array], int]]:
+    """Batches of one size; the last is filled up with its own last example, which counts for nothing."""
+    examples = len(next(iter(arrays.values())))
+    for start in range(0, examples, size):
+        chosen = np.minimum(np.arange(start, start + size), examples - 1)
+        yield {name: array[chosen] for name, array in arrays.items()}, min(size, examples - start)

@@ -1,0 +1,51 @@
+"""What training leaves: the plan, the parameters, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from partita.engine.drivers.progress import Moment
+from partita.engine.parameters.files import load_parameters, save_parameters
+from partita.engine.parameters.rules import Vector
+from partita.partitioner.plan import Plan
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained network.
+
+    Args:
+        plan: what was trained.
+        parameters: by name, in their whole shapes.
+        steps: done by each replica.
+        seconds: of training, with starting the hosts.
+        lost_pushes: acknowledged updates that failures have cost.
+        history: loss, accuracy, speed and staleness while it ran.
+        checkpoint: the last checkpoint's folder, if checkpoints were kept.
+    """
+
+    plan: Plan
+    parameters: Mapping[str, Vector]
+    steps: tuple[int, ...] = ()
+    seconds: float = 0.0
+    lost_pushes: int = 0
+    history: tuple[Moment, ...] = ()
+    checkpoint: Path | None = None
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the parameters as one safetensors file, atomically; `safetensors.torch.load_file` reads it too."""
+        save_parameters(path, dict(self.parameters))
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, plan: Plan) -> Self:
+        """The parameters that `save` wrote, under any plan of the same network.
+
+        Raises:
+            ValueError: the file cannot be read, or is of another network.
+        """
+        shapes = {name: parameter.shape for name, parameter in plan.graph.parameters.items()}
+        return cls(plan, load_parameters(path, shapes))

@@ -1,0 +1,136 @@
+"""The interpreter of the coordinator: starts and ends hosts, hands out tasks, writes manifests, shows progress.
+
+It runs in the user's process and thread, until the coordinator says that the run is done or cannot go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from partita.engine.launch.launcher import Launcher
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.messages import Assign, Hello
+from partita.engine.protocol.orders import (
+    Commit,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    Done,
+    Fail,
+    Launched,
+    Opened,
+    Progress,
+    Restart,
+    StopRequested,
+    Warn,
+)
+from partita.engine.runtime.task import Task, pack_task
+from partita.engine.transport.mailbox import UnknownPeer
+
+TICK_S: Final = 0.1
+
+
+class RunFailed(RuntimeError):
+    """A run that cannot go on: one sentence; the traceback of the host that failed is its note."""
+
+
+class Supervisor:
+    """Carries out what the coordinator asks for, in order."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        coordinator: Coordinator,
+        *,
+        task_of: Callable[[str, int | None], Task],
+        commit: Callable[[Commit], None],
+        progress: Callable[[Progress], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        """A run that has not started.
+
+        Args:
+            launcher: where hosts are started.
+            coordinator: what decides.
+            task_of: the task of a host that starts from a checkpoint (None: from the beginning).
+            commit: writes a manifest.
+            progress, warn: what the user is shown.
+        """
+        self._launcher, self._coordinator = launcher, coordinator
+        self._task_of, self._commit, self._progress, self._warn = task_of, commit, progress, warn
+        self._from: dict[str, int | None] = {}
+        self._done: Done | None = None
+        self._stop_requested = False
+
+    def request_stop(self) -> None:
+        """Ends the run soon, with a last checkpoint. From a signal handler or another thread."""
+        self._stop_requested = True
+        self._launcher.mailbox.wake()
+
+    def run(self) -> Done:
+        """Until the run is over.
+
+        Raises:
+            RunFailed: it cannot go on.
+        """
+        self._tell(Opened())
+        told_stop, ticked_at = False, float("-inf")
+        while self._done is None:
+            for event in self._launcher.mailbox.receive(TICK_S):
+                self._receive(event)
+            for name, incarnation, reason in self._launcher.ended():
+                self._tell(Died(name, incarnation, reason))
+            if self._stop_requested and not told_stop:
+                told_stop = True
+                self._tell(StopRequested())
+            if time.monotonic() - ticked_at >= TICK_S:
+                ticked_at = time.monotonic()
+                self._tell(Tick())
+        return self._done
+
+    def _receive(self, event: Received) -> None:
+        if isinstance(event.message, Hello):
+            self._launcher.reach(event.sender, event.message.endpoint)
+        self._tell(event)
+
+    def _tell(self, event: CoordinatorEvent) -> None:
+        if self._done is None:
+            for effect in self._coordinator.receive(event, time.monotonic()):
+                self._carry_out(effect)
+
+    def _carry_out(self, effect: CoordinatorEffect) -> None:
+        match effect:
+            case Send():
+                self._send(effect)
+            case Restart():
+                self._restart(effect)
+            case Progress():
+                self._progress(effect)
+            case Commit():
+                self._commit(effect)
+            case Warn(text=text):
+                self._warn(text)
+            case Done():
+                self._done = effect
+            case Fail(reason=reason, traceback=traceback):
+                failure = RunFailed(reason)
+                if traceback:
+                    failure.add_note(traceback)
+                raise failure
+
+    def _send(self, effect: Send) -> None:
+        payload = None
+        if isinstance(effect.message, Assign):
+            payload = pack_task(self._task_of(effect.to, self._from[effect.to]))
+        try:
+            self._launcher.mailbox.send(effect.to, effect.message, payload)
+        except UnknownPeer:
+            return  # it has just ended; the coordinator will hear of that
+
+    def _restart(self, restart: Restart) -> None:
+        for name, incarnation in restart.hosts:
+            self._from[name] = restart.checkpoint
+            key = self._launcher.launch(name, incarnation)
+            self._tell(Launched(name, incarnation, key))
