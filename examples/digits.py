@@ -21,7 +21,7 @@ def network() -> Network:
     """A layer of unshared filters over 8 x 8 pictures, and a score for each digit."""
     net = Network("digits")
     image = net.input("image", shape=(8, 8, 1))  # height, width, channels
-    hidden = LocallyConnected2D(8, kernel_size=3, activation="relu", name="hidden")(image)
+    hidden = LocallyConnected2D(16, kernel_size=3, activation="relu", name="hidden")(image)
     scores = Dense(10, name="scores")(hidden)
     net.loss = SoftmaxCrossEntropy()(scores, net.target("digit"))
     return net
@@ -44,7 +44,7 @@ def main() -> None:
     plan = partition(network(), Cluster.local(machines=2), batch=32)
     print(plan)
     driver = Downpour(replicas=2, shards=2, rule=Adagrad(0.05))
-    run = train(plan, training, driver=driver, epochs=20)
+    run = train(plan, training, driver=driver, epochs=40)
     result = evaluate(run, held_out)
     print(f"held-out accuracy: {result.accuracy:.3f}")
     if result.accuracy < 0.97:

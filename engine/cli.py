@@ -1,0 +1,213 @@
+"""The command `partita`: what a plan looks like, and training, for a file that declares a network and its data.
+
+The file is ordinary Python with a function `network()`, and for training `data()`: a dictionary of arrays by the names
+of inputs and targets, or two of them, to train on and to hold out.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import cloudpickle
+import typer
+
+from partita.engine.drivers.data import Data
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.session import HostError
+from partita.engine.drivers.supervisor import RunFailed
+from partita.engine.drivers.train import Interrupted, train
+from partita.engine.parameters.rules import SGD, Adagrad, Rule
+from partita.layers.network import Network
+from partita.partitioner.cluster import Cluster
+from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.partition import partition
+from partita.partitioner.plan import Plan
+
+app = typer.Typer(
+    help="One network, played in parts: train neural networks cut over several machines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+class Rules(StrEnum):
+    """Update rules by name."""
+
+    SGD = "sgd"
+    ADAGRAD = "adagrad"
+
+
+class Drivers(StrEnum):
+    """Drivers by name."""
+
+    DOWNPOUR = "downpour"
+
+
+File = Annotated[Path, typer.Argument(help="Python file with network() and, for training, data().")]
+Machines = Annotated[int, typer.Option(help="Machines of one replica.")]
+Threads = Annotated[int, typer.Option(help="Kernel threads of each machine.")]
+Batch = Annotated[int, typer.Option(help="Examples in a minibatch.")]
+CutOption = Annotated[
+    list[str], typer.Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times.")
+]
+
+
+@app.command()
+def plan(
+    file: File,
+    machines: Machines = 2,
+    threads: Threads = 1,
+    batch: Batch = 32,
+    cut: CutOption = [],  # noqa: B006 - typer reads the default once
+    draw: Annotated[Path | None, typer.Option(help="Write the plan as an SVG picture.")] = None,
+    programs: Annotated[bool, typer.Option(help="Print each machine's program.")] = False,
+) -> None:
+    """Who owns what, which messages follow, and the predicted step."""
+    module = load_module(file)
+    found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+    print(found)
+    if programs:
+        for machine, program in zip(found.cluster.machines, found.programs, strict=True):
+            print(f"\nprogram of {machine.name}:\n{program}")
+    if draw is not None:
+        print(f"\ndrawn: {found.draw(draw)}")
+
+
+@app.command(name="train")
+def train_command(
+    file: File,
+    machines: Machines = 2,
+    threads: Threads = 1,
+    batch: Batch = 32,
+    cut: CutOption = [],  # noqa: B006
+    driver: Annotated[Drivers, typer.Option(help="How replicas and shards work together.")] = Drivers.DOWNPOUR,
+    replicas: Annotated[int, typer.Option(help="Copies of the network, each with its share of the data.")] = 1,
+    shards: Annotated[int, typer.Option(help="Servers among which the parameters are divided.")] = 1,
+    rule: Annotated[Rules, typer.Option(help="What a shard does with a gradient.")] = Rules.ADAGRAD,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 10,
+    fetch_every: Annotated[int, typer.Option(help="Steps from one fetch of parameters to the next.")] = 1,
+    push_every: Annotated[int, typer.Option(help="Steps from one push of gradients to the next.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the first parameters and the order of the examples.")] = 0,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints. [default: FILE's name with .checkpoints]")
+    ] = None,
+    checkpoint_every: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.")] = 30.0,
+    resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint in the folder.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the parameters as a safetensors file.")] = None,
+    listen: Annotated[str | None, typer.Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")] = None,
+) -> None:
+    """Trains the network on processes of this machine."""
+    module = load_module(file)
+    found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+    training, held_out = split_data(call(module, file, "data"), file)
+    print(found)
+    rules: dict[Rules, Callable[[float], Rule]] = {Rules.SGD: SGD, Rules.ADAGRAD: Adagrad}
+    settings = Downpour(
+        replicas=replicas, shards=shards, rule=rules[rule](rate), fetch_every=fetch_every, push_every=push_every
+    )
+    folder = checkpoints or Path(f"{file.stem}.checkpoints")
+    run = train(
+        found,
+        training,
+        driver=settings,
+        epochs=epochs,
+        seed=seed,
+        checkpoints=folder,
+        checkpoint_every_s=checkpoint_every,
+        resume=resume,
+        listen=listen,
+    )
+    report(run, held_out, save)
+
+
+def report(run: Run, held_out: Data | None, save: Path | None) -> None:
+    """The last lines of a training."""
+    print(f"trained {sum(run.steps)} steps in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")
+    if run.lost_pushes:
+        print(f"failures cost {run.lost_pushes} pushes")
+    if save is not None:
+        print(f"saved: {run.save(save)}")
+    if held_out is not None:
+        print(f"held-out: {evaluate(run, held_out)}")
+
+
+def make_plan(module: ModuleType, file: Path, *, machines: int, threads: int, batch: int, cuts: list[str]) -> Plan:
+    """The plan of the file's network."""
+    network = call(module, file, "network")
+    if not isinstance(network, Network):
+        raise ValueError(f"network() in {file} returns a {type(network).__name__}; return a partita.layers.Network")
+    by_hand = dict(parse_cut(written) for written in cuts)
+    return partition(network, Cluster.local(machines=machines, threads=threads), batch=batch, cuts=by_hand)
+
+
+def parse_cut(written: str) -> tuple[str, Pieces | Whole]:
+    """`hidden=0,1` or `scores=1`."""
+    layer, equals, owners = written.partition("=")
+    numbers = owners.split(",")
+    if not equals or not layer or not all(number.strip().isdecimal() for number in numbers):
+        raise ValueError(f"'{written}' is not a cut; write LAYER=MACHINE[,MACHINE...], for example hidden=0,1")
+    machines = tuple(int(number) for number in numbers)
+    return layer, Whole(machines[0]) if len(machines) == 1 else Pieces(machines)
+
+
+def split_data(given: Any, file: Path) -> tuple[Data, Data | None]:
+    """What `data()` returned: a dictionary, or a pair of them."""
+    if isinstance(given, tuple | list):
+        if len(given) != 2:
+            raise ValueError(f"data() in {file} returns {len(given)} things; return one dictionary, or two")
+        return given[0], given[1]
+    return given, None
+
+
+def call(module: ModuleType, file: Path, name: str) -> Any:
+    """What a function of the file returns."""
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{file} has no function {name}(); define one")
+    return function()
+
+
+def load_module(file: Path) -> ModuleType:
+    """Runs the file as a module. Its functions travel to hosts by value, so hosts need not find the file."""
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}; give the path of a Python file with network()")
+    spec = importlib.util.spec_from_file_location(file.stem.replace("-", "_"), file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent.resolve()))
+    spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+def main() -> None:
+    """Runs the command; a mistake ends it with one sentence and a non-zero exit."""
+    try:
+        app()
+    except Interrupted as stopped:
+        print(f"{stopped}; resume with --resume", file=sys.stderr)
+        raise SystemExit(130) from None
+    except (HostError, RunFailed) as failure:
+        for note in getattr(failure, "__notes__", ()):
+            print(note, file=sys.stderr)
+        print(f"partita: {failure}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except (ValueError, OSError) as mistake:
+        print(f"partita: {mistake}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()
