@@ -21,6 +21,8 @@ class Downpour:
         rule: what a shard does with a gradient. Between two fetches a replica steps by the same rule with a state of
             its own; with SGD that is the paper's w <- w - alpha * g.
         fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1 and 1.
+        run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it waits: what
+            would accrue meanwhile would be far too old when it is applied. (The paper has no such bound.)
 
     Raises:
         ValueError: a number below 1.
@@ -31,8 +33,9 @@ class Downpour:
     rule: Rule = field(default=SGD(0.05))
     fetch_every: int = 1
     push_every: int = 1
+    run_ahead: int = 16
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "shards", "fetch_every", "push_every"):
+        for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Downpour has {name}={getattr(self, name)}; it must be at least 1")

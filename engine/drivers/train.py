@@ -158,6 +158,7 @@ class _Job:
                 driver.rule,
                 driver.fetch_every,
                 driver.push_every,
+                driver.run_ahead,
             )
         assert shard is not None, f"{name} is neither a part nor a shard"
         layout = layout_of(plan, shards=driver.shards)

@@ -41,7 +41,7 @@ class ActivationKernel(Kernel):
             np.copyto(own, rows_of(sources[0], (start, stop), window))
             activations.activate(self._function, own)
 
-        self._team.split(*self.site.rows, work)
+        self._team.split(*self.site.rows, work, operations=self.site.operations)
 
     def errors(
         self,
@@ -66,7 +66,7 @@ class ActivationKernel(Kernel):
             activations.add_error(self._function, states, errors, place, accumulate=accumulate)
 
         for run in intersection(rows, (self.site.rows,)):
-            self._team.split(*run, work)
+            self._team.split(*run, work, operations=self.site.operations)
 
 
 class AddKernel(Kernel):

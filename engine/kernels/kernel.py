@@ -44,6 +44,11 @@ class Site:
     dtype: np.dtype[Any]
     threads: int = 1
 
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of the rows for a batch on the way up; downward each of two as many, roughly."""
+        return self.grid.flops_per_node * (self.rows[1] - self.rows[0]) * self.grid.nodes_per_row * self.batch
+
 
 class Kernel(ABC):
     """The arithmetic of a layer at a site. Methods write into the arrays that they are given and allocate little.

@@ -80,7 +80,7 @@ class LocallyConnectedKernel(Kernel):
             )
             activations.activate(self._activation, states)
 
-        self._team.split(*own, work)
+        self._team.split(*own, work, operations=self.site.operations)
 
     def delta(self, state: Array, error: Array) -> None:
         """Multiplies the errors by the slope of the activation."""
@@ -109,7 +109,7 @@ class LocallyConnectedKernel(Kernel):
             _errors(place, weight, delta, start, stop, *self.site.rows, self._geometry)
 
         for run in rows:
-            self._team.split(*run, work)
+            self._team.split(*run, work, operations=self.site.operations)
 
     def gradient(
         self,
@@ -129,7 +129,7 @@ class LocallyConnectedKernel(Kernel):
                 inputs, errors, rows_of(weight, (start, stop), own), start, window, self._geometry
             )
 
-        self._team.split(*own, work)
+        self._team.split(*own, work, operations=self.site.operations)
         if len(gradients) > 1:
             np.add.reduce(delta, axis=-1, out=gradients[1].reshape(delta.shape[:-1]))
 

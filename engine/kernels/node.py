@@ -17,6 +17,9 @@ from partita.engine.kernels.views import columns, rows_of
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 
+_SLOWER = 50.0
+"""How many operations of a vectorised loop take as long as one of a user's scalar function, roughly."""
+
 
 class NodeKernel(Kernel):
     """Plays a node definition. `downward` runs twice for each node: once for the errors, once for the
@@ -68,7 +71,7 @@ class NodeKernel(Kernel):
             self._up.states(x, self._offsets, self._senders, flats, states, *self._nodes(start, stop))
 
         with self._noted("upward", self._upward):
-            self._team.split(*self.site.rows, work)
+            self._team.split(*self.site.rows, work, operations=_SLOWER * self.site.operations)
 
     def errors(
         self,
@@ -95,7 +98,7 @@ class NodeKernel(Kernel):
 
         with self._noted("downward", self._downward):
             for run in rows:
-                self._team.split(*run, work)
+                self._team.split(*run, work, operations=_SLOWER * self.site.operations)
 
     def gradient(
         self,
@@ -119,7 +122,7 @@ class NodeKernel(Kernel):
             loop(x, self._offsets, self._senders, flats, states, deltas, sums, *nodes)
 
         with self._noted("downward", self._downward):
-            self._team.split(*self.site.rows, work)
+            self._team.split(*self.site.rows, work, operations=_SLOWER * self.site.operations)
 
     def _nodes(self, start: int, stop: int) -> tuple[int, int]:
         per_row = self.site.grid.nodes_per_row

@@ -41,8 +41,7 @@ class Uncompilable(Exception):
             f'  File "{self.filename}", line {self.line}\n'
             + (f"    {source}\n" if source else "")
             + f"  {self.reason}\n"
-            "Write it with what Numba compiles: numbers, loops, math, NumPy on small arrays, and plain functions "
-            "of these."
+            "Write it with what Numba compiles: numbers, loops, math, small arrays, and functions of these."
         )
 
 

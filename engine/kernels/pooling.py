@@ -61,7 +61,7 @@ class _PoolKernel(Kernel):
         def work(start: int, stop: int) -> None:
             self._pool(x, rows_of(states, (start, stop), own), start * self._geometry.stride_y - window)
 
-        self._team.split(*own, work)
+        self._team.split(*own, work, operations=self.site.operations)
 
     def errors(
         self,
@@ -90,7 +90,7 @@ class _PoolKernel(Kernel):
             self._spread(place, x, states, deltas, (start, stop))
 
         for run in rows:
-            self._team.split(*run, work)
+            self._team.split(*run, work, operations=self.site.operations)
 
 
 class MaxPoolKernel(_PoolKernel):

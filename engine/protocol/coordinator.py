@@ -183,7 +183,7 @@ class Coordinator:
         But why it ended may be known before what it had to say about that, and an error counts (I13).
         """
         host = self._roster.hosts.get(event.sender)
-        if host is None or not isinstance(event.message, Failed) or event.incarnation <= host.failed:
+        if host is None or not isinstance(event.message, Failed) or event.incarnation in host.failed:
             return []
         return self._count_failure(host, event.message, event.incarnation)
 
@@ -339,13 +339,11 @@ class Coordinator:
         return effects if self.phase is Phase.OVER else effects + self._lose(host, "ended by its error", now)
 
     def _count_failure(self, host: HostRecord, failed: Failed, incarnation: int) -> list[CoordinatorEffect]:
-        host.failures += 1
-        host.failed = incarnation
-        if host.failures >= self._patience.failures:
-            return self._fail(f"{host.name} failed {host.failures} times: {failed.reason}", failed.traceback)
-        return [
-            Warn(f"{host.name} failed, {host.failures} of {self._patience.failures} times: {failed.reason}")
-        ]
+        host.failed += (incarnation,)
+        times, limit = len(host.failed), self._patience.failures
+        if times >= limit:
+            return self._fail(f"{host.name} failed {times} times: {failed.reason}", failed.traceback)
+        return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
 
     def _is_dispensable(self, host: HostRecord) -> bool:
         replica = self._roster.replica_of(host)
@@ -479,7 +477,7 @@ class Coordinator:
         for host in self._roster.hosts.values():
             assert (host.name in watched) == (host.state is HostState.READY) or over, host
             assert 0 <= host.step <= self._steps, host
-            assert host.failures < self._patience.failures or over, host
+            assert len(host.failed) < self._patience.failures or over, host
         for replica in self._roster.replicas:
             for part in replica.parts:
                 assert part.step >= replica.step, (replica.index, part)

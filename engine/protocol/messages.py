@@ -42,8 +42,8 @@ class Credit(_Message, frozen=True, tag=True):
 class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
-    `settled` is how many pushes of the sender's incarnation the shard has acknowledged: one that came back from
-    a checkpoint learns so what it misses, even from a part that has nothing left to push.
+    `settled` is how many pushes of the sender's incarnation the shard has acknowledged: one that came back
+    from a checkpoint learns so what it misses, even from a part that has nothing left to push.
     """
 
     request: int

@@ -101,8 +101,8 @@ class Fail:
 class Done:
     """Effect, the last one: every host has been told to stop; end those that do not.
 
-    `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It is
-    exact for every part that was heard to the end: what one was told and took to its grave, nobody can count.
+    `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It
+    is exact for every part that was heard to the end: what one took to its grave, nobody can count.
     `complete` is False when the checkpoint does not hold all of the work (Ctrl-C).
     """
 

@@ -102,6 +102,7 @@ class _Link:
         self.sequences = 0
         self.fetch: _Sent | None = None
         self.push: _Sent | None = None
+        self.ahead = 0  # steps done since the push under way was sent
         self.pushed_from: Version = (0, 0)
         self.staged: Version | None = None
         self.installed: Version | None = None
@@ -135,6 +136,7 @@ class DownpourClient:
         shards: tuple[tuple[str, int, int], ...],
         fetch_every: int = 1,
         push_every: int = 1,
+        run_ahead: int = 16,
         retry_s: float = 1.0,
         item_bytes: int = 4,
     ) -> None:
@@ -145,22 +147,22 @@ class DownpourClient:
             shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
             fetch_every: steps between two fetches.
             push_every: steps between two pushes.
+            run_ahead: steps that may follow a push before it is settled; then the part waits for the shard.
             retry_s: after this long without an answer the same thing is sent again.
             item_bytes: bytes of one number of a payload.
 
         Raises:
             ValueError: an interval below 1.
         """
-        if fetch_every < 1 or push_every < 1:
-            raise ValueError(
-                f"fetch_every={fetch_every}, push_every={push_every}: both count steps; use 1 or more"
-            )
+        if min(fetch_every, push_every, run_ahead) < 1:
+            raise ValueError(f"{fetch_every=}, {push_every=}, {run_ahead=}: all count steps; use 1 or more")
         self.incarnation: Final = incarnation
         self.pushes = 0
         self.staleness = 0
         self._links: Final = {name: _Link(name, start, stop) for name, start, stop in shards}
         self._fetch_every: Final = fetch_every
         self._push_every: Final = push_every
+        self._run_ahead: Final = run_ahead
         self._retry_s: Final = retry_s
         self._item_bytes: Final = item_bytes
         self._step: int | None = None
@@ -169,8 +171,11 @@ class DownpourClient:
 
     @property
     def ready(self) -> bool:
-        """Whether every shard's parameters are here, so that a step can begin."""
-        return all(link.staged or link.installed for link in self._links.values())
+        """Whether a step can begin: every shard's parameters are here, and none is too long in settling a push."""
+        return all(
+            (link.staged or link.installed) and (link.push is None or link.ahead < self._run_ahead)
+            for link in self._links.values()
+        )
 
     @property
     def drained(self) -> bool:
@@ -223,7 +228,9 @@ class DownpourClient:
             assert link.installed is not None
             # What has accrued is as old as the parameters of its oldest step.
             link.accrued_from = link.accrued_from or link.installed
-            if (step + 1) % self._push_every == 0 and link.push is None:
+            if link.push is not None:
+                link.ahead += 1
+            elif (step + 1) % self._push_every == 0:
                 yield from self._push(link, now)
 
     def _drain(self, now: float) -> Iterator[ReplicaEffect]:
@@ -251,6 +258,7 @@ class DownpourClient:
     def _push(self, link: _Link, now: float) -> Iterator[ReplicaEffect]:
         assert link.accrued_from is not None, link.shard
         link.push = _Sent(link.sequences, now)
+        link.ahead = 0
         link.sequences += 1
         link.pushed_from, link.accrued_from = link.accrued_from, None
         yield Flip(link.span("in_flight"))

@@ -37,8 +37,7 @@ class HostRecord:
     finished: int = -1  # the directory under which it said Finished
     informed: int = 0  # the directory that it has
     deaths: int = 0  # in a row, without getting further
-    failures: int = 0
-    failed: int = -1  # the incarnation that failed last
+    failed: tuple[int, ...] = ()  # the incarnations that said so
 
     def relaunch(self, now: float) -> Host:
         """The next incarnation, of which nothing is known yet."""

@@ -65,6 +65,7 @@ class ShardRole(Role):
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder)
         values, state, seen = self._start()
+        task.rule.compile(values.dtype)
         self._storage = Storage(task.rule, values, state)
         self._gradient = np.zeros(self._storage.size, self._storage.dtype)
         self._machine = ShardMachine(

@@ -65,6 +65,7 @@ class LocalRule:
     """Applies a rule to each layer's parameters, with the machine's own state of it."""
 
     def __init__(self, rule: Rule, vectors: Vectors) -> None:
+        rule.compile(vectors.parameters.dtype)
         self._rule, self._vectors = rule, vectors
         self._state = rule.state(vectors.parameters.size, vectors.parameters.dtype)
 

@@ -69,7 +69,7 @@ class TrainTask:
         seed: of the order of the examples.
         shards: how many hold the parameters.
         rule: how the part steps by itself between two fetches.
-        fetch_every, push_every: steps from one to the next.
+        fetch_every, push_every, run_ahead: see `Downpour`.
     """
 
     plan: Plan
@@ -83,6 +83,7 @@ class TrainTask:
     rule: Rule
     fetch_every: int
     push_every: int
+    run_ahead: int
 
     @property
     def threads(self) -> int:
@@ -155,6 +156,7 @@ class TrainRole(Role):
             shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)),
             fetch_every=task.fetch_every,
             push_every=task.push_every,
+            run_ahead=task.run_ahead,
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]

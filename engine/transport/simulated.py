@@ -32,7 +32,7 @@ class NetworkFaults:
 
 
 class SimulatedNetwork:
-    """Links between named hosts, each with its faults; a split cuts some of them in one or both directions."""
+    """Links between named hosts, each with its faults; a split cuts some of them, one way or both."""
 
     def __init__(self, random: Random, faults: NetworkFaults) -> None:
         self._draw = random.random

@@ -1,4 +1,4 @@
-"""Plays the real protocol machines on a virtual clock, over a seeded network that loses, repeats and reorders.
+"""Plays the real protocol machines on a virtual clock, over a seeded network with faults.
 
 `scenario` draws what a seed stands for, `world` is time and processes, `accidents` what happens to them;
 `hosts`, `part`, `shard` and `schedule` interpret the machines' effects, and `ledger` judges after every event

@@ -1,4 +1,4 @@
-"""Plays many schedules and says how fast; stops at the first that breaks an invariant, and tells its story."""
+"""Plays many schedules and says how fast; tells the story of the first that breaks an invariant."""
 
 from __future__ import annotations
 

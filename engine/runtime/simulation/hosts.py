@@ -6,7 +6,7 @@ and a shard add stands in `part` and `shard`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -80,7 +80,7 @@ class File:
     version: int
     seen: dict[str, Any]
     values: list[int]
-    lineage: Lineage
+    lineage: Lineage = field(repr=False)
 
 
 class Setting(Protocol):

@@ -117,10 +117,6 @@ class World:
         """A process has ended."""
         self.when_exited(process)
 
-    def thaw(self, process: Process) -> None:
-        """Wakes a frozen process (which cannot do it by itself)."""
-        process.thaw()
-
     def run(self, until: float) -> bool:
         """Plays events in order until `over` is set; False when time runs out before."""
         heap, history = self._heap, self.history
