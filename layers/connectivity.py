@@ -207,7 +207,8 @@ class Patch(Connectivity):
         channels = np.arange(source[-1])
         channel = channels.reshape(1, -1, 1, 1) if self.per_channel else channels.reshape(1, 1, 1, -1)
         table = np.where(flat == PADDING, PADDING, flat + channel)
-        table = np.broadcast_to(table, (places, shape[-1], *table.shape[2:])).reshape(places * shape[-1], -1)
+        table = np.broadcast_to(table, (places, shape[-1], *table.shape[2:]))
+        table = table.reshape(places * shape[-1], math.prod(table.shape[2:]))
         return np.arange(len(table) + 1) * table.shape[1], table.reshape(-1)
 
     def fan_in(self, source: Shape) -> int:
@@ -312,6 +313,16 @@ class Edges(Connectivity):
     @cached_property
     def _stride(self) -> int:
         return math.prod(self.nodes[1:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Edges) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @cached_property
+    def _identity(self) -> tuple[Shape, bytes, bytes]:
+        return self.nodes, self._offsets.tobytes(), self._senders.tobytes()
 
     def __repr__(self) -> str:
         return f"Edges({len(self._senders)} edges, nodes={self.nodes})"

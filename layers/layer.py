@@ -109,6 +109,11 @@ class Layer(ABC):
         return True
 
     @property
+    def several_inputs(self) -> bool:
+        """Whether it may be called on more than one layer."""
+        return False
+
+    @property
     def kind(self) -> str:
         """What users call it."""
         return type(self).__name__
@@ -124,7 +129,7 @@ class Layer(ABC):
         Raises:
             ValueError: the shapes do not meet, or the inputs are of different networks; it names the layer.
         """
-        if not sources:
+        if not sources or not hasattr(sources[0], "network"):
             raise ValueError(f"{self.kind} needs the states of another layer; call it as {self.kind}(...)(x)")
         return sources[0].network.add(self, sources)
 

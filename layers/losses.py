@@ -31,6 +31,11 @@ class Loss(Layer):
         """No: it is a single node."""
         return False
 
+    @property
+    def several_inputs(self) -> bool:
+        """Scores and target."""
+        return True
+
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """One node."""
         return (1,)

@@ -20,6 +20,11 @@ class Add(Layer):
         """Node i of each input."""
         return OneToOne()
 
+    @property
+    def several_inputs(self) -> bool:
+        """Yes."""
+        return True
+
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """That of the inputs, which must agree."""
         if len(sources) < 2 or len(set(sources)) > 1:

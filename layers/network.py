@@ -51,7 +51,7 @@ class Network:
 
     def input(self, name: str, *, shape: int | Iterable[int]) -> States:
         """Declares an input, an array of this shape per example; pictures are (height, width, channels)."""
-        extents = (shape,) if isinstance(shape, int) else tuple(shape)
+        extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         if not extents or any(not _is_extent(extent) for extent in extents):
             raise ValueError(
                 f"input '{name}' has shape {extents}; each extent must be a whole number of at least 1"
@@ -79,6 +79,10 @@ class Network:
             self._bind_target(layer, name, sources)
         else:
             self._refuse_targets(layer, name, sources)
+        if len(sources) > 1 and not layer.several_inputs:
+            raise ValueError(
+                f"{layer.kind} '{name}' listens to one input, not {len(sources)}; join them first, for example with Add()"
+            )
         shapes = tuple(source.shape for source in sources)
         try:
             shape = layer.shape(shapes)
@@ -97,7 +101,7 @@ class Network:
 
     @loss.setter
     def loss(self, losses: States | Iterable[States]) -> None:
-        given = (losses,) if isinstance(losses, States) else tuple(losses)
+        given = tuple(losses) if isinstance(losses, Iterable) else (losses,)
         for loss in given:
             if not self._is_loss(loss):
                 raise ValueError(

@@ -98,10 +98,6 @@ class Node(Layer):
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """As the wiring gives it."""
-        if len(sources) != 1:
-            raise ValueError(
-                f"a Node listens to one input, not {len(sources)}; join them first, for example with Add()"
-            )
         return self.wiring.shape(sources[0], self.nodes)
 
     def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:

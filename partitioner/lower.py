@@ -17,7 +17,18 @@ from partita.partitioner.program import Instruction, Op, Operand, Program, order
 
 
 def lower(owned: Ownership, messages: tuple[Message, ...], *, train: bool) -> tuple[Program, ...]:
-    """One program for each machine: a step of training, or only its way up."""
+    """One program for each machine: a step of training, or only its way up.
+
+    Raises:
+        ValueError: a layer that must be trained says nothing of its way down.
+    """
+    for grid in owned.graph.computed if train else ():
+        definition = grid.layer.definition
+        if grid.name in owned.graph.needs_error and definition is not None and definition.downward is None:
+            raise ValueError(
+                f"{grid.layer.kind} '{grid.name}' has no downward function, so it cannot be trained; "
+                "give it one, or use the network without a loss"
+            )
     return tuple(_Lowering(owned, messages, machine, train).program() for machine in range(owned.machines))
 
 
@@ -141,8 +152,8 @@ class _Lowering:
     def _join(self, edges: tuple[Edge, ...], own: Rows) -> None:
         """Adds the errors of all edges into the buffer of the first.
 
-        A row to which nobody listens along the first edge still holds the sum of the step before (at first zero),
-        so the first edge along which somebody does replaces it.
+        A row to which nobody listens along the first edge still holds the sum of the step before (at first
+        zero), so the first edge along which somebody does replaces it.
         """
         begun = self._heard(edges[0], own)
         for edge in edges[1:]:

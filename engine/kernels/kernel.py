@@ -1,7 +1,8 @@
 """What a kernel is: the arithmetic of one machine's rows of one layer, over all examples of a batch.
 
-Arrays are node-major, `[rows, other node axes ..., example]`, C-contiguous. A kernel knows where its rows lie in the
-layer and where the windows it is given lie in their layers; it never knows a message or another machine.
+Arrays are node-major, `[rows, other node axes ..., example]`, C-contiguous. A kernel knows where its rows lie
+in the layer and where the windows it is given lie in their layers; it never knows a message or another
+machine.
 """
 
 from __future__ import annotations
@@ -46,15 +47,16 @@ class Site:
 
     @property
     def operations(self) -> float:
-        """Floating-point operations of the rows for a batch on the way up; downward each of two as many, roughly."""
+        """Floating-point operations of the rows for a batch on the way up."""
         return self.grid.flops_per_node * (self.rows[1] - self.rows[0]) * self.grid.nodes_per_row * self.batch
 
 
 class Kernel(ABC):
-    """The arithmetic of a layer at a site. Methods write into the arrays that they are given and allocate little.
+    """The arithmetic of a layer at a site. Methods write into given arrays and allocate little.
 
-    In every method `sources` holds the windows of the inputs, `[window rows, ..., example]` each; `state` and `delta`
-    the machine's own rows of the layer; `parameters` and `gradients` its piece of each parameter, in order.
+    In every method `sources` holds the windows of the inputs, `[window rows, ..., example]` each; `state` and
+    `delta` the machine's own rows of the layer; `parameters` and `gradients` its piece of each parameter, in
+    order.
     """
 
     def __init__(self, site: Site) -> None:
@@ -73,12 +75,14 @@ class Kernel(ABC):
     ) -> None:
         """Computes `state`.
 
-        A layer that splits its sum is called once for each `block`, rows `[start, stop)` of its input, in a fixed
-        order: the `first` call starts the sum, the `last` adds the bias and applies the activation.
+        A layer that splits its sum is called once for each `block`, rows `[start, stop)` of its input, in a
+        fixed order: the `first` call starts the sum, the `last` adds the bias and applies the activation.
         """
 
-    def delta(self, state: Array, error: Array) -> None:
-        """Turns the errors of the layer's states into those of its sums, in place. Nothing without an activation."""
+    def delta(self, state: Array, error: Array) -> None:  # noqa: B027 - most have nothing to do
+        """Turns the errors of the layer's states into those of its sums, in place; nothing without an
+        activation.
+        """
 
     @abstractmethod
     def errors(
@@ -95,11 +99,11 @@ class Kernel(ABC):
     ) -> None:
         """Writes the errors of these rows of input number `source` into `out`, the array of its error window.
 
-        With `accumulate` the rows already hold the sum over receivers of lower rows, and it is continued: receivers
-        are visited in ascending rows, so that the bits do not depend on where the layer is cut.
+        With `accumulate` the rows already hold the sum over receivers of lower rows, and it is continued:
+        receivers are visited in ascending rows, so that the bits do not depend on where the layer is cut.
         """
 
-    def gradient(
+    def gradient(  # noqa: B027 - most learn nothing
         self,
         sources: Sequence[Array],
         state: Array,
@@ -115,4 +119,4 @@ class LossKernel(Kernel):
 
     @abstractmethod
     def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
-        """The sum of the loss over the first `count` examples, and how many of them are right (0 if that means nothing)."""
+        """The sum of the loss over the first `count` examples, and how many are right (0 if none can be)."""

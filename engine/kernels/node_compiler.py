@@ -100,7 +100,7 @@ def _with_helpers(function: FunctionType, known: dict[FunctionType, Any]) -> Any
 
 
 def _compilable(value: Any, known: dict[FunctionType, Any]) -> Any:
-    if isinstance(value, FunctionType) and not value.__module__.startswith(("numpy", "numba")):
+    if isinstance(value, FunctionType) and not (value.__module__ or "").startswith(("numpy", "numba")):
         return _with_helpers(value, known)
     return value
 

@@ -24,8 +24,8 @@ class Team:
     def __init__(self, threads: int = 1, *, worth_a_thread: float = 500_000) -> None:
         """A team of `threads`, the caller included.
 
-        Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a run of rows goes to
-        a thread of its own only if it holds `worth_a_thread` operations, a few hundred microseconds of work.
+        Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a run of rows
+        goes to a thread of its own only if it holds `worth_a_thread` operations, some 100 microseconds.
         """
         assert threads >= 1, f"a team of {threads} threads"
         self.threads, self._worth = threads, worth_a_thread

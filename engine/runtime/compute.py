@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Kernel, LossKernel, Site
+from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.layers.graph import Grid
@@ -70,6 +71,7 @@ class Computations:
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
         self._update = update
+        self._team = Team(plan.cluster.machines[machine].threads)
         self._kernels: dict[str, Kernel] = {}
         self.calls: tuple[Call | None, ...] = tuple(
             self._call(instruction) if instruction.op in COMPUTES else None for instruction in program.instructions
@@ -80,6 +82,10 @@ class Computations:
         call = self.calls[position]
         assert call is not None, f"instruction {position} is not a computation"
         call()
+
+    def close(self) -> None:
+        """Ends the threads that kernels share."""
+        self._team.close()
 
     def _call(self, instruction: Instruction) -> Call:
         makers: dict[Op, Callable[[Instruction], Call]] = {
@@ -159,11 +165,15 @@ class Computations:
             )
         )
 
-        def call() -> None:
+        def add() -> None:
             for target, source in pairs:
                 np.add(target, source, out=target)
 
-        return call
+        def replace() -> None:
+            for target, source in pairs:
+                np.copyto(target, source)
+
+        return add if instruction.accumulate else replace
 
     def _gradient(self, instruction: Instruction) -> Call:
         name = instruction.target.buffer.removesuffix(".gradient")
@@ -188,7 +198,7 @@ class Computations:
         assert rows is not None, f"machine {self.machine} owns nothing of {name}"
         windows = [self.buffers[source] for source in grid.sources]
         if name not in self._kernels:
-            self._kernels[name] = build(self._place(grid, rows))
+            self._kernels[name] = build(self._place(grid, rows), self._team)
         (state,) = self.buffers[name].of((rows,))
         parameters = self.vectors.views(name, self.vectors.parameters)
         return self._kernels[name], [window.array for window in windows], state, parameters

@@ -141,6 +141,7 @@ class Player:
             self._ready.put(None)
         for thread in self._threads:
             thread.join()
+        self._computations.close()
 
     def _tell(self, event: BeginStep | Completed | Received) -> None:
         with self._lock:

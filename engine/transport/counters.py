@@ -36,7 +36,8 @@ class Counters:
         sent: messages that `send` accepted, whether or not they have left by now.
         received: messages that `receive` returned.
         refused_handshakes: times that somebody without a listed key asked to be let in.
-        refused_messages: frames that arrived on a live connection whose key is no longer listed.
+        refused_messages: frames that arrived on a live connection whose key is no longer listed; and messages
+            that the host turned away, because it was not for their sender to say that.
         malformed: frames dropped because they were no part of a message, and messages that were never
             finished.
     """

@@ -36,7 +36,7 @@ class ZmqMailbox(Mailbox):
         max_payload: the largest payload that is sent or taken (bytes).
         max_backlog: how much may wait for one peer beyond what ZeroMQ holds (bytes).
         io_threads: ZeroMQ's own threads. Encryption runs there, at about 0.35 ms per MiB and side, so a
-            host that sends and receives more than 1 GiB/s gains from a second one.
+            host that sends and receives much may want a second one, if it has a core for it.
 
     Raises:
         ValueError: this is not an endpoint.

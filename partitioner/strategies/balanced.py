@@ -2,7 +2,7 @@
 
 A layer with fewer rows than there are machines goes to the least busy ones; so does what cannot be cut. Over
 patches, a cut lies where the patches of the layer above it begin, so that the errors of a halo travel in one
-direction.
+direction; but in a deep stack that would drift, so no piece may exceed its share by more than `SLACK`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from partita.layers.graph import Graph, Grid
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, cut_layer
 from partita.partitioner.ownership import Piece, boundaries, piece_flops
+
+SLACK = 0.1
+"""By what share of its fair rows a piece may be larger, to follow the patches above; or by one row."""
 
 
 def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
@@ -33,9 +36,8 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
         else:
             count = min(len(cluster), grid.n_rows) if grid.layer.cuttable else 1
             chosen = sorted(sorted(speed, key=lambda m: (busy[m] / speed[m], m))[:count])
-            pieces = _aligned(graph, grid, chosen, found) or _proportional(
-                grid, {m: speed[m] for m in chosen}
-            )
+            fair = _proportional(grid, {m: speed[m] for m in chosen})
+            pieces = _aligned(graph, grid, fair, found) or fair
         found[grid.name] = pieces
         for piece in pieces:
             busy[piece.machine] += piece_flops(grid, piece.rows, batch=1)
@@ -48,18 +50,20 @@ def _proportional(grid: Grid, weights: dict[int, float]) -> tuple[Piece, ...]:
 
 
 def _aligned(
-    graph: Graph, grid: Grid, machines: list[int], above: dict[str, tuple[Piece, ...]]
+    graph: Graph, grid: Grid, fair: tuple[Piece, ...], above: dict[str, tuple[Piece, ...]]
 ) -> tuple[Piece, ...] | None:
-    """The cut where the pieces of the one layer above begin to listen, if it is of patches and cut alike."""
+    """The cut where the pieces of the one layer above begin to listen, if that is of patches, and fair."""
     consumers = graph.consumers(grid.name)
     if len(consumers) != 1:
         return None
     consumer = graph[consumers[0][0]]
     patch, pieces = consumer.layer.connectivity, above[consumer.name]
-    if not isinstance(patch, Patch) or [piece.machine for piece in pieces] != machines:
+    if not isinstance(patch, Patch) or [p.machine for p in pieces] != [p.machine for p in fair]:
         return None
     axis = patch.axes(grid.shape)[0]
     met = [0, *(piece.start * axis.stride - axis.before for piece in pieces[1:]), grid.n_rows]
-    if any(a >= b for a, b in pairwise(met)):
-        return None
+    for (start, stop), piece in zip(pairwise(met), fair, strict=True):
+        share = piece.stop - piece.start
+        if not 0 < stop - start <= max(share + 1, (1 + SLACK) * share):
+            return None
     return tuple(Piece(grid.name, met[k], met[k + 1], piece.machine) for k, piece in enumerate(pieces))

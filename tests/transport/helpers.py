@@ -21,12 +21,16 @@ class Hosts:
         self.network = InProcessNetwork()
         self.opened: list[Mailbox] = []
 
-    def open(self, name: str, *, incarnation: int = 0, **bounds: int) -> tuple[Mailbox, Peer]:
+    def open(
+        self, name: str, *, incarnation: int = 0, max_payload: int = 256 * MIB, max_backlog: int = 256 * MIB
+    ) -> tuple[Mailbox, Peer]:
         box: Mailbox
         if self.kind == "zeromq":
-            box = ZmqMailbox(KeyPair.generate(), **bounds)
+            box = ZmqMailbox(KeyPair.generate(), max_payload=max_payload, max_backlog=max_backlog)
         else:
-            box = self.network.mailbox(name, incarnation=incarnation, **bounds)
+            box = self.network.mailbox(
+                name, incarnation=incarnation, max_payload=max_payload, max_backlog=max_backlog
+            )
         self.opened.append(box)
         return box, Peer(name, incarnation, box.endpoint, box.public_key)
 

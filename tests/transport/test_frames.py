@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.engine.protocol.messages import Fetch, Peer, Tensor, encode
 from partita.engine.transport import Counters, Payload
 from partita.engine.transport.assembly import Assembly
-from partita.engine.transport.authenticator import answer
+from partita.engine.transport.authenticator import admission, asked_for
 from partita.engine.transport.payload import chunks
 from partita.engine.transport.senders import Senders
 from partita.engine.transport.sockets import ZAP_DOMAIN
@@ -100,35 +100,20 @@ zap_frames = st.sampled_from(
 
 
 @given(st.lists(zap_frames | st.binary(max_size=40), max_size=10))
-def test_an_authenticator_never_raises_and_lets_nobody_in_by_chance(request_frames: list[bytes]) -> None:
-    reply = answer(request_frames, is_listed=lambda key: False)
-    assert reply is None or (reply[3] == b"400" and reply[5] == b"")
+def test_an_authenticator_never_raises(request_frames: list[bytes]) -> None:
+    asked = asked_for(request_frames)
+    assert asked is None or request_frames[6:] == [b"CURVE", request_frames[7]]
 
 
-def test_an_authenticator_lets_in_a_listed_key_by_curve_in_our_domain_only() -> None:
+def test_only_curve_in_our_domain_asks_for_a_key() -> None:
     request = [b"", b"1.0", b"id", ZAP_DOMAIN, b"127.0.0.1", b"", b"CURVE", bytes(32)]
-
-    def status(changed: dict[int, bytes], extra: Sequence[bytes] = ()) -> bytes | None:
-        reply = answer(
-            [changed.get(at, frame) for at, frame in enumerate(request)] + list(extra),
-            is_listed=lambda key: key == "0" * 40,
-        )
-        return None if reply is None else reply[3]
-
-    assert answer(request, is_listed=lambda key: key == "0" * 40) == [
-        b"",
-        b"1.0",
-        b"id",
-        b"200",
-        b"OK",
-        b"0" * 40,
-        b"",
-    ]
-    assert status({1: b"1.1"}) is None
-    assert status({3: b""}) == status({3: b"*"}) == status({3: b"global"}) == b"400"
-    assert status({6: b"NULL"}) == status({6: b"PLAIN"}) == status({6: b"GSSAPI"}) == b"400"
-    assert status({7: bytes(31)}) == status({7: b"\x01" * 32}) == status({7: b""}) == b"400"
-    assert status({}, [b"more"]) == b"400"
+    assert asked_for(request) == (b"id", "0" * 40)
+    assert admission(b"id", "0" * 40) == [b"", b"1.0", b"id", b"200", b"OK", b"0" * 40, b""]
+    wrong = {0: [b"x"], 1: [b"1.1"], 3: [b"", b"*", b"global"], 6: [b"NULL", b"PLAIN"], 7: [b"", bytes(31)]}
+    for at, frames_there in wrong.items():
+        for frame in frames_there:
+            assert asked_for([*request[:at], frame, *request[at + 1 :]]) is None
+    assert asked_for([*request, b"more"]) is None
 
 
 @given(st.integers(0, 3), st.integers(0, 2), st.integers(-1, 1))
@@ -171,6 +156,21 @@ def test_a_chunk_out_of_order_drops_its_message(index: int, number: int) -> None
     assembly.add([memoryview(opening), memoryview(first)])
     assert assembly.add(views([msgspec.msgpack.encode(Following(number, index)), CHUNK])) is None
     assert assembly.add(views([msgspec.msgpack.encode(Following(0, 1)), CHUNK])) is None
+    assert assembly.malformed == 2
+
+
+@pytest.mark.parametrize(
+    "chunk", [b"", CHUNK[1:], CHUNK + b"x", None], ids=["empty", "short", "long", "missing"]
+)
+def test_a_chunk_of_another_size_drops_its_message(chunk: bytes | None) -> None:
+    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    (opening, first), (following, second), *_ = frames(0, Fetch(1), [memoryview(bytes(MAX_PAYLOAD))])
+    assert first is not None
+    assert second is not None
+    assembly.add([memoryview(opening), memoryview(first)])
+    assert assembly.add(views([following] if chunk is None else [following, chunk])) is None
+    assert assembly.malformed == 1
+    assert assembly.add([memoryview(following), memoryview(second)]) is None
     assert assembly.malformed == 2
 
 

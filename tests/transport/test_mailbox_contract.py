@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from partita.engine.protocol.messages import Credit, Failed, Fetch, Heartbeat, Peer, Push, Tensor
-from partita.engine.transport import MailboxClosed, Payload, PeerStalled, UnknownPeer
+from partita.engine.transport import Buffer, MailboxClosed, Payload, PeerStalled, UnknownPeer
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
 
@@ -43,7 +43,7 @@ def test_a_payload_arrives_as_it_was_at_send(hosts: Hosts, n_bytes: int) -> None
 def test_several_buffers_arrive_as_one_payload(hosts: Hosts) -> None:
     left, right = hosts.pair()
     states = np.arange(700_000, dtype=np.float32).reshape(700, 1000)
-    pieces = [states[:3], states[10:300], b"", memoryview(states[300:305]), bytearray(b"tail")]
+    pieces: list[Buffer] = [states[:3], states[10:300], b"", states[300:305].data, bytearray(b"tail")]
     left.send("right", Tensor(0, "h1", ((0, 3), (10, 305))), pieces)
     (got,) = collect(right, 1, others=[left])
     assert isinstance(got.payload, Payload)
@@ -171,8 +171,8 @@ def test_a_new_incarnation_replaces_the_old_one_and_its_queue(hosts: Hosts) -> N
     new.allow([left_peer])
     left.connect(new_peer)
     left.send("right", Fetch(1000))
-    old.allow([left_peer])
     assert [got.message for got in collect(new, 1, others=[left, old])] == [Fetch(1000)]
+    old.allow([left_peer])
     assert old.receive(0.3) == []
     left.connect(old_peer)  # a late directory
     left.send("right", Fetch(1001))
@@ -211,16 +211,19 @@ def test_two_peers_cannot_have_one_key(hosts: Hosts) -> None:
 
 
 def test_a_stalled_peer_is_named_and_what_was_accepted_still_arrives(hosts: Hosts) -> None:
-    left, right = hosts.pair(max_backlog=8 * MIB)
+    left, right = hosts.pair(max_backlog=10 * MIB)
     payload = bytes(4 * MIB)
-    accepted = 0
+
+    def overfill() -> None:
+        for step in range(1000):
+            left.send("right", Tensor(step, "h1", ()), payload)
+
     with pytest.raises(PeerStalled, match="'right' took nothing for") as stalled:
-        while accepted < 1000:
-            left.send("right", Tensor(accepted, "h1", ()), payload)
-            accepted += 1
+        overfill()
+    accepted = left.counters.sent_of("Tensor").messages
     assert stalled.value.peer == "right"
-    assert stalled.value.n_bytes <= 8 * MIB + 4096
-    assert left.counters.sent_of("Tensor").messages == accepted
+    assert stalled.value.n_bytes <= 10 * MIB + 4096
+    assert 2 <= accepted < 1000
     got = collect(right, accepted, others=[left])
     assert [received.message for received in got] == [Tensor(step, "h1", ()) for step in range(accepted)]
     left.send("right", Fetch(1))
@@ -243,6 +246,7 @@ def test_disconnecting_drops_what_waits(hosts: Hosts) -> None:
         left.send("right", Fetch(request), bytes(MIB))
     left.disconnect("right")
     left.disconnect("right")
+    assert right.receive(0.2) == []  # the end of the connection is ZeroMQ's business, and takes a moment
     right.allow([left_peer])
     assert right.receive(0.3) == []
     with pytest.raises(UnknownPeer, match="'right' is not connected"):

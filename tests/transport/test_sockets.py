@@ -80,7 +80,7 @@ def test_a_peer_needs_a_port() -> None:
 def test_a_peer_needs_a_key(key: str, nothing_left: None) -> None:
     with (
         ZmqMailbox(KeyPair.generate()) as box,
-        pytest.raises(ValueError, match="'part 0.1' cannot be connected"),
+        pytest.raises(ValueError, match=r"'part 0\.1' cannot be connected"),
     ):
         box.connect(Peer("part 0.1", 0, "tcp://127.0.0.1:5555", key))
 

@@ -15,20 +15,44 @@ from partita.engine.transport.sockets import SocketFactory
 from partita.engine.transport.wire import MAX_FRAME_BYTES, frames
 from tests.transport.helpers import DEADLINE_S, MIB, Hosts, collect, serve_until
 
+_FAILED = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class Strangers:
+    """Sockets of nobody's factory, and monitors that tell how they fare."""
+
+    def __init__(self) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._opened: list[zmq.Socket[bytes]] = []
+
+    def open(self, kind: int = zmq.PUSH) -> zmq.Socket[bytes]:
+        made: zmq.Socket[bytes] = getattr(self._context, "socket")(kind)  # noqa: B009  (the rule against it elsewhere is a text search)
+        made.linger = 0
+        made.reconnect_ivl = 20
+        self._opened.append(made)
+        return made
+
+    def monitor(self, socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        made = socket.get_monitor_socket(_FAILED)
+        self._opened.append(made)
+        return made
+
+    def close(self) -> None:
+        for socket in self._opened:
+            socket.close(linger=0)
+        self._context.term()
+
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+def strangers(nothing_left: None) -> Iterator[Strangers]:
+    made = Strangers()
     yield made
-    made.destroy(linger=0)
-
-
-def stranger(context: zmq.Context[zmq.Socket[bytes]], kind: int = zmq.PUSH) -> zmq.Socket[bytes]:
-    """A socket of nobody's factory; the getattr keeps the rule against `.socket(` outside of it greppable."""
-    made: zmq.Socket[bytes] = getattr(context, "socket")(kind)  # noqa: B009
-    made.linger = 0
-    made.reconnect_ivl = 20
-    return made
+    made.close()
 
 
 def curve(socket: zmq.Socket[bytes], keys: KeyPair, server_key: str) -> zmq.Socket[bytes]:
@@ -59,27 +83,19 @@ def wait_for(monitor: zmq.Socket[bytes], box: Mailbox) -> None:
         assert box.receive(0.0) == []
 
 
-_FAILED = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-
-
 @pytest.mark.parametrize("mechanism", ["NULL", "PLAIN", "unknown key", "wrong server key"])
 def test_a_stranger_gets_nowhere_and_stops_nothing(
-    zmq_hosts: Hosts, context: zmq.Context[zmq.Socket[bytes]], mechanism: str
+    zmq_hosts: Hosts, strangers: Strangers, mechanism: str
 ) -> None:
     good, box, _ = good_pair(zmq_hosts)
-    socket = stranger(context)
+    socket = strangers.open()
     if mechanism == "PLAIN":
         socket.plain_username, socket.plain_password = b"good", b"good"
     elif mechanism == "unknown key":
         curve(socket, KeyPair.generate(), box.public_key)
     elif mechanism == "wrong server key":
         curve(socket, KeyPair.generate(), KeyPair.generate().public)
-    monitor = socket.get_monitor_socket(_FAILED)
+    monitor = strangers.monitor(socket)
     socket.connect(box.endpoint)
     for envelope, _ in frames(0, Fetch(1), None):
         socket.send(envelope)
@@ -87,13 +103,11 @@ def test_a_stranger_gets_nowhere_and_stops_nothing(
     assert_still_serves(box, good)
     assert set(box.counters.received) == {("good", "Fetch")}
     assert (box.counters.refused_handshakes > 0) == (mechanism == "unknown key")
-    socket.disable_monitor()
-    monitor.close()
 
 
 def test_a_peer_with_a_listed_key_needs_the_right_server_key(zmq_hosts: Hosts) -> None:
     good, box, _ = good_pair(zmq_hosts)
-    other, other_peer = zmq_hosts.open("other")
+    _, other_peer = zmq_hosts.open("other")
     good.disconnect("box")
     good.connect(
         Peer("box", 0, box.endpoint, other_peer.public_key)
@@ -107,19 +121,15 @@ def test_a_peer_with_a_listed_key_needs_the_right_server_key(zmq_hosts: Hosts) -
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.PUB, zmq.REQ])
-def test_other_kinds_of_sockets_get_nowhere(
-    zmq_hosts: Hosts, context: zmq.Context[zmq.Socket[bytes]], kind: int
-) -> None:
+def test_other_kinds_of_sockets_get_nowhere(zmq_hosts: Hosts, strangers: Strangers, kind: int) -> None:
     good, box, listed = good_pair(zmq_hosts)
     keys = KeyPair.generate()
     box.allow([*listed, Peer("stranger", 0, "", keys.public)])
-    socket = curve(stranger(context, kind), keys, box.public_key)
-    monitor = socket.get_monitor_socket(_FAILED)
+    socket = curve(strangers.open(kind), keys, box.public_key)
+    monitor = strangers.monitor(socket)
     socket.connect(box.endpoint)
     wait_for(monitor, box)
     assert_still_serves(box, good)
-    socket.disable_monitor()
-    monitor.close()
 
 
 def test_bytes_that_are_not_zeromq_stop_nothing(zmq_hosts: Hosts) -> None:
@@ -136,14 +146,12 @@ def test_bytes_that_are_not_zeromq_stop_nothing(zmq_hosts: Hosts) -> None:
 
 
 @pytest.fixture
-def member(
-    zmq_hosts: Hosts, context: zmq.Context[zmq.Socket[bytes]]
-) -> tuple[Mailbox, Mailbox, zmq.Socket[bytes]]:
+def member(zmq_hosts: Hosts, strangers: Strangers) -> tuple[Mailbox, Mailbox, zmq.Socket[bytes]]:
     """A good peer, a mailbox, and the socket of a listed peer that does not follow the protocol."""
     good, box, listed = good_pair(zmq_hosts)
     keys = KeyPair.generate()
     box.allow([*listed, Peer("odd", 0, "", keys.public)])
-    socket = curve(stranger(context), keys, box.public_key)
+    socket = curve(strangers.open(), keys, box.public_key)
     socket.connect(box.endpoint)
     return good, box, socket
 
@@ -173,19 +181,17 @@ def test_malformed_frames_of_a_member_are_dropped_and_counted(
 
 
 def test_a_frame_beyond_the_limit_ends_the_connection(
-    member: tuple[Mailbox, Mailbox, zmq.Socket[bytes]],
+    strangers: Strangers, member: tuple[Mailbox, Mailbox, zmq.Socket[bytes]]
 ) -> None:
     good, box, socket = member
     for envelope, _ in frames(0, Fetch(5), None):
         socket.send(envelope)
     collect(box, 1)
-    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    monitor = strangers.monitor(socket)
     socket.send(bytes(MAX_FRAME_BYTES + 1))
     wait_for(monitor, box)
     assert_still_serves(box, good)
     assert box.counters.malformed == 0
-    socket.disable_monitor()
-    monitor.close()
 
 
 def test_a_message_that_breaks_off_is_dropped_when_the_next_begins(
@@ -202,22 +208,17 @@ def test_a_message_that_breaks_off_is_dropped_when_the_next_begins(
     assert box.counters.malformed == 1
 
 
-def test_it_fails_closed_when_no_authenticator_is_running(
-    context: zmq.Context[zmq.Socket[bytes]], nothing_left: None
-) -> None:
+def test_it_fails_closed_when_no_authenticator_is_running(strangers: Strangers, nothing_left: None) -> None:
     keys = KeyPair.generate()
     factory = SocketFactory(keys)
     inbox = factory.inbox("tcp://127.0.0.1:*")
-    socket = curve(stranger(context), KeyPair.generate(), keys.public)
-    monitor = socket.get_monitor_socket(_FAILED)
+    socket = curve(strangers.open(), KeyPair.generate(), keys.public)
+    monitor = strangers.monitor(socket)
     socket.connect(inbox.getsockopt_string(zmq.LAST_ENDPOINT))
     socket.send(b"let me in")
-    assert monitor.poll(DEADLINE_S * 1000)
+    assert monitor.poll(int(DEADLINE_S * 1000))
     assert not inbox.poll(300)
-    socket.disable_monitor()
-    monitor.close()
     factory.close()
-    context.destroy(linger=0)
 
 
 def test_it_fails_closed_while_the_mailbox_does_not_look(zmq_hosts: Hosts) -> None:

@@ -1,0 +1,118 @@
+"""Messages as lines: from which edge of which piece to which, by which lanes, and how wide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from partita.layers import rows as row_sets
+from partita.partitioner.drawing import svg
+from partita.partitioner.drawing.boxes import Box
+from partita.partitioner.messages import Message
+from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.table import readable_bytes
+
+Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
+"""An edge of a machine's piece of a layer."""
+Point: TypeAlias = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Route:
+    """A message between two ports. `via`: the layers whose lanes it takes; None: it stays below one bar."""
+
+    message: Message
+    start: Port
+    stop: Port
+    via: tuple[str, str] | None
+
+
+def route(owned: Ownership, message: Message) -> Route:
+    """Up: to the first layer there that listens. Down: to the owner, or to the next in a sum."""
+    if message.direction == "up":
+        edge = next(edge for edge in owned.edges(message.layer) if _hears(owned, edge, message))
+        return Route(
+            message,
+            (message.layer, message.source, "top"),
+            (edge.consumer, message.destination, "bottom"),
+            (message.layer, edge.consumer),
+        )
+    edge = next(edge for edge in owned.edges(message.layer) if edge.name == message.buffer)
+    start: Port = (edge.consumer, message.source, "bottom")
+    own = owned.rows(message.layer, message.destination)
+    if own is not None and row_sets.intersection(message.rows, (own,)):
+        return Route(
+            message, start, (message.layer, message.destination, "top"), (message.layer, edge.consumer)
+        )
+    return Route(message, start, (edge.consumer, message.destination, "bottom"), None)
+
+
+def _hears(owned: Ownership, edge: Edge, message: Message) -> bool:
+    return bool(row_sets.intersection(owned.needed(edge, message.destination), message.rows))
+
+
+def ends(routes: Sequence[Route], boxes: Mapping[str, Box]) -> list[tuple[Point, Point]]:
+    """Where each line begins and ends: lines share the edge of a piece evenly, sorted by where they go."""
+    at: dict[Port, list[tuple[float, int, int]]] = {}
+    for n, found in enumerate(routes):
+        for end, (here, there) in enumerate(((found.start, found.stop), (found.stop, found.start))):
+            at.setdefault(here, []).append((_middle(boxes, there), n, end))
+    places: dict[tuple[int, int], Point] = {}
+    for port, lines in at.items():
+        left, right = boxes[port[0]].spans[port[1]]
+        box, outward = boxes[port[0]], -1 if port[2] == "top" else 1
+        y = box.top if port[2] == "top" else box.bottom
+        for k, (_, n, end) in enumerate(sorted(lines), start=1):
+            x = left + 4 + (right - left - 8) * k / (len(lines) + 1)
+            places[n, end] = (
+                x,
+                y + outward * svg.ARROW * end,
+            )  # room for the arrow's head where the line stops
+    return [(places[n, 0], places[n, 1]) for n in range(len(routes))]
+
+
+def _middle(boxes: Mapping[str, Box], port: Port) -> float:
+    left, right = boxes[port[0]].spans[port[1]]
+    return (left + right) / 2
+
+
+def path(found: Route, start: Point, stop: Point, lanes: Sequence[tuple[Point, Point]]) -> str:
+    """The line as an SVG path; `lanes` are the lower and upper ends of those on the way, from below."""
+    if found.via is None:
+        dip = start[1] + min(26.0, 12 + abs(start[0] - stop[0]) / 12)
+        numbers = (start[0], dip, stop[0], dip, stop[0], stop[1])
+        return f"M{svg.number(start[0])} {svg.number(start[1])}C" + " ".join(map(svg.number, numbers))
+    between = [point for lane in lanes for point in lane]
+    return svg.points([start, *(between if found.message.direction == "up" else between[::-1]), stop])
+
+
+def widths(routes: Sequence[Route]) -> list[float]:
+    """Of the lines, in pixels: they grow with the root of the bytes, and are thin where there are many."""
+    crowds: dict[tuple[str, str] | str, int] = {}
+    for found in routes:
+        crowds[found.via or found.start[0]] = crowds.get(found.via or found.start[0], 0) + 1
+    most = max((found.message.n_bytes for found in routes), default=1)
+    widest = max(2.4, min(4.5, 60 / max(crowds.values(), default=1)))
+    return [0.8 + (widest - 0.8) * math.sqrt(found.message.n_bytes / most) for found in routes]
+
+
+def drawn(found: Route, line: str, *, width: float, machines: Sequence[str]) -> str:
+    """A line in the colour of who sends: states in one stroke, errors dashed."""
+    message = found.message
+    what = "states" if message.direction == "up" else "errors"
+    told = (
+        f"{what} of {message.layer}, rows {row_sets.text(message.rows)}: {machines[message.source]} to "
+        f"{machines[message.destination]}, {readable_bytes(message.n_bytes)}"
+    )
+    return svg.element(
+        "path",
+        svg.title(told),
+        d=line,
+        stroke=svg.line_colour(message.source),
+        stroke_width=width,
+        stroke_opacity=0.85,
+        stroke_dasharray=None if message.direction == "up" else f"{width + 3:.1f} {width + 2:.1f}",
+        marker_end=f"url(#to{message.source})",
+    )

@@ -1,0 +1,101 @@
+"""SVG as text: elements with escaped contents, colours, and how wide text is. It knows no plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from xml.sax.saxutils import escape, quoteattr
+
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
+"""Okabe and Ito's colours, which people with any kind of colour vision tell apart; black made grey."""
+INK, SOFT, FAINT = "#1f2933", "#65717d", "#e9edf1"
+ARROW = 8
+"""Length of an arrow head, in pixels."""
+GLYPH = 0.62
+"""Width of an average glyph of a sans-serif font, over its size; wide on purpose."""
+
+
+def element(tag: str, *children: str, **attributes: object) -> str:
+    """One element; underscores in names become hyphens, and None leaves an attribute out."""
+    written = "".join(
+        f" {name.rstrip('_').replace('_', '-')}={quoteattr(number(value))}"
+        for name, value in attributes.items()
+        if value is not None
+    )
+    return f"<{tag}{written}>{''.join(children)}</{tag}>" if children else f"<{tag}{written}/>"
+
+
+def number(value: object) -> str:
+    """As attributes write it: at most one digit after the point."""
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+def text(x: float, y: float, content: str, *, size: float = 12, fill: str = INK, **attributes: object) -> str:
+    """A line of text whose baseline is at y."""
+    return element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **attributes)
+
+
+def title(content: str) -> str:
+    """What a viewer shows when the pointer rests on the element around it."""
+    return element("title", escape(content))
+
+
+def arrow(name: str, fill: str) -> str:
+    """The definition of an arrow head that continues a line which ends `ARROW` pixels early."""
+    head = element("path", d="M0 0L8 4L0 8Z", fill=fill)
+    size = {"markerWidth": ARROW + 1, "markerHeight": ARROW + 1, "markerUnits": "userSpaceOnUse"}
+    return element("marker", head, id=name, viewBox="0 0 8 8", refX=0.5, refY=4, orient="auto", **size)
+
+
+def text_width(content: str, *, size: float = 12) -> float:
+    """A guess, rather too wide than too narrow."""
+    return len(content) * size * GLYPH
+
+
+def shortened(content: str, *, most: int) -> str:
+    """At most so many characters."""
+    return content if len(content) <= most else content[: most - 1] + "…"
+
+
+def points(pairs: Iterable[tuple[float, float]]) -> str:
+    """A smooth line through points that go up or down the page: vertical in each of them."""
+    met = list(pairs)
+    path = [f"M{number(met[0][0])} {number(met[0][1])}"]
+    for (x, y), (to_x, to_y) in pairwise(met):
+        middle = (y + to_y) / 2
+        path.append("C" + " ".join(number(float(v)) for v in (x, middle, to_x, middle, to_x, to_y)))
+    return "".join(path)
+
+
+def colour(machine: int) -> str:
+    """The colour of a machine's pieces; after eight come lighter ones of the same, then they repeat."""
+    base = PALETTE[machine % len(PALETTE)]
+    return base if machine // len(PALETTE) % 2 == 0 else mixed(base, "#ffffff", 0.5)
+
+
+def line_colour(machine: int) -> str:
+    """The same for a line on white: bright colours are darkened."""
+    base = colour(machine)
+    return mixed(base, "#000000", 0.3) if luminance(base) > 0.6 else base
+
+
+def ink_on(fill: str) -> str:
+    """The text colour that can be read on a fill."""
+    return INK if luminance(fill) > 0.45 else "#ffffff"
+
+
+def luminance(fill: str) -> float:
+    """From 0 (black) to 1 (white), as bright as it looks."""
+    red, green, blue = channels(fill)
+    return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+
+def mixed(fill: str, other: str, share: float) -> str:
+    """A colour with a share of another."""
+    mixture = (round(a + (b - a) * share) for a, b in zip(channels(fill), channels(other), strict=True))
+    return "#" + "".join(f"{channel:02x}" for channel in mixture)
+
+
+def channels(fill: str) -> tuple[int, int, int]:
+    """Red, green and blue, 0 to 255."""
+    return int(fill[1:3], 16), int(fill[3:5], 16), int(fill[5:7], 16)

@@ -1,0 +1,224 @@
+"""A layer, its inputs and errors; and how to play it whole, or in pieces the way machines do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from partita.engine.kernels import Array, Site, Team, build
+from partita.engine.kernels.reference import Reference
+from partita.layers import Layer, Loss, Network
+from partita.layers.graph import Grid
+from partita.layers.rows import Rows, bounds, difference, intersection, union
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer with everything that it is given, whole."""
+
+    grid: Grid
+    sources: tuple[Grid, ...]
+    inputs: tuple[Array, ...]
+    parameters: tuple[Array, ...]
+    error: Array
+
+    @property
+    def batch(self) -> int:
+        return int(self.error.shape[-1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.error.dtype
+
+    def site(self, rows: tuple[int, int] | None = None, *, extra: int = 0, threads: int = 1) -> Site:
+        """Of a machine with these rows, whose windows are `extra` rows wider on each side than need be."""
+        rows = rows or (0, self.grid.n_rows)
+        windows = []
+        for source, _ in enumerate(self.sources):
+            start, stop = bounds(self.needs(rows, source))
+            windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
+        held = tuple(windows)
+        return Site(self.grid, rows, self.sources, held, held, self.batch, self.dtype, threads)
+
+    def needs(self, rows: tuple[int, int], source: int) -> Rows:
+        """The rows of an input that these rows listen to."""
+        if isinstance(self.grid.layer, Loss):
+            return ((0, self.sources[source].n_rows),)
+        return self.grid.layer.connectivity.source_rows(rows, self.grid.shape, self.sources[source].shape)
+
+    @property
+    def reference(self) -> Reference:
+        return Reference(self.grid, self.sources)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it, whole."""
+
+    state: Array
+    errors: tuple[Array, ...]
+    gradients: tuple[Array, ...]
+
+
+def case(
+    layer: Layer,
+    *shapes: Shape,
+    batch: int,
+    seed: int = 0,
+    dtype: type = np.float64,
+    target: Array | None = None,
+) -> Case:
+    """A layer over inputs of these shapes, filled with normal numbers; with a target if it is a loss."""
+    net = Network("case")
+    inputs = [net.input(f"input_{i}", shape=shape) for i, shape in enumerate(shapes)]
+    if isinstance(layer, Loss):
+        states = layer(*inputs, net.target("target"))
+        net.loss = states
+    else:
+        states = layer(*inputs)
+    graph = net.graph()
+    grid = graph[states.name]
+    sources = tuple(graph[name] for name in grid.sources)
+    draw = np.random.default_rng(seed)
+    arrays = [draw.normal(size=(*shape, batch)).astype(dtype) for shape in shapes]
+    if target is not None:
+        arrays.append(target.astype(dtype))
+    parameters = tuple(draw.normal(size=parameter.shape).astype(dtype) for parameter in grid.parameters)
+    error = draw.normal(size=(*grid.shape, batch)).astype(dtype)
+    return Case(grid, sources, tuple(arrays), parameters, error)
+
+
+def play(given: Case, *cuts: int, extra: int = 0, threads: int = 1) -> Played:
+    """Plays the layer on one machine, or on several that hold its rows between the cuts.
+
+    The errors of an input's row are one running sum: each machine continues what those before it began, and
+    writes nowhere else.
+    """
+    edges = [0, *sorted(set(cuts) - {0, given.grid.n_rows}), given.grid.n_rows]
+    heard = [i for i, source in enumerate(given.sources) if source.layer.kind != "Target"]
+    sums = [np.zeros_like(given.inputs[i]) for i in heard]
+    begun: list[Rows] = [() for _ in heard]
+    pieces, gradients = [], []
+    for rows in pairwise(edges):
+        piece = _Piece(given, rows, extra=extra, threads=threads)
+        pieces.append(piece.state)
+        gradients.append(piece.gradients)
+        for i in heard:
+            begun[i] = piece.continue_errors(i, sums[i], begun[i])
+        piece.team.close()
+    flat = [
+        np.concatenate([found[i].reshape(-1) for found in gradients]) for i in range(len(given.parameters))
+    ]
+    shaped = tuple(found.reshape(p.shape) for found, p in zip(flat, given.parameters, strict=True))
+    return Played(np.concatenate(pieces), tuple(sums), shaped)
+
+
+class _Piece:
+    """One machine's rows: upward, delta and gradients at once; errors when asked."""
+
+    def __init__(self, given: Case, rows: tuple[int, int], *, extra: int, threads: int) -> None:
+        self.given, self.site, self.team = (
+            given,
+            given.site(rows, extra=extra, threads=threads),
+            Team(threads, worth_a_thread=0),
+        )
+        self.kernel = build(self.site, self.team)
+        windows = zip(given.inputs, self.site.windows, strict=True)
+        self.inputs = [array[start:stop].copy() for array, (start, stop) in windows]
+        self.parameters = [
+            array.reshape(-1)[slice(*parameter.span(rows))].copy()
+            for array, parameter in zip(given.parameters, given.grid.parameters, strict=True)
+        ]
+        self.state = np.full_like(given.error[slice(*rows)], np.nan)
+        self.kernel.up(self.inputs, self.state, self.parameters)
+        self.delta = given.error[slice(*rows)].copy()
+        self.kernel.delta(self.state, self.delta)
+        self.gradients = [np.full_like(parameter, np.nan) for parameter in self.parameters]
+        self.kernel.gradient(self.inputs, self.state, self.delta, self.parameters, self.gradients)
+
+    def continue_errors(self, source: int, sums: Array, begun: Rows) -> Rows:
+        """Adds this machine's part to the sums of an input; returns which rows have begun now."""
+        asked = self.given.needs(self.site.rows, source)
+        if len(self.given.error) == self.site.rows[1] - self.site.rows[0]:
+            asked = (
+                (0, self.given.sources[source].n_rows),
+            )  # alone, it answers for the rows that feed nobody too
+            window, site = asked[0], self.site
+            site = Site(
+                **{**_fields(site), "error_windows": tuple((0, s.n_rows) for s in self.given.sources)}
+            )
+            self.kernel = build(site, self.team)
+        else:
+            window = self.site.error_windows[source]
+        out = np.full_like(sums[slice(*window)], np.nan)
+        self._ask(source, intersection(asked, begun), out, window, sums, accumulate=True)
+        self._ask(source, difference(asked, begun), out, window, sums, accumulate=False)
+        return union(asked, begun)
+
+    def _ask(
+        self, source: int, rows: Rows, out: Array, window: tuple[int, int], sums: Array, *, accumulate: bool
+    ) -> None:
+        for start, stop in rows if accumulate else ():
+            out[start - window[0] : stop - window[0]] = sums[start:stop]
+        before = np.isnan(out)
+        self.kernel.errors(
+            source,
+            rows,
+            out,
+            sources=self.inputs,
+            state=self.state,
+            delta=self.delta,
+            parameters=self.parameters,
+            accumulate=accumulate,
+        )
+        for start, stop in rows:
+            sums[start:stop] = out[start - window[0] : stop - window[0]]
+            before[start - window[0] : stop - window[0]] = False
+        assert np.array_equal(np.isnan(out), before), "wrote outside the rows that were asked for"
+
+
+def _fields(site: Site) -> dict[str, Any]:
+    return {name: getattr(site, name) for name in Site.__dataclass_fields__}
+
+
+def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:
+    """What was played equals the node definition in plain float64."""
+    state = given.reference.states(given.inputs, given.parameters)
+    np.testing.assert_allclose(played.state, state, rtol=rtol, atol=atol)
+    errors, gradients = given.reference.errors_and_gradients(
+        given.inputs, state, given.error, given.parameters
+    )
+    for found, expected in zip((*played.errors, *played.gradients), (*errors, *gradients), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+
+
+def assert_same_bits(found: Played, expected: Played) -> None:
+    """Not one bit differs, signs of zeros included."""
+    assert found.state.tobytes() == expected.state.tobytes(), "states differ"
+    for a, b in zip(found.errors, expected.errors, strict=True):
+        assert a.tobytes() == b.tobytes(), "errors differ"
+    for a, b in zip(found.gradients, expected.gradients, strict=True):
+        assert a.tobytes() == b.tobytes(), "gradients differ"
+
+
+def cut_points(n_rows: int) -> st.SearchStrategy[list[int]]:
+    """Where 2 to 4 machines meet; a layer of one row has nothing to cut."""
+    return st.lists(st.integers(1, max(n_rows - 1, 1)), min_size=1, max_size=3)
+
+
+@st.composite
+def pictures(draw: st.DrawFn) -> Shape:
+    """The shape of a small picture."""
+    return draw(st.integers(3, 9)), draw(st.integers(3, 8)), draw(st.integers(1, 3))
+
+
+extents = st.one_of(st.integers(1, 3), st.tuples(st.integers(1, 3), st.integers(1, 3)))
+activations = st.sampled_from(["linear", "relu", "sigmoid", "tanh"])
+batches = st.integers(1, 9)
+seeds = st.integers(0, 2**16)

@@ -1,0 +1,108 @@
+"""The check of a user's `downward`; with it, the definitions of our own layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.engine.kernels import check_gradients
+from partita.engine.kernels.reference import Reference, differences
+from partita.layers import (
+    Activation,
+    AveragePool2D,
+    Dense,
+    Edges,
+    L2Pool2D,
+    Layer,
+    LocallyConnected2D,
+    MaxPool2D,
+    Node,
+    OneToOne,
+    Patch,
+    SoftmaxCrossEntropy,
+    SquaredError,
+    node,
+    per_edge,
+    per_node,
+)
+from tests.kernels.cases import case
+
+OURS = [
+    *(Activation(function) for function in ("linear", "relu", "sigmoid", "tanh")),
+    *(Dense(4, activation="tanh", use_bias=use_bias) for use_bias in (True, False)),
+    LocallyConnected2D(2, 3, padding="same", activation="sigmoid"),
+    MaxPool2D(2),
+    AveragePool2D(3, stride=1),
+    L2Pool2D(2),
+]
+
+
+@pytest.mark.parametrize("layer", OURS, ids=repr)
+def test_our_own_definitions_are_right(layer: Layer) -> None:
+    report = check_gradients(layer, (4, 4, 2))
+    assert report, str(report)
+    assert "agrees with differences" in str(report)
+
+
+@node(Patch(2), weight=per_edge("glorot"), bias=per_node("zeros"))
+def squared(incoming: Any, weight: Any, bias: Any) -> Any:
+    """The square of a weighted sum."""
+    return (bias + (weight * incoming).sum()) ** 2
+
+
+@squared.downward
+def squared_errors(incoming: Any, weight: Any, bias: Any, state: Any, error: Any) -> Any:
+    delta = 2 * error * (bias + (weight * incoming).sum())
+    return delta * weight, delta * incoming, error  # the bias's is wrong
+
+
+def test_tells_what_is_wrong_and_what_differences_give() -> None:
+    report = check_gradients(squared(2), (3, 3, 1), nodes=4)
+    assert not report
+    assert len(report.mismatches) == 4
+    assert {mismatch.what.split(" of node")[0] for mismatch in report.mismatches} == {"gradient of bias"}
+    lines = str(report).splitlines()
+    assert lines[0] == f"Node squared: downward is wrong in 4 of {report.compared} numbers"
+    wrong = report.mismatches[0]
+    said = f"downward returns {wrong.downward:.6g}, differences give {wrong.differences:.6g}"
+    assert lines[1] == f"  gradient of bias of node 0: {said}"
+
+
+def test_ragged_edges_and_nodes_that_hear_nobody() -> None:
+    def upward(incoming: Any, weight: Any) -> Any:
+        return (weight * incoming).sum()
+
+    def downward(incoming: Any, weight: Any, state: Any, error: Any) -> Any:
+        return error * weight, error * incoming
+
+    wiring = Edges([(0, 0), (2, 0), (1, 3)], nodes=4)
+    report = check_gradients(Node(wiring, upward, downward, learns=(("weight", per_edge()),)), (3,))
+    assert report
+    assert report.compared == 6
+
+
+@pytest.mark.parametrize(
+    ("downward", "message"),
+    [
+        (lambda incoming, state, error: error * incoming, r"must return the tuple \(errors,\)"),
+        (lambda incoming, state, error: (error,), r"errors have shape \(\); it must be \(1,\)"),
+        (None, "has no downward function to check"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(downward: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_gradients(Node(OneToOne(), lambda incoming: 2 * incoming[0], downward), (3,))
+
+
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), SquaredError()])
+def test_the_definitions_of_losses_are_right(loss: Any) -> None:
+    target = np.array([[1.0, 2.0]]) if isinstance(loss, SoftmaxCrossEntropy) else np.ones((3, 2))
+    given = case(loss, (3,), batch=2, target=target)
+    reference, (scores, target) = Reference(given.grid, given.sources), given.inputs
+    errors, _ = reference.errors_and_gradients(given.inputs, reference.states(given.inputs), given.error)
+    expected = differences(
+        lambda moved: float((reference.states([moved, target]) * given.error).sum()), scores
+    )
+    np.testing.assert_allclose(errors[0], expected, rtol=1e-6, atol=1e-8)

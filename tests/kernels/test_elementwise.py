@@ -1,0 +1,72 @@
+"""Activations and sums: against the node definition, in pieces to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels import Site, build
+from partita.layers import Activation, Add, Layer
+from tests.kernels.cases import (
+    activations,
+    assert_same_bits,
+    assert_true,
+    batches,
+    case,
+    cut_points,
+    play,
+    seeds,
+)
+
+shapes = st.lists(st.integers(1, 6), min_size=1, max_size=3).map(tuple)
+
+
+@st.composite
+def layers_and_inputs(draw: st.DrawFn) -> tuple[Layer, list[tuple[int, ...]]]:
+    shape = draw(shapes)
+    if draw(st.booleans()):
+        return Activation(draw(activations)), [shape]
+    return Add(), [shape] * draw(st.integers(2, 4))
+
+
+@given(st.data(), layers_and_inputs(), batches, seeds)
+def test_equals_its_node_definition_whole_and_in_pieces(
+    data: st.DataObject, drawn: tuple[Layer, list[tuple[int, ...]]], batch: int, seed: int
+) -> None:
+    layer, inputs = drawn
+    given_case = case(layer, *inputs, batch=batch, seed=seed)
+    cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
+    assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
+
+
+@given(st.data(), layers_and_inputs(), st.sampled_from([1, 3, 16, 33]), seeds)
+@settings(max_examples=100)
+def test_pieces_and_threads_give_the_bits_of_the_whole(
+    data: st.DataObject, drawn: tuple[Layer, list[tuple[int, ...]]], batch: int, seed: int
+) -> None:
+    layer, inputs = drawn
+    given_case = case(layer, *inputs, batch=batch, seed=seed, dtype=np.float32)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    whole = play(given_case)
+    assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), whole)
+    assert_same_bits(play(given_case, threads=3), whole)
+
+
+def test_continues_sums_and_clears_rows_that_nobody_feeds() -> None:
+    for layer, n_inputs in ((Activation("tanh"), 1), (Add(), 2)):
+        given_case = case(layer, *[(6, 2)] * n_inputs, batch=4)
+        site = given_case.site((2, 4))
+        wide = Site(**{**site.__dict__, "error_windows": ((0, 6),) * n_inputs})
+        kernel = build(wide)
+        inputs = [array[2:4].copy() for array in given_case.inputs]
+        state, error = np.empty((2, 2, 4)), given_case.error[2:4].copy()
+        kernel.up(inputs, state, ())
+        out = np.full((6, 2, 4), 7.0)
+        given = {"sources": inputs, "state": state, "delta": error, "parameters": ()}
+        kernel.errors(0, ((1, 3),), out, accumulate=False, **given)
+        alone = out[2].copy()
+        assert (out[[0, 3, 4, 5]] == 7).all()
+        assert not out[1].any()
+        kernel.errors(0, ((1, 3),), out, accumulate=True, **given)
+        np.testing.assert_allclose(out[2], 2 * alone, rtol=1e-14)

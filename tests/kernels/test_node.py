@@ -1,0 +1,264 @@
+"""Nodes of a user's own: against plain Python, in pieces to the bit, and every way in which they can be
+wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels import Kernel, NodeCompileError, Team, build
+from partita.engine.kernels.node import NodeKernel
+from partita.engine.kernels.node_loops import down_loops, up_loop
+from partita.layers import (
+    Connectivity,
+    Dense,
+    Edges,
+    Full,
+    LocallyConnected2D,
+    Node,
+    OneToOne,
+    Patch,
+    per_edge,
+    per_node,
+)
+from tests.kernels.cases import Case, assert_same_bits, assert_true, batches, case, cut_points, play, seeds
+
+LEARNS = (("weight", per_edge()), ("bias", per_node()))
+SLOPE = 0.25
+NO_TABLE = {"slope": 0.25}
+
+
+def leak(total):  # type: ignore[no-untyped-def]
+    return total if total > 0 else SLOPE * total
+
+
+def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
+    total = bias
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    return leak(total)
+
+
+def leaky_sum_errors(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
+    delta = error if state > 0 else leak(-error) * -1 if error > 0 else leak(error)
+    return delta * weight, delta * incoming, delta
+
+
+def root(incoming):  # type: ignore[no-untyped-def]
+    if len(incoming) == 0 or incoming[0] > 1e6:
+        raise ZeroDivisionError("nothing to divide by")
+    return math.sqrt(1 + (incoming * incoming).sum())
+
+
+def root_errors(incoming, state, error):  # type: ignore[no-untyped-def]
+    if error > 1e6:
+        return (incoming[:0],)
+    return (incoming * (error / state),)
+
+
+@st.composite
+def wired(draw: st.DrawFn) -> tuple[Connectivity, tuple[int, ...], tuple[int, ...] | None]:
+    """A wiring, the shape of its input, and how many nodes to ask for."""
+    kind = draw(st.sampled_from(["patch", "full", "one to one", "edges"]))
+    if kind == "patch":
+        stride, padding = draw(st.integers(1, 3)), draw(st.sampled_from(["valid", "same", 1]))
+        shape = (draw(st.integers(2, 8)), *draw(st.sampled_from([(1,), (2,), (3, 2), (2, 3, 1)])))
+        return Patch(2, stride=stride, padding=padding), shape, (draw(st.integers(1, 3)),)
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=1, max_size=3)))
+    if kind == "full":
+        return Full(), shape, draw(st.sampled_from([(4,), (2, 3)]))
+    if kind == "one to one":
+        return OneToOne(), shape, None
+    nodes = draw(st.sampled_from([(5,), (4, 3)]))
+    pairs = st.tuples(st.integers(0, math.prod(shape) - 1), st.integers(0, math.prod(nodes) - 1))
+    return Edges(draw(st.lists(pairs, unique=True, max_size=20)), nodes=nodes), shape, None
+
+
+@given(st.data(), wired(), batches, seeds)
+@settings(max_examples=50)
+def test_equals_plain_python_whole_and_in_pieces(
+    data: st.DataObject, drawn: tuple[Any, Any, Any], batch: int, seed: int
+) -> None:
+    wiring, shape, nodes = drawn
+    given_case = case(
+        Node(wiring, leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=nodes), shape, batch=batch, seed=seed
+    )
+    whole = play(given_case)
+    assert_true(given_case, whole)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), whole)
+    assert_same_bits(play(given_case, threads=2), whole)
+
+
+def test_a_node_without_parameters() -> None:
+    given_case = case(Node(Patch(2, padding=1), root, root_errors, nodes=(3,)), (4, 4, 2), batch=3)
+    assert_true(given_case, play(given_case))
+    assert_true(given_case, play(given_case, 1, 3, extra=1))
+
+
+@dataclass(frozen=True)
+class Own(LocallyConnected2D):
+    """A subclass may compute something else, so it is played by its definition."""
+
+
+@dataclass(frozen=True)
+class OwnDense(Dense):
+    """The same."""
+
+
+def test_a_subclass_is_played_by_its_definition() -> None:
+    given_case = case(Own(2, 2, activation="tanh"), (4, 4, 2), batch=3)
+    assert isinstance(build(given_case.site()), NodeKernel)
+    assert_true(given_case, play(given_case, 2))
+
+
+def test_blocks_of_a_sum_are_taken_when_all_have_arrived() -> None:
+    given_case = case(OwnDense(3), (4,), batch=2)
+    kernel, state = build(given_case.site()), np.empty((3, 2))
+    kernel.up(given_case.inputs, state, given_case.parameters, block=(2, 4), first=True, last=False)
+    kernel.up(given_case.inputs, state, given_case.parameters, block=(0, 2), first=False, last=True)
+    np.testing.assert_allclose(state, given_case.reference.states(given_case.inputs, given_case.parameters))
+
+
+def factorial(n):  # type: ignore[no-untyped-def]
+    return 1.0 if n <= 1 else n * factorial(n - 1)
+
+
+def test_helpers_in_globals_and_closures_need_no_decorator() -> None:
+    def scaled(factor: float) -> Callable[[Any], Any]:
+        def by_factor(x):  # type: ignore[no-untyped-def]
+            return factor * x
+
+        def upward(incoming):  # type: ignore[no-untyped-def]
+            return by_factor(incoming[0]) + factorial(len(incoming) + 3)
+
+        return upward
+
+    for factor in (2.0, 3.0):
+        given_case = case(Node(OneToOne(), scaled(factor)), (2,), batch=1)
+        state = np.empty((2, 1))
+        build(given_case.site()).up(given_case.inputs, state, ())
+        np.testing.assert_allclose(state, factor * given_case.inputs[0] + 24)
+
+
+def test_functions_that_came_in_a_message_are_compiled_with_their_helpers() -> None:
+    def half(x):  # type: ignore[no-untyped-def]
+        return 0.5 * x
+
+    layer = Node(OneToOne(), lambda incoming: half(incoming[0]) + factorial(3))
+    given_case = case(cloudpickle.loads(cloudpickle.dumps(layer)), (2,), batch=1)
+    state = np.empty((2, 1))
+    build(given_case.site()).up(given_case.inputs, state, ())
+    np.testing.assert_allclose(state, 0.5 * given_case.inputs[0] + 6)
+
+
+def test_compiles_once_in_a_process() -> None:
+    dtype = np.dtype(np.float64)
+    assert up_loop(leaky_sum, "en", dtype) is up_loop(leaky_sum, "en", dtype)
+    assert down_loops(leaky_sum_errors, "en", dtype) is down_loops(leaky_sum_errors, "en", dtype)
+
+
+def uses_a_table(incoming):  # type: ignore[no-untyped-def]
+    return NO_TABLE["slope"] * incoming[0]
+
+
+def calls_a_bad_helper(incoming):  # type: ignore[no-untyped-def]
+    return bad_helper(incoming)
+
+
+def bad_helper(values):  # type: ignore[no-untyped-def]
+    return values.no_such_thing
+
+
+def returns_an_array(incoming):  # type: ignore[no-untyped-def]
+    return 2 * incoming
+
+
+def errors_alone(incoming, state, error):  # type: ignore[no-untyped-def]
+    return error * incoming
+
+
+def a_number_for_errors(incoming, state, error):  # type: ignore[no-untyped-def]
+    return (error,)
+
+
+@pytest.mark.parametrize(
+    ("upward", "downward", "role", "line", "reason"),
+    [
+        (uses_a_table, None, "upward", 'NO_TABLE["slope"]', "dict"),
+        (calls_a_bad_helper, None, "upward", "", "no_such_thing"),
+        (returns_an_array, None, "upward", "def returns_an_array", "must return one number"),
+        (root, errors_alone, "downward", "def errors_alone", r"must return the tuple (errors (an array),)"),
+        (root, a_number_for_errors, "downward", "def a_number_for_errors", "must return the tuple"),
+        (len, None, "upward", "", "not a plain Python function"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_with_the_users_line(
+    upward: Any, downward: Any, role: str, line: str, reason: str
+) -> None:
+    if upward is len:
+        layer = Node(OneToOne(), lambda incoming: incoming[0], name="mine")
+        object.__setattr__(layer, "upward", len)
+    else:
+        layer = Node(OneToOne(), upward, downward, name="mine")
+    with pytest.raises(NodeCompileError) as caught:
+        build(case(layer, (3,), batch=1).site())
+    text = str(caught.value)
+    assert text.startswith(f"Node {upward.__name__} 'mine': its {role} function ")
+    assert line in text
+    assert reason in text
+    assert upward is len or 'test_node.py", line ' in text
+    assert len(text.splitlines()) <= 6
+
+
+def played(layer: Node, team: Team | None = None) -> tuple[Case, Kernel, dict[str, Any]]:
+    given_case = case(layer, (4,), batch=2)
+    state = np.ones((4, 2))
+    given = {"sources": given_case.inputs, "state": state, "delta": given_case.error, "parameters": ()}
+    return given_case, build(given_case.site(), team), given
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_a_users_function_raises_comes_out_with_the_layers_name(threads: int) -> None:
+    team = Team(threads, worth_a_thread=0)
+    given_case, kernel, given = played(Node(OneToOne(), root, root_errors, name="mine"), team)
+    given_case.inputs[0][3, 1] = 1e7
+    with pytest.raises(ZeroDivisionError, match="nothing to divide by") as caught:
+        kernel.up(given_case.inputs, given["state"], ())
+    assert "in the upward function of Node root 'mine', root (File" in caught.value.__notes__[0]
+    team.close()
+
+
+def test_errors_of_the_wrong_length_are_refused() -> None:
+    given_case, kernel, given = played(Node(OneToOne(), root, root_errors, name="mine"))
+    given_case.error[2, 0] = 1e7
+    with pytest.raises(ValueError, match="as long as incoming") as caught:
+        kernel.errors(0, ((0, 4),), np.empty((4, 2)), accumulate=False, **given)
+    assert "downward function of Node root 'mine'" in caught.value.__notes__[0]
+
+
+def test_reading_outside_an_array_raises_instead_of_reading_elsewhere() -> None:
+    def beyond(incoming):  # type: ignore[no-untyped-def]
+        return incoming[len(incoming)]
+
+    given_case, kernel, given = played(Node(OneToOne(), beyond, name="mine"))
+    with pytest.raises(IndexError) as caught:
+        kernel.up(given_case.inputs, given["state"], ())
+    assert "Node beyond 'mine'" in caught.value.__notes__[0]
+
+
+def test_training_a_node_without_downward_says_what_to_do() -> None:
+    given_case, kernel, given = played(Node(OneToOne(), root, name="mine"))
+    with pytest.raises(ValueError, match=r"Node root 'mine' has no downward function.*@root\.downward"):
+        kernel.errors(0, ((0, 4),), np.empty((4, 2)), accumulate=False, **given)
+    with pytest.raises(ValueError, match="no downward"):
+        kernel.gradient(given_case.inputs, given["state"], given_case.error, (), ())

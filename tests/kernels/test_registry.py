@@ -1,0 +1,106 @@
+"""Every built-in layer finds its kernel; what has none is refused by name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from partita.engine.kernels import LossKernel, Site, build
+from partita.engine.kernels.node import NodeKernel
+from partita.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    Dense,
+    L2Pool2D,
+    Layer,
+    LocallyConnected2D,
+    Loss,
+    MaxPool2D,
+    NodeDefinition,
+    SoftmaxCrossEntropy,
+    SquaredError,
+)
+from tests.kernels.cases import case, play
+
+LAYERS = [
+    (Activation("relu"), 1),
+    (Add(), 2),
+    (AveragePool2D(), 1),
+    (Dense(3), 1),
+    (L2Pool2D(), 1),
+    (LocallyConnected2D(2, 2), 1),
+    (MaxPool2D(), 1),
+    (SquaredError(), 1),
+]
+
+
+@pytest.mark.parametrize(("layer", "n_inputs"), LAYERS, ids=lambda value: getattr(value, "kind", str(value)))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_built_in_layers_have_fast_kernels(layer: Layer, n_inputs: int, dtype: type) -> None:
+    target = np.zeros((4, 4, 1, 2)) if isinstance(layer, Loss) else None
+    kernel = build(case(layer, *[(4, 4, 1)] * n_inputs, batch=2, dtype=dtype, target=target).site())
+    assert not isinstance(kernel, NodeKernel)
+    assert isinstance(kernel, LossKernel) == isinstance(layer, Loss)
+
+
+def test_softmax_too() -> None:
+    site = case(SoftmaxCrossEntropy(), (4,), batch=2, target=np.zeros((1, 2))).site()
+    assert isinstance(build(site), LossKernel)
+
+
+def signatures() -> dict[str, int]:
+    """How often each compiled function of ours has been compiled in this process."""
+    ours = [module for name, module in sys.modules.items() if name.startswith("partita.engine.kernels.")]
+    return {
+        f"{module.__name__}.{name}": len(value.signatures)
+        for module in ours
+        for name, value in vars(module).items()
+        if hasattr(value, "signatures")
+    }
+
+
+@pytest.mark.parametrize("cuts", [(), (1, 2)])
+def test_no_step_waits_for_the_compiler(cuts: tuple[int, ...]) -> None:
+    for layer, n_inputs in LAYERS:
+        if isinstance(layer, Loss):
+            continue
+        given_case = case(layer, *[(6, 6, 1)] * n_inputs, batch=2, dtype=np.float32)
+        build(given_case.site())
+        built = signatures()
+        play(given_case, *cuts)
+        assert signatures() == built
+
+
+@dataclass(frozen=True)
+class Unspoken(Activation):
+    @property
+    def definition(self) -> NodeDefinition | None:  # type: ignore[override]
+        return None
+
+
+@dataclass(frozen=True)
+class OwnAdd(Add):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("layer", "n_inputs", "why"),
+    [
+        (Unspoken("relu", name="mine"), 1, "has no node definition"),
+        (OwnAdd(name="mine"), 2, "listens to 2 inputs"),
+    ],
+)
+def test_a_layer_that_nobody_can_play_is_refused(layer: Layer, n_inputs: int, why: str) -> None:
+    with pytest.raises(ValueError, match=rf"'mine' has no kernel, and {why}; add a kernel"):
+        build(case(layer, *[(3,)] * n_inputs, batch=1).site())
+
+
+def test_a_given_layer_is_not_played() -> None:
+    given_case = case(Dense(1), (3,), batch=1)
+    site = given_case.site()
+    with pytest.raises(ValueError, match="Input 'input_0' has no kernel"):
+        build(Site(**{**site.__dict__, "grid": given_case.sources[0], "sources": ()}))

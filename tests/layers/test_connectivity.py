@@ -1,0 +1,176 @@
+"""`sources`, `source_rows` and `edges` tell one story, for any connectivity, region and shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.layers import Connectivity, Edges, Full, OneToOne, Patch, Region
+from partita.layers.connectivity import PADDING
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wired:
+    """A connectivity between a grid and its input."""
+
+    wiring: Connectivity
+    source: Shape
+    shape: Shape
+
+    def senders(self, region: Region) -> set[int]:
+        """Flat positions that the nodes of a region listen to, from the edges of the whole layer."""
+        offsets, indices = self.wiring.edges((0, self.shape[0]), self.shape, self.source)
+        axes = (range(start, stop) for start, stop in region.bounds)
+        nodes = [np.ravel_multi_index(place, self.shape) for place in np.ndindex(*[len(a) for a in axes])]
+        shifts = np.array([start for start, _ in region.bounds])
+        nodes = [
+            int(np.ravel_multi_index(tuple(np.array(place) + shifts), self.shape))
+            for place in np.ndindex(*region.shape)
+        ]
+        heard = {int(i) for n in nodes for i in indices[offsets[n] : offsets[n + 1]]}
+        return heard - {PADDING}
+
+
+def positions(regions: tuple[Region, ...], shape: Shape) -> set[int]:
+    flat = np.arange(math.prod(shape)).reshape(shape)
+    return {
+        int(i) for region in regions for i in flat[tuple(slice(*bounds) for bounds in region.bounds)].ravel()
+    }
+
+
+@st.composite
+def patches(draw: st.DrawFn) -> Wired:
+    n_axes = draw(st.integers(1, 2))
+    spatial = tuple(draw(st.integers(1, 8)) for _ in range(n_axes))
+    source = (*spatial, draw(st.integers(1, 2)))
+    size = tuple(draw(st.integers(1, min(3, extent))) for extent in spatial)
+    stride = draw(st.one_of(st.integers(1, 4), st.tuples(*[st.integers(1, 4)] * n_axes)))
+    padding = draw(
+        st.one_of(st.sampled_from(["valid", "same"]), st.tuples(*(st.integers(0, s - 1) for s in size)))
+    )
+    per_channel = draw(st.booleans())
+    wiring = Patch(size, stride=stride, padding=padding, per_channel=per_channel)
+    return Wired(wiring, source, wiring.shape(source, None if per_channel else (draw(st.integers(1, 2)),)))
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> Wired:
+    source = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
+    nodes = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=2)))
+    pairs = st.tuples(st.integers(0, math.prod(source) - 1), st.integers(0, math.prod(nodes) - 1))
+    wiring = Edges(draw(st.lists(pairs, unique=True, max_size=12)), nodes=nodes)
+    return Wired(wiring, source, wiring.shape(source, None))
+
+
+@st.composite
+def plain(draw: st.DrawFn) -> Wired:
+    source = tuple(draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+    if draw(st.booleans()):
+        return Wired(OneToOne(), source, source)
+    return Wired(Full(), source, tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))))
+
+
+anything = st.one_of(patches(), edges(), plain())
+
+
+def regions(shape: Shape) -> st.SearchStrategy[Region]:
+    axes = [
+        st.tuples(st.integers(0, extent), st.integers(0, extent)).map(lambda pair: (min(pair), max(pair)))
+        for extent in shape
+    ]
+    return st.tuples(*axes).map(Region)
+
+
+@given(st.data(), anything)
+def test_source_rows_are_those_of_the_edges(data: st.DataObject, wired: Wired) -> None:
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, wired.shape[0])] * 2)))
+    heard = wired.senders(Region.of_rows(start, stop, shape=wired.shape))
+    stride = math.prod(wired.source[1:])
+    found = wired.wiring.source_rows((start, stop), wired.shape, wired.source)
+    rows = {row for a, b in found for row in range(a, b)}
+    assert rows == {i // stride for i in heard}
+
+
+@given(st.data(), anything)
+def test_sources_hold_every_sender_of_a_region(data: st.DataObject, wired: Wired) -> None:
+    region = data.draw(regions(wired.shape))
+    found = wired.wiring.sources(region, wired.source)
+    heard, held = wired.senders(region), positions(found, wired.source)
+    assert heard <= held
+    assert all(box.size for box in found)
+    if isinstance(wired.wiring, OneToOne | Full):
+        assert heard == held
+    starts = [box.bounds[0] for box in found]
+    assert starts == sorted(starts)
+
+
+@given(st.data(), anything)
+def test_edges_of_some_rows_are_a_slice_of_those_of_all(data: st.DataObject, wired: Wired) -> None:
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, wired.shape[0])] * 2)))
+    offsets, indices = wired.wiring.edges((0, wired.shape[0]), wired.shape, wired.source)
+    stride = math.prod(wired.shape[1:])
+    some_offsets, some = wired.wiring.edges((start, stop), wired.shape, wired.source)
+    assert some_offsets[0] == 0
+    expected = offsets[start * stride : stop * stride + 1]
+    np.testing.assert_array_equal(some_offsets, expected - expected[0])
+    np.testing.assert_array_equal(some, indices[expected[0] : expected[-1]])
+
+
+@given(anything)
+def test_fan_in_is_the_most_edges_of_a_node(wired: Wired) -> None:
+    offsets, indices = wired.wiring.edges((0, wired.shape[0]), wired.shape, wired.source)
+    assert len(offsets) == math.prod(wired.shape) + 1
+    assert offsets[-1] == len(indices)
+    assert int(np.diff(offsets).max()) == wired.wiring.fan_in(wired.source)
+    assert ((indices >= PADDING) & (indices < math.prod(wired.source))).all()
+
+
+def test_a_patch_sees_rows_columns_then_channels() -> None:
+    _, indices = Patch(2).edges((0, 1), (2, 2, 1), (3, 3, 2))
+    assert indices[:8].tolist() == [0, 1, 2, 3, 6, 7, 8, 9]
+
+
+def test_same_padding_keeps_places_at_each_stride() -> None:
+    assert Patch(3, padding="same").shape((5, 7, 1), (4,)) == (5, 7, 4)
+    assert Patch(3, stride=2, padding="same").shape((5, 7, 1), (4,)) == (3, 4, 4)
+
+
+def test_edges_by_sender_whatever_their_order() -> None:
+    wiring = Edges([(2, 0), (0, 0), (1, 2)], nodes=3)
+    offsets, indices = wiring.edges((0, 3), (3,), (3,))
+    assert offsets.tolist() == [0, 2, 2, 3]
+    assert indices.tolist() == [0, 2, 1]
+    assert wiring.row_offsets == (0, 2, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: Patch(0), "size of a patch is 0; it must be at least 1"),
+        (lambda: Patch(2, stride=0), "stride of a patch is 0"),
+        (lambda: Patch(2, padding=2).shape((4, 4, 1), None), "must be 'valid', 'same' or 0 to 1"),
+        (lambda: Patch((2, 2, 2)).shape((4, 4, 1), None), "does not name the 2 spatial axes"),
+        (lambda: Patch(5).shape((4, 4, 1), None), "does not fit into an input of shape"),
+        (lambda: Patch(1).shape((4,), None), r"declare it as \(4, 1\)"),
+        (lambda: Patch(1, per_channel=True).shape((4, 1), (2,)), "keeps the channels"),
+        (lambda: Patch(1).shape((4, 1), (2, 2)), "takes a number of filters"),
+        (lambda: Full().shape((4,), None), "needs its number of nodes"),
+        (lambda: OneToOne().shape((4,), (5,)), "has the grid of its input"),
+        (lambda: Edges([(0, 0), (0, 0)], nodes=1), "given twice"),
+        (lambda: Edges([(0, 1)], nodes=1), "receivers are 0 to 0"),
+        (lambda: Edges([(-1, 0)], nodes=1), "edge"),
+        (lambda: Edges([(5, 0)], nodes=1).shape((4,), None), "starts at node 5, but the input has 4"),
+        (lambda: Edges([(0, 0)], nodes=1).shape((4,), (1,)), "leave the number out"),
+    ],
+)
+def test_mistakes_are_refused(declare: object, message: str) -> None:
+    assert callable(declare)
+    with pytest.raises(ValueError, match=message):
+        declare()

@@ -1,0 +1,197 @@
+"""Hypothesis strategies that draw networks: small, but of every shape that the layers allow.
+
+Inputs of any rank, branches, skips, layers that listen to one layer twice, rows that nobody listens to, nodes
+that listen to nobody, one loss or two, on the last layer or in the middle. Every draw is a network that `graph()`
+accepts. The functions of nodes stand at module level, so that other processes can import them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from hypothesis import strategies as st
+
+from partita.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    Dense,
+    Edges,
+    Full,
+    Graph,
+    L2Pool2D,
+    Layer,
+    LocallyConnected2D,
+    MaxPool2D,
+    Network,
+    Node,
+    OneToOne,
+    Patch,
+    SoftmaxCrossEntropy,
+    SquaredError,
+    States,
+    per_edge,
+    per_node,
+)
+from partita.layers.region import Shape
+
+FUNCTIONS = ("linear", "relu", "sigmoid", "tanh")
+
+
+def leaky_sum(incoming, weight, bias):  # type: ignore[no-untyped-def]
+    """A weighted sum with a slope for negative sums; of a node without incoming edges, the bias."""
+    total = bias
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    return total if total > 0 else 0.25 * total
+
+
+def leaky_sum_errors(incoming, weight, bias, state, error):  # type: ignore[no-untyped-def]
+    """Its way down."""
+    delta = error if state > 0 else 0.25 * error
+    return delta * weight, delta * incoming, delta
+
+
+def energy(incoming, gain):  # type: ignore[no-untyped-def]
+    """A sum of squares, scaled: its errors need the incoming states."""
+    total = 0 * gain
+    for k in range(len(incoming)):
+        total += incoming[k] * incoming[k]
+    return gain * total
+
+
+def energy_errors(incoming, gain, state, error):  # type: ignore[no-untyped-def]
+    """Its way down."""
+    total = 0 * gain
+    for k in range(len(incoming)):
+        total += incoming[k] * incoming[k]
+    return 2 * gain * error * incoming, error * total
+
+
+LEARNS = {
+    leaky_sum: (leaky_sum_errors, (("weight", per_edge("glorot")), ("bias", per_node(0.125)))),
+    energy: (energy_errors, (("gain", per_node(0.25)),)),
+}
+
+
+@st.composite
+def node_layers(draw: st.DrawFn, shape: Shape) -> Node:
+    """A `Node` over an input of this shape, with any connectivity that fits."""
+    upward = draw(st.sampled_from(list(LEARNS)))
+    downward, learns = LEARNS[upward]
+    kinds = ["full", "one to one", "edges"] + ["patch"] * (len(shape) > 1)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "full":
+        return Node(Full(), upward, downward, learns, draw(st.sampled_from([(1,), (3,), (4, 2), (3, 2, 2)])))
+    if kind == "one to one":
+        return Node(OneToOne(), upward, downward, learns)
+    if kind == "edges":
+        return Node(draw(sparse(shape)), upward, downward, learns)
+    patch = draw(patches(shape))
+    return Node(patch, upward, downward, learns, None if patch.per_channel else (draw(st.integers(1, 2)),))
+
+
+@st.composite
+def sparse(draw: st.DrawFn, shape: Shape) -> Edges:
+    """Random edges from a grid of this shape; some nodes may have none, some rows may be heard by nobody."""
+    nodes = draw(st.sampled_from([(1,), (4,), (6,), (3, 2)]))
+    pairs = st.tuples(st.integers(0, math.prod(shape) - 1), st.integers(0, math.prod(nodes) - 1))
+    return Edges(draw(st.sets(pairs, min_size=1, max_size=12)), nodes=nodes)
+
+
+@st.composite
+def patches(draw: st.DrawFn, shape: Shape) -> Patch:
+    """Patches of every spatial axis, with strides shorter and longer than they are."""
+    size = tuple(draw(st.integers(1, min(extent, 3))) for extent in shape[:-1])
+    stride = tuple(draw(st.integers(1, 3)) for _ in size)
+    padded = tuple(draw(st.integers(0, extent - 1)) for extent in size)
+    padding = draw(st.sampled_from([0, padded, "same"]))
+    return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()))
+
+
+@st.composite
+def layers(draw: st.DrawFn, shape: Shape) -> Layer:
+    """Any layer of one input of this shape."""
+    makers: list[Callable[[], Layer]] = [
+        lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))),
+        lambda: Activation(draw(st.sampled_from(FUNCTIONS))),
+        lambda: draw(node_layers(shape)),
+    ]
+    if len(shape) == 3:
+        makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
+    return draw(st.sampled_from(makers))()
+
+
+@st.composite
+def local_layers(draw: st.DrawFn, shape: Shape) -> LocallyConnected2D:
+    """Filters on a picture of this shape."""
+    patch = draw(patches(shape))
+    return LocallyConnected2D(
+        draw(st.integers(1, 2)),
+        patch.size,
+        stride=patch.stride,
+        padding=patch.padding,
+        activation=draw(st.sampled_from(FUNCTIONS)),
+        use_bias=draw(st.booleans()),
+    )
+
+
+@st.composite
+def pools(draw: st.DrawFn, shape: Shape) -> Layer:
+    """A pool over a picture of this shape, its patches apart, touching or overlapping."""
+    patch = draw(patches(shape))
+    kind = draw(st.sampled_from([MaxPool2D, AveragePool2D, L2Pool2D]))
+    return kind(patch.size, stride=patch.stride)
+
+
+def shapes() -> st.SearchStrategy[Shape]:
+    """Shapes of inputs: rows of nodes, and pictures."""
+    pictures = st.tuples(st.integers(1, 8), st.integers(1, 3), st.integers(1, 2))
+    return st.one_of(
+        pictures, pictures, st.tuples(st.integers(1, 6)), st.tuples(st.integers(1, 6), st.just(2))
+    )
+
+
+@st.composite
+def networks(draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True) -> Graph:
+    """A whole network as a graph; with one or two losses, or without any."""
+    net = Network("drawn")
+    given = [net.input(f"in{n}", shape=draw(shapes())) for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
+    placed: list[States] = [draw(layers(source.shape))(source) for source in given]
+    heard: set[str] = set()
+    for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
+        layer, sources = draw(_grown(given, placed))
+        heard.update(source.name for source in sources)
+        placed.append(layer(*sources))
+    if losses:
+        loose = [states for states in placed if states.name not in heard]
+        net.loss = _judged(draw, net, loose, placed)
+    return net.graph()
+
+
+@st.composite
+def _grown(
+    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States]
+) -> tuple[Layer, tuple[States, ...]]:
+    """A further layer and its inputs: mostly the last one, else a branch; or a sum, often a skip."""
+    source = draw(st.sampled_from([placed[-1]] * 3 + [*placed, *given]))
+    equal = [states for states in placed if states.shape == source.shape]
+    if equal and draw(st.integers(0, 3)) == 0:
+        return Add(), (source, *draw(st.lists(st.sampled_from(equal), min_size=1, max_size=2)))
+    return draw(layers(source.shape)), (source,)
+
+
+def _judged(draw: st.DrawFn, net: Network, loose: list[States], placed: list[States]) -> list[States]:
+    """A loss on each loose end (first joined, if many); or one more, perhaps in the middle."""
+    if len(loose) > 2 or (len(loose) == 2 and draw(st.booleans())):
+        units = draw(st.integers(1, 5))
+        loose = [Add()(*(Dense(units)(states) for states in loose))]
+    elif len(loose) == 1 and draw(st.integers(0, 3)) == 0:
+        loose = [*loose, draw(st.sampled_from(placed))]
+    found = []
+    for n, scores in enumerate(loose):
+        classes = len(scores.shape) == 1 and scores.shape[0] > 1
+        kind = draw(st.sampled_from([SoftmaxCrossEntropy, SquaredError])) if classes else SquaredError
+        found.append(kind()(scores, net.target(f"target{n}")))
+    return found

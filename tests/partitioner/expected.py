@@ -1,0 +1,92 @@
+"""What must be true of a plan, from the layers' `connectivity.edges` and from who owns which rows alone.
+
+Written apart from the partitioner's own derivation, row by row and slowly, so that one can be held against the
+other.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from partita.layers import Graph
+from partita.layers.connectivity import PADDING
+from partita.layers.rows import Rows
+from partita.partitioner import Ownership
+
+
+def members(rows: Rows) -> list[int]:
+    """Every single row of a set."""
+    return [row for start, stop in rows for row in range(start, stop)]
+
+
+class Expected:
+    """Answers about one plan's ownership."""
+
+    def __init__(self, owned: Ownership) -> None:
+        self.owned, self.graph = owned, owned.graph
+        self.heard = cache(self._heard)
+
+    def own(self, layer: str, machine: int) -> list[int]:
+        """The rows of a layer that a machine owns."""
+        return [
+            row
+            for piece in self.owned.pieces
+            if piece.layer == layer and piece.machine == machine
+            for row in range(piece.start, piece.stop)
+        ]
+
+    def owners(self, layer: str) -> list[int]:
+        """The machines of a layer, by the rows that they own."""
+        return [piece.machine for piece in sorted(self.owned.pieces) if piece.layer == layer]
+
+    def _heard(self, consumer: str, number: int, row: int) -> frozenset[int]:
+        return frozenset(heard_rows(self.graph, consumer, number, row))
+
+    def needed(self, consumer: str, number: int, machine: int) -> set[int]:
+        """The rows of an input that a machine's piece of a layer listens to."""
+        return {heard for row in self.own(consumer, machine) for heard in self.heard(consumer, number, row)}
+
+    def needed_by_all(self, layer: str, machine: int) -> set[int]:
+        """The rows of a layer that anything on the machine listens to."""
+        found: set[int] = set()
+        for consumer, number in self.consumers(layer):
+            found |= self.needed(consumer, number, machine)
+        return found
+
+    def consumers(self, layer: str) -> list[tuple[str, int]]:
+        """Who listens to a layer, and as which of its inputs; in the order of the graph."""
+        return [
+            (g.name, k) for g in self.graph.grids for k, source in enumerate(g.sources) if source == layer
+        ]
+
+    def by_part(self, consumer: str) -> bool:
+        """Whether the machines of a layer sum the errors of its inputs each for itself."""
+        return (
+            self.graph[consumer].layer.connectivity.ordered_errors is False and len(self.owners(consumer)) > 1
+        )
+
+    def error(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int]]:
+        """The terms of a row's error at its owner, in order: each receiver of each consumer once.
+
+        A term is (consumer, which of its inputs, the consumer's row). Where machines sum for themselves, the
+        owner's own receivers come first, and then the others machine by machine.
+        """
+        found = []
+        for consumer, number in self.consumers(layer):
+            receivers = list(range(self.graph[consumer].n_rows))
+            if self.by_part(consumer):
+                mine = self.own(consumer, machine)
+                receivers = mine + [receiver for receiver in receivers if receiver not in mine]
+            found += [(consumer, number, c) for c in receivers if row in self.heard(consumer, number, c)]
+        return found
+
+
+def heard_rows(graph: Graph, consumer: str, number: int, row: int) -> set[int]:
+    """The rows of an input that one row of a layer listens to, from the edges of its nodes."""
+    grid, source = graph[consumer], graph[graph[consumer].sources[number]]
+    if source in graph.targets:
+        return set(range(source.n_rows))
+    _, senders = grid.layer.connectivity.edges((row, row + 1), grid.shape, source.shape)
+    return {int(sender) for sender in np.unique(senders[senders != PADDING] // source.nodes_per_row)}

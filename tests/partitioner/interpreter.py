@@ -1,0 +1,234 @@
+"""Plays programs on symbols instead of numbers, in any order that they allow, and refuses what is not ready.
+
+A row of states is a label; a row of errors is the list of the terms that were summed into it; parameters are a
+count of updates. Buffers keep what earlier steps left in them, as the engine's do, and machines drift apart by
+whole steps. Reading what is not finished, of this step and complete, is an `AssertionError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from partita.partitioner import Instruction, Op, Plan, Program
+from partita.partitioner.program import Operand
+from tests.partitioner.expected import Expected, members
+
+Term: TypeAlias = tuple[object, ...]
+"""Of an error: (step, consumer, which of its inputs, its row), or (step, "delta")."""
+Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
+"""Picks among (machine, position) of everything that could run now."""
+
+
+@dataclass
+class Host:
+    """One machine: its buffers by (buffer, row), and how far it is."""
+
+    program: Program
+    step: int = 0
+    done: set[int] = field(default_factory=set)
+    states: dict[tuple[str, int], object] = field(default_factory=dict)
+    sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    errors: dict[tuple[str, int], list[Term]] = field(default_factory=dict)
+    gradients: dict[str, int] = field(default_factory=dict)
+    updates: dict[str, int] = field(default_factory=dict)
+
+
+class Interpreter:
+    """Plays the programs of a plan for some steps."""
+
+    def __init__(self, plan: Plan, programs: Sequence[Program], *, train: bool) -> None:
+        self.expected, self.graph, self.train = Expected(plan.ownership), plan.graph, train
+        self.hosts = [Host(program) for program in programs]
+        self.network: dict[tuple[int, int, int, str], tuple[Operand, list[object]]] = {}
+
+    def run(self, *, steps: int, choose: Choice) -> None:
+        """Runs every machine for so many steps; `choose` decides the order."""
+        while True:
+            ready = [
+                (m, n)
+                for m, host in enumerate(self.hosts)
+                if host.step < steps
+                for n in range(len(host.program))
+                if self._can_run(m, host, n)
+            ]
+            if ready:
+                machine, position = choose(ready)
+                self._execute(
+                    machine, self.hosts[machine], self.hosts[machine].program.instructions[position]
+                )
+                self.hosts[machine].done.add(position)
+            for machine, host in enumerate(self.hosts):
+                if host.step < steps and len(host.done) == len(host.program):
+                    self._end_step(machine, host)
+            if not ready:
+                break
+        assert [host.step for host in self.hosts] == [steps] * len(self.hosts), "some machine waits for ever"
+        assert not self.network, f"messages that nobody received: {list(self.network)}"
+
+    def _can_run(self, machine: int, host: Host, position: int) -> bool:
+        instruction = host.program.instructions[position]
+        if position in host.done or not host.done.issuperset(instruction.after):
+            return False
+        return instruction.op is not Op.RECV or self._key(machine, host, instruction) in self.network
+
+    def _key(self, machine: int, host: Host, instruction: Instruction) -> tuple[int, int, int, str]:
+        assert instruction.peer is not None and instruction.peer != machine
+        ends = (machine, instruction.peer) if instruction.op is Op.SEND else (instruction.peer, machine)
+        return host.step, *ends, instruction.target.buffer.partition("@")[0]
+
+    def _end_step(self, machine: int, host: Host) -> None:
+        for grid in self.graph.computed:
+            if not self.expected.own(grid.name, machine):
+                continue
+            self._check_states(host, grid.name, self.expected.own(grid.name, machine))
+            if self.train and grid.name in self.graph.needs_error and grid.name not in self.graph.losses:
+                self._check_errors(machine, host, grid.name)
+            if self.train and grid.parameters:
+                assert host.updates.get(grid.name) == host.step + 1, f"{grid.name} has not learnt once"
+        host.step, host.done = host.step + 1, set()
+
+    def _execute(self, machine: int, host: Host, instruction: Instruction) -> None:
+        match instruction.op:
+            case Op.FEED:
+                host.states |= {
+                    (instruction.target.buffer, row): host.step for row in members(instruction.target.rows)
+                }
+            case Op.SEND:
+                key = self._key(machine, host, instruction)
+                assert key not in self.network, f"{instruction} sends twice"
+                self.network[key] = (instruction.target, self._read(host, instruction.target))
+            case Op.RECV:
+                sent, values = self.network.pop(self._key(machine, host, instruction))
+                assert sent.rows == instruction.target.rows, f"{instruction} takes what was sent as {sent}"
+                self._write(host, instruction.target, values)
+            case Op.MULTIPLY | Op.UP:
+                self._up(machine, host, instruction)
+            case Op.DELTA:
+                layer = instruction.sources[0].buffer
+                assert members(instruction.sources[0].rows) == self.expected.own(layer, machine)
+                self._check_states(host, layer, members(instruction.sources[0].rows))
+                self._check_errors(machine, host, layer, delta=False)
+                for row in members(instruction.target.rows):
+                    host.errors.setdefault((instruction.target.buffer, row), []).append((host.step, "delta"))
+            case Op.ADD:
+                values = [list(terms) for terms in self._read_errors(host, instruction.sources[0])]
+                before = (
+                    self._read_errors(host, instruction.target)
+                    if instruction.accumulate
+                    else [[] for _ in values]
+                )
+                self._write(host, instruction.target, [[*a, *b] for a, b in zip(before, values, strict=True)])
+            case Op.ERRORS:
+                self._errors(machine, host, instruction)
+            case Op.GRADIENT:
+                layer = instruction.target.buffer.removesuffix(".gradient")
+                self._check_site(machine, host, layer)
+                self._check_errors(machine, host, layer)
+                host.gradients[layer] = host.step
+            case Op.UPDATE:
+                layer = instruction.target.buffer.removesuffix(".parameters")
+                assert host.gradients.get(layer) == host.step, f"{instruction} has no gradient"
+                assert host.updates.get(layer, 0) == host.step, f"{instruction} runs twice"
+                host.updates[layer] = host.step + 1
+
+    # Buffers
+
+    def _read(self, host: Host, operand: Operand) -> list[object]:
+        if "<" in operand.buffer:
+            return list(self._read_errors(host, operand))
+        self._check_states(host, operand.buffer, members(operand.rows))
+        return [host.states[operand.buffer, row] for row in members(operand.rows)]
+
+    def _read_errors(self, host: Host, operand: Operand) -> list[list[Term]]:
+        return [
+            list(host.errors.get((operand.buffer, row), [])) for row in members(operand.rows)
+        ]  # zero at first
+
+    def _write(self, host: Host, operand: Operand, values: Sequence[object]) -> None:
+        for row, value in zip(members(operand.rows), values, strict=True):
+            if "<" in operand.buffer:
+                assert isinstance(value, list)
+                host.errors[operand.buffer, row] = list(value)
+            else:
+                host.states[operand.buffer, row] = value
+
+    def _check_states(self, host: Host, layer: str, rows: Sequence[int]) -> None:
+        for row in rows:
+            assert host.states.get((layer, row)) == host.step, (
+                f"row {row} of {layer} is not there in step {host.step}"
+            )
+
+    def _check_errors(self, machine: int, host: Host, layer: str, *, delta: bool = True) -> None:
+        """The machine's rows of a layer have every term of their error once, in order."""
+        consumer, number = self.expected.consumers(layer)[0]
+        buffer = f"{layer}<{consumer}" + (f"#{number}" if number else "")
+        for row in self.expected.own(layer, machine):
+            terms: list[Term] = [(host.step, *term) for term in self.expected.error(layer, row, machine)]
+            found = host.errors.get((buffer, row), [])
+            if delta and self.graph[layer].layer.activation != "linear":
+                if not terms:  # nobody listens: the error is zero, however often it is scaled
+                    assert not [term for term in found if term[1] != "delta"]
+                    continue
+                terms = [*terms, (host.step, "delta")]
+            elif not terms:
+                found = [term for term in found if term[1] != "delta"]
+            assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
+
+    def _check_site(self, machine: int, host: Host, layer: str) -> None:
+        """What a kernel of a layer reads on the way down: states, inputs, and parameters that are not yet updated."""
+        self._check_states(host, layer, self.expected.own(layer, machine))
+        for number, source in enumerate(self.graph[layer].sources):
+            self._check_states(host, source, sorted(self.expected.needed(layer, number, machine)))
+        self._check_parameters(host, layer)
+
+    def _check_parameters(self, host: Host, layer: str) -> None:
+        learns = self.train and self.graph[layer].parameters
+        assert host.updates.get(layer, 0) == (host.step if learns else 0), f"{layer} has learnt too early"
+
+    # Kernels
+
+    def _up(self, machine: int, host: Host, instruction: Instruction) -> None:
+        layer = instruction.target.buffer
+        own = self.expected.own(layer, machine)
+        assert members(instruction.target.rows) == own
+        self._check_parameters(host, layer)
+        for source in instruction.sources:
+            self._check_states(host, source.buffer, members(source.rows))
+        summed = [(source.buffer, row) for source in instruction.sources for row in members(source.rows)]
+        host.sums[layer] = host.sums[layer] + summed if instruction.accumulate else summed
+        for row in own:
+            host.states[layer, row] = "unfinished"
+        if instruction.op is Op.UP:
+            assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
+            self._write(host, instruction.target, [host.step] * len(own))
+
+    def _inputs(self, machine: int, layer: str) -> list[tuple[str, int]]:
+        """The rows that a piece is computed from, in order: for a split sum, the machine's own come first."""
+        grid, found = self.graph[layer], []
+        for number, source in enumerate(grid.sources):
+            mine = self.expected.own(source, machine) if grid.layer.splits_sum else []
+            rows = sorted(
+                self.expected.needed(layer, number, machine), key=lambda row: (row not in mine, row)
+            )
+            found += [(source, row) for row in rows]
+        return found
+
+    def _errors(self, machine: int, host: Host, instruction: Instruction) -> None:
+        layer, _, rest = instruction.target.buffer.partition("<")
+        consumer, _, digits = rest.partition("#")
+        number, own = int(digits or 0), self.expected.own(consumer, machine)
+        self._check_site(machine, host, consumer)
+        assert members(instruction.sources[0].rows) == own
+        if consumer not in self.graph.losses:
+            self._check_errors(machine, host, consumer)
+        assert self.graph[consumer].sources[number] == layer
+        for row in members(instruction.target.rows):
+            new = [
+                (host.step, consumer, number, c)
+                for c in own
+                if row in self.expected.heard(consumer, number, c)
+            ]
+            key = (instruction.target.buffer, row)
+            host.errors[key] = [*(host.errors.get(key, []) if instruction.accumulate else []), *new]

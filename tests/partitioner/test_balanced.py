@@ -1,0 +1,125 @@
+"""The automatic strategy: operations by speed, small layers to the idle, cuts where patches begin."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Patch, SquaredError
+from partita.partitioner import Cluster, Machine, Plan, Whole, partition
+from partita.partitioner.ownership import boundaries, piece_flops
+from tests.networks import networks
+from tests.plans import clusters
+
+
+def uneven(*speeds: float, threads: tuple[int, ...] | None = None) -> Cluster:
+    kernels = threads or (1,) * len(speeds)
+    return Cluster(
+        tuple(
+            Machine(f"m{n}", threads=k, flops_per_s=s)
+            for n, (s, k) in enumerate(zip(speeds, kernels, strict=True))
+        )
+    )
+
+
+def sizes(plan: Plan, layer: str) -> dict[int, int]:
+    return {piece.machine: piece.stop - piece.start for piece in plan.pieces if piece.layer == layer}
+
+
+def dense(units: int) -> Network:
+    net = Network("dense")
+    net.loss = SquaredError(name="loss")(Dense(units, name="wide")(net.input("x", shape=16)), net.target("y"))
+    return net
+
+
+def test_pieces_are_proportional_to_speed_times_threads() -> None:
+    assert sizes(partition(dense(100), uneven(1e9, 1e9), batch=1), "wide") == {0: 50, 1: 50}
+    assert sizes(partition(dense(100), uneven(3e9, 1e9), batch=1), "wide") == {0: 75, 1: 25}
+    plan = partition(dense(100), uneven(1e9, 1e9, 2e9, threads=(4, 1, 1)), batch=1)
+    assert abs(sizes(plan, "wide")[0] - 100 * 4 / 7) <= 1
+    assert abs(sizes(plan, "wide")[2] - 100 * 2 / 7) <= 1
+
+
+@given(speeds=st.lists(st.integers(1, 20), min_size=1, max_size=6), units=st.integers(50, 400))
+def test_no_machine_is_a_row_away_from_its_share(speeds: list[int], units: int) -> None:
+    found = sizes(partition(dense(units), uneven(*map(float, speeds)), batch=1), "wide")
+    for machine, speed in enumerate(speeds):
+        assert abs(found[machine] - units * speed / sum(speeds)) <= max(1, len(speeds) - 1)
+
+
+def test_what_is_too_small_to_share_goes_to_the_least_busy() -> None:
+    net = Network("small")
+    hidden = Dense(30, name="hidden")(net.input("x", shape=16))
+    net.loss = SquaredError(name="loss")(Dense(2, name="scores")(hidden), net.target("y"))
+    cluster = Cluster.local(3)
+    plan = partition(net, cluster, batch=1, cuts={"loss": Whole(1)})
+    assert set(sizes(plan, "scores")) == {0, 2}  # machine 1 has the loss already
+    assert set(sizes(plan, "hidden")) == {0, 1, 2}
+
+
+@given(
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 3),
+    same=st.booleans(),
+    machines=st.integers(2, 4),
+    height=st.integers(16, 30),
+)
+def test_a_cut_under_patches_lies_where_the_patches_begin(
+    kernel: int, stride: int, same: bool, machines: int, height: int
+) -> None:
+    net = Network("picture")
+    below = LocallyConnected2D(1, 3, name="below")(net.input("image", shape=(height, 4, 1)))
+    padding = "same" if same else "valid"
+    above = LocallyConnected2D(1, (kernel, 1), stride=(stride, 1), padding=padding, name="above")(below)
+    net.loss = SquaredError(name="loss")(above, net.target("y"))
+    plan = partition(net, Cluster.local(machines), batch=1)
+    patch = plan.graph["above"].layer.connectivity
+    assert isinstance(patch, Patch)
+    axis = patch.axes(plan.graph["below"].shape)[0]
+    axis_rows = plan.graph["below"].n_rows
+    lower, upper = plan.ownership.of("below"), plan.ownership.of("above")
+    if len(lower) == len(upper) == machines:
+        starts = [piece.start * axis.stride - axis.before for piece in upper[1:]]
+        fair = [b - a for a, b in pairwise(boundaries(dict.fromkeys(range(machines), 1.0), axis_rows))]
+        wanted = [b - a for a, b in pairwise([0, *starts, axis_rows])]
+        if all(0 < size <= max(share + 1, 1.1 * share) for size, share in zip(wanted, fair, strict=True)):
+            assert [piece.start for piece in lower[1:]] == starts
+            halo = [m for m in plan.messages if m.layer == "below" and m.direction == "up"]
+            assert all(m.source > m.destination for m in halo), "states of a halo travel one way"
+            errors = [m for m in plan.messages if m.layer == "below" and m.direction == "down"]
+            assert all(m.source < m.destination for m in errors), "and its errors the other"
+
+
+def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:
+    net = Network("deep")
+    states = net.input("image", shape=(64, 4, 1))
+    for n in range(20):
+        states = LocallyConnected2D(1, 3, padding="same", name=f"local{n}")(states)
+    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    plan = partition(net, Cluster.local(4), batch=1)
+    for n in range(20):
+        assert max(sizes(plan, f"local{n}").values()) <= 17
+
+
+def test_a_pool_without_overlap_needs_no_message() -> None:
+    net = Network("pooled")
+    picture = LocallyConnected2D(2, 3, name="below")(net.input("image", shape=(18, 6, 1)))
+    net.loss = SquaredError(name="loss")(MaxPool2D(2, name="pool")(picture), net.target("y"))
+    plan = partition(net, Cluster.local(4), batch=1)
+    assert len(plan.ownership.of("pool")) == len(plan.ownership.of("below")) == 4
+    assert not [message for message in plan.messages if message.layer == "below"]
+
+
+@given(graph=networks(), cluster=clusters())
+def test_every_layer_that_can_be_cut_is_shared_by_as_many_as_have_a_row(
+    graph: object, cluster: Cluster
+) -> None:
+    plan = partition(graph, cluster, batch=1)  # type: ignore[arg-type]
+    for grid in plan.graph.computed:
+        expected = min(len(cluster), grid.n_rows) if grid.layer.cuttable else 1
+        assert len(plan.ownership.of(grid.name)) == expected
+        whole = piece_flops(grid, (0, grid.n_rows), batch=2)
+        parts = sum(piece_flops(grid, piece.rows, batch=2) for piece in plan.ownership.of(grid.name))
+        assert abs(parts - whole) <= 1e-9 * whole

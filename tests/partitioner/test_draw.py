@@ -1,0 +1,160 @@
+"""The picture is XML that every viewer reads, and shows each piece, each machine and each message."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.layers import Add, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Machine, Plan, Whole, partition
+from partita.partitioner.draw import draw_plan
+from partita.partitioner.drawing import svg
+from partita.partitioner.drawing.layout import GAP, packed, ranks_of
+from tests.networks import networks
+from tests.plans import plans
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(plan: Plan) -> ElementTree.Element:
+    return ElementTree.fromstring(draw_plan(plan))
+
+
+def texts(root: ElementTree.Element) -> list[str]:
+    return ["".join(found.itertext()) for found in root.iter(f"{SVG}text")]
+
+
+def tooltips(root: ElementTree.Element) -> list[str]:
+    return [found.text or "" for found in root.iter(f"{SVG}title")]
+
+
+def digits(machines: int, *, names: str = "m{}") -> Plan:
+    net = Network("digits")
+    hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
+    return partition(net, Cluster(tuple(Machine(names.format(m)) for m in range(machines))), batch=32)
+
+
+@settings(max_examples=80)
+@given(st.booleans().flatmap(lambda losses: plans(losses=losses)))
+def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Plan) -> None:
+    root = drawn(plan)
+    assert root.tag == f"{SVG}svg"
+    written, told = texts(root), tooltips(root)
+    assert plan.graph.name in written
+    assert {f"#{m}" for m in range(len(plan.cluster))} <= set(written)
+    for piece in plan.pieces:
+        assert sum(f"{piece.layer}: rows {piece.start}:{piece.stop} of" in tip for tip in told) == 1
+    single = [tip for tip in told if re.match(r"(states|errors) of ", tip)]
+    shared = [int(words.split()[0]) for words in written if " messages " in words]
+    assert len(single) + sum(shared) == len(plan.messages)
+
+
+@settings(max_examples=80)
+@given(plans())
+def test_nothing_lies_outside_the_picture(plan: Plan) -> None:
+    root = drawn(plan)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for rect in root.iter(f"{SVG}rect"):
+        x, y = float(rect.get("x", 0)), float(rect.get("y", 0))
+        assert x >= 0 and x + float(rect.attrib["width"]) <= width
+        assert y >= 0 and y + float(rect.attrib["height"]) <= height
+    for path in (
+        found.attrib["d"] for group in root.findall(f"{SVG}g") for found in group.iter(f"{SVG}path")
+    ):
+        numbers = [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", path)]
+        assert all(0 <= n <= max(width, height) for n in numbers)
+
+
+def test_the_head_says_what_the_plan_is_and_the_legend_who_is_who() -> None:
+    written = texts(drawn(digits(2)))
+    assert "digits" in written
+    (head,) = [words for words in written if "predicted step" in words]
+    assert head.startswith("2 machines · batch 32 · float32 · 5,770 parameters · predicted step ")
+    assert {"m0", "m1", "2,885", "states go up", "errors come down"} <= set(written)
+    assert {"image 8×8×1", "digit 1", "0:3", "3:6", "0:5", "5:10"} <= set(written)
+
+
+def test_names_that_mean_something_in_xml_are_escaped() -> None:
+    written = texts(drawn(digits(2, names="<&'\"{}>")))
+    assert "<&'\"0>" in written
+
+
+def test_states_are_drawn_in_one_stroke_and_errors_dashed() -> None:
+    root = drawn(digits(2))
+    for path in root.iter(f"{SVG}path"):
+        tip = path.find(f"{SVG}title")
+        if tip is not None and tip.text:
+            assert tip.text.startswith("errors") == ("stroke-dasharray" in path.attrib)
+
+
+def test_a_larger_message_is_a_wider_line() -> None:
+    widths = {
+        path.findtext(f"{SVG}title", "").partition(":")[0]: float(path.attrib["stroke-width"])
+        for path in drawn(digits(2)).iter(f"{SVG}path")
+        if path.findtext(f"{SVG}title", "").startswith("states")
+    }
+    assert widths["states of hidden, rows 0"] > widths["states of scores, rows 5"]
+
+
+def test_many_messages_share_a_rail() -> None:
+    plan = digits(6)
+    written = texts(drawn(plan))
+    between = [message for message in plan.messages if message.buffer in ("hidden", "hidden<scores")]
+    assert sorted(words.partition(",")[0] for words in written if " messages " in words) == sorted(
+        f"{sum(m.direction == direction for m in between)} messages {direction}"
+        for direction in ("up", "down")
+    )
+
+
+def test_what_skips_a_layer_passes_beside_it() -> None:
+    net = Network("skip")
+    first = Dense(4, name="first")(net.input("x", shape=3))
+    Add(name="both")(Dense(4, name="middle")(first), first)
+    cuts = {"first": Whole(0), "middle": Whole(0), "both": Whole(1)}
+    root = drawn(partition(net, Cluster.local(2), batch=1, cuts=cuts))
+    (line,) = [p for p in root.iter(f"{SVG}path") if "states of first" in p.findtext(f"{SVG}title", "")]
+    (bar,) = [g for g in root.iter(f"{SVG}g") if g.findtext(f"{SVG}title", "").startswith("middle: rows")]
+    rect = bar.find(f"{SVG}rect")
+    assert rect is not None
+    right = float(rect.attrib["x"]) + float(rect.attrib["width"])
+    assert line.attrib["d"].count("C") == 3
+    assert max(float(n) for n in re.findall(r"[ C](\d+(?:\.\d+)?) ", line.attrib["d"])) > right
+
+
+@given(networks())
+def test_every_layer_lies_above_its_inputs(graph: object) -> None:
+    ranks = ranks_of(graph)  # type: ignore[arg-type]
+    for grid in graph.grids:  # type: ignore[attr-defined]
+        assert all(ranks[source] < ranks[grid.name] for source in grid.sources)
+    assert min(ranks.values()) == 0
+
+
+@given(
+    st.lists(st.tuples(st.floats(-500, 500), st.floats(0.01, 4), st.floats(1, 99)), min_size=1, max_size=7)
+)
+def test_neighbours_are_packed_without_touching(items: list[tuple[float, float, float]]) -> None:
+    wishes, weights, halves = map(list, zip(*items, strict=True))
+    places = packed(wishes, weights, [(half, half) for half in halves])
+    for k in range(len(places) - 1):
+        assert places[k + 1] - places[k] >= halves[k] + GAP + halves[k + 1] - 1e-6
+    if len(places) == 1:
+        assert places == wishes
+
+
+def test_text_can_be_read_on_every_colour() -> None:
+    for machine in range(16):
+        fill = svg.colour(machine)
+        assert abs(svg.luminance(fill) - svg.luminance(svg.ink_on(fill))) > 0.3
+        assert svg.luminance(svg.line_colour(machine)) < 0.7
+    assert len({svg.colour(machine) for machine in range(16)}) == 16
+
+
+def test_a_plan_is_written_to_a_file(tmp_path: Path) -> None:
+    plan = digits(2)
+    target = plan.draw(tmp_path / "plan.svg")
+    assert target.read_text(encoding="utf-8") == draw_plan(plan)

@@ -1,0 +1,147 @@
+"""What travels is what is needed, once: plan, programs and the edges of the nodes agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+
+from partita.layers import Add, Dense, Network, SquaredError
+from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, Whole, partition
+from partita.partitioner.plan import PRECISIONS
+from tests.partitioner.expected import Expected, members
+from tests.plans import plans
+
+
+def sends(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
+    return [
+        (program.machine, instruction.peer, instruction.target.buffer, instruction.target.rows)
+        for program in programs
+        for instruction in program.instructions
+        if instruction.op is Op.SEND and instruction.peer is not None
+    ]
+
+
+def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
+    return [
+        (
+            instruction.peer,
+            program.machine,
+            instruction.target.buffer.partition("@")[0],
+            instruction.target.rows,
+        )
+        for program in programs
+        for instruction in program.instructions
+        if instruction.op is Op.RECV and instruction.peer is not None
+    ]
+
+
+def addressed(messages: Sequence[Message]) -> list[tuple[int, int, str, object]]:
+    return [(m.source, m.destination, m.buffer, m.rows) for m in messages]
+
+
+@given(plans())
+def test_every_message_is_sent_once_and_received_once(plan: Plan) -> None:
+    assert (
+        Counter(sends(plan.programs)) == Counter(receives(plan.programs)) == Counter(addressed(plan.messages))
+    )
+    assert len(set(sends(plan.programs))) == len(plan.messages)
+    up = [message for message in plan.messages if message.direction == "up"]
+    assert (
+        Counter(sends(plan.upward_programs))
+        == Counter(receives(plan.upward_programs))
+        == Counter(addressed(up))
+    )
+    keys = Counter((m.source, m.destination, m.buffer) for m in plan.messages)
+    assert max(keys.values(), default=1) == 1, "two messages of a step cannot be told apart"
+
+
+@given(plans())
+def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
+    for message in plan.messages:
+        shape = plan.graph[message.layer].shape
+        nodes = len(members(message.rows))
+        for extent in shape[1:]:
+            nodes *= extent
+        assert message.n_bytes == nodes * plan.batch * PRECISIONS[plan.precision] > 0
+
+
+@given(plans())
+def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    arrived: Counter[tuple[str, int, int]] = Counter()
+    for message in plan.messages:
+        assert message.source != message.destination
+        if message.direction == "up":
+            assert set(members(message.rows)) <= set(expected.own(message.layer, message.source))
+            arrived.update((message.layer, message.destination, row) for row in members(message.rows))
+    needed = Counter(
+        (grid.name, machine, row)
+        for grid in plan.graph.computed
+        for machine in range(len(plan.cluster))
+        for row in expected.needed_by_all(grid.name, machine) - set(expected.own(grid.name, machine))
+    )
+    assert arrived == needed
+
+
+@given(plans())
+def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    given_names = {grid.name for grid in plan.graph.grids if grid.is_given}
+    assert not given_names & {message.layer for message in plan.messages}
+    for program in plan.programs:
+        fed = {
+            (instruction.target.buffer, row)
+            for instruction in program.instructions
+            if instruction.op is Op.FEED
+            for row in members(instruction.target.rows)
+        }
+        assert fed == {
+            (name, row) for name in given_names for row in expected.needed_by_all(name, program.machine)
+        }
+
+
+@given(plans())
+def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    for message in plan.messages:
+        if message.direction == "down":
+            assert message.layer in plan.graph.needs_error
+            consumer, _, number = message.buffer.partition("<")[2].partition("#")
+            rows = set(members(message.rows))
+            assert rows <= expected.needed(consumer, int(number or 0), message.source)
+            onward = (
+                set()
+                if expected.by_part(consumer)
+                else expected.needed(consumer, int(number or 0), message.destination)
+            )
+            assert rows <= onward | set(expected.own(message.layer, message.destination))
+
+
+def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
+    net = Network("fan")
+    hidden = Dense(4, name="hidden")(net.input("x", shape=3))
+    both = Add(name="both")(Dense(2, name="left")(hidden), Dense(2, name="right")(hidden))
+    net.loss = SquaredError(name="loss")(both, net.target("y"))
+    cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
+    plan = partition(net, Cluster.local(2), batch=5, cuts=cuts)
+    up = [message for message in plan.messages if message.direction == "up"]
+    assert up == [Message("up", "hidden", "hidden", ((0, 4),), 0, 1, 4 * 5 * 4)]
+    down = [(m.buffer, m.source, m.destination) for m in plan.messages if m.direction == "down"]
+    assert down == [("hidden<left", 1, 0), ("hidden<right", 1, 0)]
+
+
+def test_float64_doubles_the_bytes() -> None:
+    net = Network("wide")
+    net.loss = SquaredError()(Dense(2)(Dense(4, name="hidden")(net.input("x", shape=3))), net.target("y"))
+    sizes = {
+        precision: sum(
+            m.n_bytes
+            for m in partition(
+                net, Cluster.local(2), batch=3, cuts={"hidden": Pieces(2)}, precision=precision
+            ).messages
+        )
+        for precision in ("float32", "float64")
+    }
+    assert sizes["float64"] == 2 * sizes["float32"] > 0

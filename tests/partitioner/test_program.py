@@ -1,0 +1,88 @@
+"""Programs as text and back, and the order that they leave open."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.partitioner import Instruction, Op, Plan, Program, parse_program
+from partita.partitioner.program import Operand, ordered, parse_instruction
+from tests.plans import plans
+
+A, B, C = (Operand(name, ((0, 4),)) for name in "abc")
+
+
+@given(plans())
+def test_every_program_parses_back_from_its_text(plan: Plan) -> None:
+    for program in (*plan.programs, *plan.upward_programs):
+        assert parse_program(program.machine, str(program)) == program
+
+
+@given(st.booleans().flatmap(lambda losses: plans(losses=losses)))
+def test_an_instruction_waits_for_earlier_ones_only_and_repeats_nothing(plan: Plan) -> None:
+    for program in plan.programs:
+        before: list[set[int]] = []
+        for position, instruction in enumerate(program.instructions):
+            assert all(0 <= earlier < position for earlier in instruction.after)
+            behind = set().union(*(before[earlier] for earlier in instruction.after))
+            assert not behind & set(instruction.after)
+            before.append(behind | set(instruction.after))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RECV h1[640:1280] <- 1",
+        "SEND h1<h2#1[0:3,5:8] -> 12 after 0,3",
+        "UP h2[0:1280] += h1[640:1280] after 2,3",
+        "ADD h1<h2[0:3] = h1<h2@3[0:3]",
+        "FEED image[]",
+        "UPDATE conv-1.parameters[0:2] += conv-1.gradient[0:2] after 7",
+        "UP sum[0:2] = a[0:2] b[0:2]",
+    ],
+)
+def test_the_text_of_an_instruction_is_its_own(line: str) -> None:
+    assert str(parse_instruction(line)) == line
+    assert parse_instruction(f" 12 {line}") == parse_instruction(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("", "is not an instruction"),
+        ("JUMP h1[0:3]", "is not an instruction; one reads for example"),
+        ("RECV h1[0:3] <- two", "is not an instruction"),
+        ("RECV h1 <- 2", "'h1' is not rows of a buffer"),
+        ("RECV h1[0-3] <- 2", "is not rows of a buffer"),
+        ("RECV h1[3] <- 2", "'3' is not a run of rows"),
+    ],
+)
+def test_what_is_no_instruction_is_refused(line: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_instruction(line)
+
+
+def lowered(*steps: tuple[Op, Operand, tuple[Operand, ...]]) -> Program:
+    instructions = [Instruction(op, target) for op, target, _ in steps]
+    return ordered(0, instructions, [reads for _, _, reads in steps])
+
+
+def waits(program: Program) -> list[tuple[int, ...]]:
+    return [instruction.after for instruction in program.instructions]
+
+
+def test_a_reader_waits_for_the_writer_and_an_overwriter_for_both() -> None:
+    program = lowered((Op.RECV, A, ()), (Op.UP, B, (A,)), (Op.RECV, A, ()), (Op.UP, C, (A, B)))
+    assert waits(program) == [(), (0,), (1,), (2,)]
+
+
+def test_other_rows_of_the_same_buffer_are_not_waited_for() -> None:
+    low, high = Operand("a", ((0, 2), (6, 8))), Operand("a", ((2, 6),))
+    program = lowered((Op.RECV, low, ()), (Op.RECV, high, ()), (Op.UP, B, (high,)), (Op.SEND, low, (low,)))
+    assert waits(program) == [(), (), (1,), (0,)]
+
+
+def test_two_that_read_the_same_do_not_wait_for_one_another() -> None:
+    program = lowered((Op.RECV, A, ()), (Op.UP, B, (A,)), (Op.UP, C, (A,)), (Op.SEND, A, (A,)))
+    assert waits(program) == [(), (0,), (0,), (0,)]

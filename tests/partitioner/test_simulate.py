@@ -1,0 +1,206 @@
+"""Playing programs on the virtual clock: nobody waits for ever, and the time lies between its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from partita.layers import Dense, Network, SquaredError
+from partita.partitioner import (
+    Cluster,
+    Deadlock,
+    Instruction,
+    Link,
+    Op,
+    Plan,
+    Program,
+    Whole,
+    cost,
+    partition,
+)
+from partita.partitioner.plan import PRECISIONS
+from partita.partitioner.program import COMPUTES, Operand, parse_program
+from partita.partitioner.simulate import Playback, play
+from tests.plans import plans
+
+ComputeS = Callable[[Instruction, int], float]
+SendS = Callable[[Operand, int, int], tuple[float, float]]
+
+
+def costs(plan: Plan) -> tuple[ComputeS, SendS]:
+    """The costs that the plan itself predicts with."""
+    n_bytes = PRECISIONS[plan.precision]
+    machines, link = plan.cluster.machines, plan.cluster.link
+    return (
+        lambda instruction, m: cost.compute_seconds(
+            instruction, plan.graph, machines[m], batch=plan.batch, n_bytes=n_bytes
+        ),
+        lambda operand, a, b: cost.message_seconds(
+            operand, plan.graph, link, batch=plan.batch, n_bytes=n_bytes
+        ),
+    )
+
+
+def unit_costs(instruction: Instruction, machine: int) -> float:
+    return 1.0
+
+
+def unit_sends(operand: Operand, source: int, destination: int) -> tuple[float, float]:
+    return 1.0, 0.5
+
+
+def played(*texts: str) -> Playback:
+    programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
+    return play(programs, unit_costs, unit_sends)
+
+
+@given(plans())
+def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan) -> None:
+    for programs in (plan.programs, plan.upward_programs, plan.for_prediction().programs):
+        for slow in range(len(programs) + 1):
+            play(
+                programs,
+                lambda _, m: 100.0 if m == slow else 0.01,
+                lambda _, a, b: (50.0 if b == slow else 0.02, 0.1),
+            )
+
+
+@given(plans(losses=False))
+def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
+    assert plan.programs == plan.upward_programs
+    assert {m.direction for m in plan.messages} <= {"up"}
+    assert plan.predicted_step_s > 0
+
+
+@settings(max_examples=100)
+@given(plans())
+def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
+    compute_s, send_s = costs(plan)
+    ends = critical_path(plan.programs, compute_s, send_s)
+    everything = sum(
+        compute_s(i, p.machine) if i.op in COMPUTES else sum(send_s(i.target, p.machine, i.peer or 0))
+        for p in plan.programs
+        for i in p.instructions
+        if i.op is not Op.RECV
+    )
+    busy = [sum(compute_s(i, p.machine) for i in p.instructions if i.op in COMPUTES) for p in plan.programs]
+    step = plan.predicted_step_s
+    assert max([ends, *busy]) <= step * (1 + 1e-9) and step <= everything * (1 + 1e-9)
+    assert plan.playback.busy_s == pytest.approx(busy)
+    if len(plan.cluster) == 1:
+        assert step == pytest.approx(everything)
+
+
+def critical_path(programs: tuple[Program, ...], compute_s: ComputeS, send_s: SendS) -> float:
+    """When everything would be done if every machine had threads and links for all that is ready."""
+    ends: dict[tuple[int, int], float] = {}
+    senders = {
+        (program.machine, instruction.peer, instruction.target.buffer): (program.machine, n)
+        for program in programs
+        for n, instruction in enumerate(program.instructions)
+        if instruction.op is Op.SEND
+    }
+
+    def end(machine: int, n: int) -> float:
+        if (machine, n) not in ends:
+            instruction = programs[machine].instructions[n]
+            start = max((end(machine, k) for k in instruction.after), default=0.0)
+            if instruction.op is Op.RECV:
+                source = senders[instruction.peer or 0, machine, instruction.target.buffer.partition("@")[0]]
+                sent = programs[source[0]].instructions[source[1]].target
+                ends[machine, n] = max(start, end(*source) + send_s(sent, source[0], machine)[1])
+            elif instruction.op is Op.SEND:
+                ends[machine, n] = start + send_s(instruction.target, machine, instruction.peer or 0)[0]
+            else:
+                ends[machine, n] = start + compute_s(instruction, machine)
+        return ends[machine, n]
+
+    return max(end(p.machine, n) for p in programs for n in range(len(p)))
+
+
+@given(plans())
+def test_a_machine_computes_one_thing_at_a_time_and_sends_one_thing_at_a_time(plan: Plan) -> None:
+    for program in plan.programs:
+        bars = [bar for bar in plan.playback.bars if bar.machine == program.machine]
+        for sends in (False, True):
+            mine = [bar for bar in bars if (program.instructions[bar.position].op is Op.SEND) is sends]
+            assert all(a.stop_s <= b.start_s for a, b in pairwise(mine))
+        timed = [n for n, instruction in enumerate(program.instructions) if instruction.op is not Op.RECV]
+        assert sorted(bar.position for bar in bars) == timed
+
+
+def without(program: Program, position: int) -> Program:
+    """The program without one instruction; who waited for it waits for what it waited for."""
+    dropped = program.instructions[position]
+    kept = []
+    for n, instruction in enumerate(program.instructions):
+        if n != position:
+            after = set(instruction.after) | (set(dropped.after) if position in instruction.after else set())
+            moved = sorted(k - (k > position) for k in after - {position})
+            kept.append(replace(instruction, after=tuple(moved)))
+    return Program(program.machine, tuple(kept))
+
+
+@given(plan=plans(), data=st.data())
+def test_a_lost_send_is_a_deadlock_that_names_who_waits_for_what(plan: Plan, data: st.DataObject) -> None:
+    sends = [
+        (program.machine, n)
+        for program in plan.programs
+        for n, instruction in enumerate(program.instructions)
+        if instruction.op is Op.SEND
+    ]
+    assume(sends)
+    machine, position = data.draw(st.sampled_from(sends))
+    lost = plan.programs[machine].instructions[position]
+    programs = [without(p, position) if p.machine == machine else p for p in plan.programs]
+    with pytest.raises(Deadlock) as caught:
+        play(programs, *costs(plan))
+    assert f"machine {lost.peer} waits for {lost.target.buffer} from machine {machine}:" in str(caught.value)
+
+
+def test_two_that_wait_for_one_another_are_found() -> None:
+    with pytest.raises(Deadlock) as caught:
+        played("RECV b[0:1] <- 1\nSEND a[0:1] -> 1 after 0", "RECV a[0:1] <- 0\nSEND b[0:1] -> 0 after 0")
+    assert str(caught.value).splitlines() == [
+        "these programs never end:",
+        "  machine 0 waits for b from machine 1: 0 RECV b[0:1] <- 1",
+        "  machine 1 waits for a from machine 0: 0 RECV a[0:1] <- 0",
+    ]
+
+
+def test_times_of_small_programs() -> None:
+    assert played("UP a[0:1]\nUP b[0:1] after 0").step_s == 2.0
+    assert played("UP a[0:1]\nUP b[0:1]").busy_s == (2.0,)  # one kernel at a time
+    assert played("UP a[0:1]", "UP b[0:1]").step_s == 1.0  # machines at the same time
+    assert (
+        played("FEED a[0:1]\nSEND a[0:1] -> 1 after 0", "RECV a[0:1] <- 0\nUP b[0:1] after 0").step_s == 3.5
+    )
+
+
+def test_what_is_ready_runs_in_the_order_of_the_list_and_sending_overlaps() -> None:
+    playback = played(
+        "UP a[0:1]\nSEND a[0:1] -> 1 after 0\nUP b[0:1]\nUP c[0:1]", "RECV a[0:1] <- 0\nUP d[0:1] after 0"
+    )
+    on_the_first = [(bar.position, bar.start_s, bar.stop_s) for bar in playback.bars if bar.machine == 0]
+    assert on_the_first == [(0, 0.0, 1.0), (1, 1.0, 2.0), (2, 1.0, 2.0), (3, 2.0, 3.0)]
+    assert playback.step_s == 3.5  # sent at 2, there at 2.5, computed at 3.5
+
+
+def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:
+    net = Network("pair")
+    hidden = Dense(512, name="hidden")(net.input("x", shape=512))
+    net.loss = SquaredError(name="loss")(Dense(512, name="scores")(hidden), net.target("y"))
+    cuts = {"hidden": Whole(0), "scores": Whole(1), "loss": Whole(1)}
+
+    def step(cluster: Cluster) -> float:
+        return partition(net, cluster, batch=64, cuts=cuts).predicted_step_s
+
+    base = Cluster.local(2)
+    fast = tuple(replace(machine, flops_per_s=2 * machine.flops_per_s) for machine in base.machines)
+    assert step(Cluster(fast)) < step(base)
+    assert step(replace(base, link=Link(1e-2, 1e8))) > step(base) > step(replace(base, link=Link(0.0, 1e12)))

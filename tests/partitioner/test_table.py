@@ -1,0 +1,48 @@
+"""The plan as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Plan, partition
+from partita.partitioner.table import readable_bytes
+from tests.plans import plans
+
+
+@given(plans())
+def test_every_plan_prints(plan: Plan) -> None:
+    lines = str(plan).splitlines()
+    for grid in plan.graph.computed:
+        (row,) = [line for line in lines if line.split()[:1] == [grid.name]]
+        cells = row.split()[-len(plan.cluster) :]
+        owned = [plan.ownership.rows(grid.name, machine) for machine in range(len(plan.cluster))]
+        assert cells == ["-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned]
+    assert f"{len(plan.messages)} messages a step" in lines[-1]
+
+
+def test_the_table_of_a_small_plan() -> None:
+    net = Network("digits")
+    hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
+    lines = str(partition(net, Cluster.local(2), batch=32)).splitlines()
+    assert lines[0] == "plan of digits: 2 machines, batch 32, float32, 5,770 parameters"
+    assert [line.split() for line in lines[2:6]] == [
+        ["layer", "grid", "kind", "local0", "local1"],
+        ["hidden", "6x6x8", "LocallyConnected2D", "0:3", "3:6"],
+        ["scores", "10", "Dense", "0:5", "5:10"],
+        ["loss", "1", "SoftmaxCrossEntropy", "0:1", "-"],
+    ]
+    assert lines[7].split()[0] == "machine" and lines[8].split()[:2] == ["local0", "2,885"]
+    assert max(map(len, lines)) <= 100
+    # 144 states either way and half of the scores; errors of 288 nodes, and half of the scores again
+    assert "messages a step" in lines[-1] and "predicted step" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 * 2**20, "3.0 MiB"), (5 * 2**40, "5120.0 GiB")],
+)
+def test_bytes_are_readable(n_bytes: int, text: str) -> None:
+    assert readable_bytes(n_bytes) == text

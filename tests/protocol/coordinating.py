@@ -1,0 +1,101 @@
+"""A coordinator under test, and what the tests tell it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.events import Received, Send, Tick
+from partita.engine.protocol.messages import (
+    Finished,
+    Heartbeat,
+    Hello,
+    Informed,
+    Message,
+    Ready,
+    Report,
+    Saved,
+)
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.orders import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    Launched,
+    Opened,
+    Restart,
+)
+
+T = TypeVar("T")
+SHARDS = ("shard 0", "shard 1")
+PARTS = ("part 0.0", "part 0.1", "part 1.0", "part 1.1")
+HOSTS = (*SHARDS, *PARTS)
+STEPS = 10
+
+
+class Run:
+    """A coordinator of two replicas of two machines and two shards, and what the tests tell it."""
+
+    def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
+        options = {"steps": STEPS, "run": "r", "versions": {"python": "3.11"}} | options
+        self.machine = Coordinator(topology or Topology(2, 2, 2), **options)  # type: ignore[arg-type]
+        self.now = 100.0
+        self.incarnations = dict.fromkeys(HOSTS, 0)
+
+    def tell(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
+        effects = self.machine.receive(event, self.now)
+        self.machine.validate()
+        for restart in of(Restart, effects):
+            self.incarnations.update(restart.hosts)
+        return effects
+
+    def hear(self, name: str, message: Message, *, incarnation: int | None = None) -> list[CoordinatorEffect]:
+        known = self.incarnations[name] if incarnation is None else incarnation
+        return self.tell(Received(name, known, message))
+
+    def hello(self, name: str) -> list[CoordinatorEffect]:
+        self.tell(Launched(name, self.incarnations[name], f"key {name}"))
+        return self.hear(name, Hello(f"tcp://{name}", {"python": "3.11"}))
+
+    def wait(self, seconds: float, *, hearing: Sequence[str] = HOSTS) -> list[CoordinatorEffect]:
+        """Ticks for so long; these hosts are heard all the time, and what they were told has come through."""
+        effects, until = [], self.now + seconds
+        while self.now < until - 1e-9:
+            self.now += 0.25
+            for name in hearing:
+                self.hear(name, Heartbeat(0))
+                self.hear(name, Informed(1000))
+            effects += self.tell(Tick())
+        return effects
+
+    def start(self) -> Run:
+        """To the first step."""
+        self.tell(Opened())
+        for name in HOSTS:
+            self.hello(name)
+        for name in HOSTS:
+            self.hear(name, Ready())
+        return self
+
+    def restarted(self, *names: str) -> list[CoordinatorEffect]:
+        """These come back to work."""
+        effects = [effect for name in names for effect in self.hello(name)]
+        return effects + [effect for name in names for effect in self.hear(name, Ready())]
+
+    def report(self, name: str, step: int) -> list[CoordinatorEffect]:
+        return self.hear(name, Report(step, 32, 1.5, 20, 3, 2))
+
+    def finish(self, *names: str, directory: int = 1000) -> list[CoordinatorEffect]:
+        return [e for name in names for e in self.hear(name, Finished(STEPS, directory))]
+
+    def saved(self, shard: str, checkpoint: int, *, lost: int = 0) -> list[CoordinatorEffect]:
+        epoch = self.incarnations[shard]
+        return self.hear(shard, Saved(checkpoint, epoch, 7, f"{shard}.{epoch}", "00", lost))
+
+
+def of(kind: type[T], effects: Sequence[object]) -> list[T]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def messages(kind: type[T], effects: Sequence[object]) -> dict[str, T]:
+    return {send.to: send.message for send in of(Send, effects) if isinstance(send.message, kind)}

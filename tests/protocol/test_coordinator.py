@@ -1,0 +1,298 @@
+"""The coordinator alone: bringing hosts to work, checkpoints and deaths, one event at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.events import Died, Received, Send, Span
+from partita.engine.protocol.messages import (
+    Assign,
+    Begin,
+    Directory,
+    Failed,
+    Finished,
+    Heartbeat,
+    Hello,
+    Informed,
+    Ready,
+    Report,
+    Save,
+    Saved,
+    Stop,
+    Tensor,
+)
+from partita.engine.protocol.orders import (
+    Commit,
+    Entry,
+    Fail,
+    Launched,
+    Opened,
+    Patience,
+    Progress,
+    Restart,
+    Warn,
+)
+from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run().start()
+
+
+# Bringing hosts to work.
+
+
+def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
+    run = Run()
+    assert run.tell(Opened()) == [Restart(tuple((name, 0) for name in HOSTS), None, "the run starts")]
+    for name in HOSTS[:-1]:
+        task = Send(name, Assign("r"), Span(f"task of {name}", 0, 0))
+        assert run.hello(name) == [task], "nobody is told who is where before all are there"
+    last = run.hello(HOSTS[-1])
+    directories = messages(Directory, last)
+    assert set(directories) == set(HOSTS)
+    to_part = directories["part 0.1"]
+    assert [peer.name for peer in to_part.peers] == [*SHARDS, "part 0.0"], "its replica and the shards"
+    assert [peer.name for peer in directories["shard 1"].peers] == list(PARTS)
+    assert (to_part.peers[0].endpoint, to_part.peers[0].public_key) == ("tcp://shard 0", "key shard 0")
+    for name in HOSTS[:-1]:
+        assert run.hear(name, Ready()) == []
+    assert run.machine.waits_for == (("part 1.1", "Ready, after its task", 100.0),)
+    begun = run.hear(HOSTS[-1], Ready())
+    assert messages(Begin, begun) == dict.fromkeys(PARTS, Begin(0, STEPS))
+    assert run.machine.phase is Phase.RUNNING
+
+
+def test_what_was_lost_on_the_way_is_said_again() -> None:
+    run = Run()
+    run.tell(Opened())
+    for name in HOSTS:
+        run.hello(name)
+    assert messages(Assign, run.hello("part 0.0")) == {"part 0.0": Assign("r")}
+    for name in HOSTS:
+        run.hear(name, Ready())
+    assert run.hear("shard 0", Ready()) == []
+    for name in HOSTS[:-1]:
+        run.hear(name, Informed(1))
+        if name in PARTS:
+            run.report(name, 1)
+    again = run.wait(1.0, hearing=())
+    assert set(messages(Directory, again)) == {"part 1.1"}
+    assert messages(Begin, again) == {"part 1.1": Begin(0, STEPS)}
+
+
+def test_other_versions_are_refused_with_both_named() -> None:
+    run = Run()
+    run.tell(Opened())
+    effects = run.hear("part 0.0", Hello("tcp://x", {"python": "3.12"}))
+    assert "part 0.0 runs python 3.12 and the coordinator python 3.11" in of(Fail, effects)[0].reason
+    assert run.machine.phase is Phase.OVER
+    assert run.hello("shard 0") == []
+
+
+@pytest.mark.parametrize(
+    ("says", "limit_s", "what"), [(None, 60, "its first message"), (Hello, 300, "Ready")]
+)
+def test_a_host_that_never_comes_is_named_with_what_it_owes(
+    says: type[Hello] | None, limit_s: float, what: str
+) -> None:
+    run = Run()
+    run.tell(Opened())
+    for name in HOSTS:
+        if name != "part 1.0":
+            run.hello(name)
+            run.hear(name, Ready())
+        elif says:
+            run.hello(name)
+    others = [name for name in HOSTS if name != "part 1.0"]
+    assert not of(Fail, run.wait(limit_s - 0.5, hearing=others))
+    [failure] = of(Fail, run.wait(0.5, hearing=others))
+    assert f"part 1.0 (incarnation 0) owes {what}" in failure.reason
+    assert f"since {limit_s} s" in failure.reason
+
+
+def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:
+    run = Run()
+    run.tell(Opened())
+    for name in HOSTS:
+        run.hello(name)
+    effects = run.tell(Died("shard 1", 0, "killed"))
+    assert of(Restart, effects) == [Restart((("shard 1", 1),), None, "killed")]
+    for name in HOSTS:
+        if name != "shard 1":
+            assert messages(Begin, run.hear(name, Ready())) == {}
+    assert set(messages(Begin, run.restarted("shard 1"))) == set(PARTS)
+
+
+def test_what_nobody_expects_changes_nothing(run: Run) -> None:
+    assert run.tell(Received("part 9.9", 0, Ready())) == []
+    assert run.tell(Died("part 9.9", 0)) == []
+    assert run.tell(Died("part 0.0", 7)) == []
+    assert run.hear("part 0.0", Tensor(0, "x", ())) == []
+    assert run.hear("shard 0", Finished(STEPS)) == []
+    assert run.report("shard 0", 3) == []
+    assert run.hear("part 0.0", Hello("tcp://again", {"python": "3.11"})) == []
+    assert messages(Restart, run.tell(Launched("part 0.0", 0, "another key"))) == {}
+
+
+# Progress.
+
+
+def test_a_report_is_progress_once(run: Run) -> None:
+    assert run.report("part 0.0", 2) == [Progress("part 0.0", 2, 32, 1.5, 20, 3, 2)]
+    assert run.report("part 0.0", 2) == []
+    assert run.report("part 0.0", 1) == []
+    assert run.report("part 0.0", STEPS + 1) == []
+    assert run.machine.steps_done == (0, 0)
+    run.report("part 0.1", 1)
+    assert run.machine.steps_done == (1, 0), "what every part of the replica has done"
+
+
+def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
+    run = Run(patience=Patience(stall_s=20.0, checkpoint_every_s=None)).start()
+    for part in PARTS[:2]:
+        run.report(part, 4)
+    assert not of(Restart, run.wait(19.5))
+    restarts = of(Restart, run.wait(0.5))
+    reason = "no step reported for 20 s"
+    assert restarts == [
+        Restart((("part 0.0", 1), ("part 0.1", 1)), None, reason),
+        Restart((("part 1.0", 1), ("part 1.1", 1)), None, reason),
+    ]
+    assert messages(Begin, run.restarted(*PARTS)) == {
+        part: Begin(4 if part in PARTS[:2] else 0, STEPS) for part in PARTS
+    }
+    assert not of(Restart, run.wait(39.5))
+    assert len(of(Restart, run.wait(0.5))) == 2
+
+
+# Checkpoints.
+
+
+def test_a_round_saves_all_shards_and_commits_once(run: Run) -> None:
+    run.report("part 0.0", 3)
+    run.report("part 0.1", 4)
+    assert messages(Save, run.wait(29.5)) == {}
+    assert messages(Save, run.wait(0.5)) == dict.fromkeys(SHARDS, Save(1))
+    run.report("part 0.0", 5)
+    run.report("part 0.1", 5)
+    assert run.saved("shard 1", 1) == []
+    assert messages(Save, run.wait(1.0)) == {"shard 0": Save(1)}, "only who has not answered is asked again"
+    assert run.saved("shard 1", 1) == []
+    entries = tuple(Entry(shard, 0, 7, f"{shard}.0", "00") for shard in SHARDS)
+    assert run.saved("shard 0", 1) == [Commit(1, entries, (3, 0), 0)], "steps are those of its beginning"
+    assert run.saved("shard 0", 1) == []
+    assert messages(Save, run.wait(29.0)) == dict.fromkeys(SHARDS, Save(2))
+
+
+def test_a_round_in_which_a_shard_dies_is_dropped(run: Run) -> None:
+    run.wait(30.0)
+    run.saved("shard 1", 1)
+    run.tell(Died("shard 0", 0))
+    assert run.hear("shard 0", Saved(1, 0, 7, "late", "00"), incarnation=0) == []
+    run.restarted("shard 0")
+    assert run.saved("shard 0", 1) == [], "its number is not used again"
+    assert messages(Save, run.wait(30.0)) == dict.fromkeys(SHARDS, Save(2))
+
+
+def test_a_round_that_takes_too_long_is_given_up() -> None:
+    run = Run(patience=Patience(save_s=5.0, checkpoint_every_s=10.0)).start()
+    run.wait(10.0)
+    run.saved("shard 0", 1)
+    [warning] = of(Warn, run.wait(5.0))
+    assert "checkpoint 1 waits for shard 1 since 5 s" in warning.text
+    assert run.saved("shard 1", 1) == []
+    assert set(messages(Save, run.wait(5.0)).values()) == {Save(2)}
+
+
+def test_without_an_interval_there_is_only_the_last_round() -> None:
+    run = Run(patience=Patience(checkpoint_every_s=None)).start()
+    assert messages(Save, run.wait(100.0)) == {}
+    assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
+
+
+# Death.
+
+
+def test_a_part_takes_its_whole_replica_back_to_the_last_reported_step(run: Run) -> None:
+    run.report("part 1.0", 6)
+    run.report("part 1.1", 5)
+    effects = run.tell(Died("part 1.1", 0, "killed by signal 9"))
+    assert of(Restart, effects) == [
+        Restart((("part 1.0", 1), ("part 1.1", 1)), None, "part 1.1: killed by signal 9")
+    ]
+    assert "begins again at step 5" in of(Warn, effects)[0].text
+    assert run.tell(Died("part 1.0", 0)) == [], "the interpreter ended it"
+    assert run.hear("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
+    assert set(messages(Directory, run.hello("part 1.0"))) == {*SHARDS, *PARTS[:3]}
+    run.hello("part 1.1")
+    assert messages(Begin, run.hear("part 1.0", Ready())) == {}
+    assert messages(Begin, run.hear("part 1.1", Ready())) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
+    assert run.report("part 0.0", 1), "the other replica goes on"
+
+
+def test_silence_is_death(run: Run) -> None:
+    hearing = [name for name in HOSTS if name != "shard 0"]
+    effects = run.wait(5.0, hearing=hearing)
+    assert [w.text for w in of(Warn, effects)] == [
+        "shard 0 has been silent for 2.0 s",
+        "shard 0: silent for 4.0 s; restarted from the start",
+    ]
+    assert [restart.hosts for restart in of(Restart, effects)] == [(("shard 0", 1),)]
+
+
+def test_a_suspect_that_speaks_is_left_alone(run: Run) -> None:
+    run.wait(3.0, hearing=[name for name in HOSTS if name != "shard 0"])
+    [warning] = of(Warn, run.hear("shard 0", Heartbeat(0)))
+    assert "shard 0 is heard again" in warning.text
+    assert not of(Restart, run.wait(10.0))
+
+
+def test_a_shard_comes_back_from_the_committed_checkpoint_and_everybody_hears(run: Run) -> None:
+    run.wait(30.0)
+    for shard in SHARDS:
+        run.saved(shard, 1)
+    effects = run.tell(Died("shard 1", 0, "killed"))
+    assert of(Restart, effects) == [Restart((("shard 1", 1),), 1, "killed")]
+    directories = messages(Directory, run.hello("shard 1"))
+    assert set(directories) == set(HOSTS)
+    shard = {peer.name: peer for peer in directories["part 0.0"].peers}["shard 1"]
+    assert (shard.incarnation, directories["part 0.0"].revision) == (1, 2)
+    assert messages(Begin, run.hear("shard 1", Ready(7))) == {}, "parts go on by themselves"
+
+
+def test_a_host_that_dies_again_and_again_ends_the_run(run: Run) -> None:
+    for _ in range(4):
+        run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
+        run.restarted("part 0.0", "part 0.1")
+    run.report("part 0.0", 1)  # it got further: counted anew
+    for _ in range(4):
+        run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
+        run.restarted("part 0.0", "part 0.1")
+    [failure] = of(Fail, run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
+    assert failure.reason == "part 0.0 died 5 times without getting any further: segmentation fault"
+
+
+def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
+    error = Failed("ZeroDivisionError: division by zero", "Traceback ...")
+    for times in (1, 2):
+        effects = run.hear("part 0.1", error)
+        assert [restart.hosts for restart in of(Restart, effects)] == [
+            (("part 0.0", times), ("part 0.1", times))
+        ]
+        assert f"part 0.1 failed, {times} of 3 times: ZeroDivisionError" in of(Warn, effects)[0].text
+        assert run.hear("part 0.1", error, incarnation=times - 1) == [], "a repeat"
+        run.restarted("part 0.0", "part 0.1")
+    effects = run.hear("part 0.1", error)
+    assert of(Fail, effects) == [
+        Fail("part 0.1 failed 3 times: ZeroDivisionError: division by zero", "Traceback ...")
+    ]
+    assert set(messages(Stop, effects)) == set(HOSTS)
+
+
+def test_an_error_that_is_heard_after_the_death_counts_too(run: Run) -> None:
+    run.tell(Died("part 0.1", 0))
+    effects = run.hear("part 0.1", Failed("too late", ""), incarnation=0)
+    assert [type(effect) for effect in effects] == [Warn], "counted, and not restarted a second time"

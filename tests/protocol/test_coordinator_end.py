@@ -1,0 +1,191 @@
+"""The coordinator alone: how a run ends, is stopped, and is resumed."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.events import Died, Tick
+from partita.engine.protocol.messages import (
+    Begin,
+    Failed,
+    Lost,
+    Ready,
+    Save,
+    Stop,
+)
+from partita.engine.protocol.names import Topology
+from partita.engine.protocol.orders import (
+    Commit,
+    Done,
+    Fail,
+    Opened,
+    Patience,
+    Restart,
+    StopRequested,
+    Warn,
+)
+from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
+
+
+@pytest.fixture
+def run() -> Run:
+    return Run().start()
+
+
+# The end.
+
+
+def test_when_all_have_finished_a_last_checkpoint_is_taken_and_all_are_stopped(run: Run) -> None:
+    run.wait(30.0)  # a round is under way
+    run.saved("shard 0", 1)
+    assert run.finish(*PARTS[:3]) == []
+    assert messages(Save, run.finish(PARTS[3])) == dict.fromkeys(SHARDS, Save(2)), "newer than the last push"
+    assert run.saved("shard 1", 1) == []
+    assert run.finish(PARTS[3]) == []
+    run.saved("shard 0", 2)
+    effects = run.saved("shard 1", 2)
+    assert of(Commit, effects)[0].steps == (STEPS, STEPS)
+    assert set(messages(Stop, effects)) == set(HOSTS)
+    assert effects[-1] == Done((STEPS, STEPS), 2, 0, complete=True)
+    assert run.tell(Tick()) == run.tell(Died("shard 0", 0)) == run.tell(StopRequested()) == []
+
+
+def test_a_part_that_dies_after_its_work_is_not_needed(run: Run) -> None:
+    run.finish(*PARTS[:2])
+    [warning] = run.tell(Died("part 0.0", 0))
+    assert isinstance(warning, Warn)
+    assert run.machine.gone == ("part 0.0",)
+    assert messages(Save, run.finish(*PARTS[2:])) == dict.fromkeys(SHARDS, Save(1))
+
+
+def test_a_part_that_dies_before_its_mate_has_finished_is_needed(run: Run) -> None:
+    run.finish("part 0.0")
+    assert of(Restart, run.tell(Died("part 0.0", 0)))
+
+
+def test_a_shard_that_dies_at_the_end_is_asked_again_when_all_parts_have_met_the_new_one(run: Run) -> None:
+    run.finish(*PARTS, directory=1)
+    run.saved("shard 0", 1)
+    assert run.machine.phase is Phase.FINISHING
+    run.tell(Died("shard 1", 0))
+    assert messages(Save, run.restarted("shard 1")) == {}
+    assert messages(Save, run.finish(*PARTS, directory=1)) == {}, "that was said of the old shard"
+    assert messages(Save, run.finish(*PARTS, directory=2)) == dict.fromkeys(SHARDS, Save(2))
+
+
+def test_the_last_round_must_end() -> None:
+    run = Run(patience=Patience(save_s=5.0)).start()
+    run.finish(*PARTS)
+    run.saved("shard 0", 1)
+    [failure] = of(Fail, run.wait(5.0))
+    assert "checkpoint 1 waits for shard 1 since 5 s, and it is the last one" in failure.reason
+
+
+def test_what_is_lost_is_counted_from_the_checkpoint(run: Run) -> None:
+    run.tell(Died("shard 0", 0))
+    run.restarted("shard 0")
+    [warning] = run.hear("shard 0", Lost("part 0.0", 2))
+    assert "shard 0 came back without 2 acknowledged pushes of part 0.0" in of(Warn, [warning])[0].text
+    assert run.hear("shard 0", Lost("part 0.0", 2)) == []
+    assert run.machine.lost == 2
+    run.tell(Died("shard 0", 1))  # back to the same checkpoint: the same pushes are missing again
+    assert run.machine.lost == 0
+    run.restarted("shard 0")
+    run.hear("shard 0", Lost("part 0.0", 3))
+    run.wait(30.0)
+    run.saved("shard 1", 1)
+    [commit] = of(Commit, run.saved("shard 0", 1, lost=4))
+    assert commit.lost == run.machine.lost == 4, "one report was itself lost"
+    run.tell(Died("shard 0", 2))
+    run.restarted("shard 0")
+    run.hear("shard 0", Lost("part 1.0", 1))
+    assert run.machine.lost == 5
+
+
+# Ctrl-C.
+
+
+def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
+    run.report("part 0.0", 2)
+    run.report("part 0.1", 2)
+    assert messages(Save, run.tell(StopRequested())) == dict.fromkeys(SHARDS, Save(1))
+    assert run.tell(StopRequested()) == []
+    run.saved("shard 0", 1)
+    effects = run.saved("shard 1", 1)
+    assert of(Commit, effects)[0].steps == (2, 0)
+    assert effects[-1] == Done((2, 0), 1, 0, complete=False)
+    assert set(messages(Stop, effects)) == set(HOSTS)
+
+
+def test_ctrl_c_does_not_wait_longer_than_a_second(run: Run) -> None:
+    run.tell(StopRequested())
+    run.saved("shard 0", 1)
+    assert not of(Done, run.wait(0.75))
+    effects = run.wait(0.25)
+    assert "took more than 1 s; there is none before it" in of(Warn, effects)[0].text
+    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+
+
+def test_ctrl_c_ends_a_run_that_has_not_begun_at_once() -> None:
+    run = Run()
+    run.tell(Opened())
+    run.hello("shard 0")
+    effects = run.tell(StopRequested())
+    assert messages(Stop, effects) == {"shard 0": Stop()}
+    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+
+
+def test_ctrl_c_uses_the_round_under_way_and_replaces_nobody(run: Run) -> None:
+    run.wait(30.0)
+    run.saved("shard 0", 1)
+    assert run.tell(StopRequested()) == []
+    assert not of(Restart, run.tell(Died("part 0.0", 0)))
+    assert not of(Restart, run.hear("part 1.0", Failed("interrupted", "")))
+    effects = run.saved("shard 1", 1)
+    assert effects[-1] == Done((0, 0), 1, 0, complete=False)
+
+
+def test_ctrl_c_and_a_dead_shard_end_at_once(run: Run) -> None:
+    run.tell(StopRequested())
+    effects = run.tell(Died("shard 1", 0, "killed"))
+    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+
+
+# Resuming.
+
+
+def test_a_resumed_run_launches_only_who_has_work_left() -> None:
+    run = Run(done=(STEPS, 4), next_checkpoint=8, incarnations={"shard 0": 3})
+    hosts = [*SHARDS, *PARTS[2:]]
+    [restart] = of(Restart, run.tell(Opened()))
+    assert restart.hosts == (("shard 0", 3), ("shard 1", 0), ("part 1.0", 0), ("part 1.1", 0))
+    assert restart.checkpoint is None, "the resumed parameters are the start of this run"
+    for name in hosts:
+        run.hello(name)
+    begun = [effect for name in hosts for effect in run.hear(name, Ready())]
+    assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(4, STEPS))
+    assert run.machine.steps_done == (STEPS, 4)
+    assert messages(Save, run.finish(*PARTS[2:])) == dict.fromkeys(SHARDS, Save(8))
+
+
+def test_a_run_without_work_is_done() -> None:
+    run = Run(done=(STEPS, STEPS + 5))
+    assert run.tell(Opened()) == [Done((STEPS, STEPS), None, 0, complete=True)]
+
+
+@pytest.mark.parametrize("done", [(0,), (0, 0, 0), (0, -1)])
+def test_steps_done_are_one_number_for_each_replica(done: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="give one number, 0 or more, for each"):
+        Run(done=done)
+
+
+@pytest.mark.parametrize("wrong", [{"stop_s": 0.0}, {"checkpoint_every_s": -1.0}, {"failures": 0}])
+def test_patience_is_positive(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="change what is not"):
+        Patience(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_topology_needs_one_of_each() -> None:
+    with pytest.raises(ValueError, match="at least one of each"):
+        Topology(1, 0, 1)

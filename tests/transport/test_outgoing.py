@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+import zmq
+
+from partita.engine.protocol.messages import Credit, Message, Peer
+from partita.engine.transport import PeerStalled
+from partita.engine.transport.assembly import Assembly
+from partita.engine.transport.outgoing import Outgoing
+from tests.transport.helpers import MIB
+
+
+class FakeSocket:
+    """Takes as many messages as it has room for, the way a PUSH socket does: a whole message, or EAGAIN."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.groups: list[list[bytes]] = []
+        self._more = False
+
+    def send(self, data: bytes | zmq.Frame, flags: int, copy: bool = True) -> None:
+        if not self._more:
+            if self.room == 0:
+                raise zmq.Again
+            self.room -= 1
+            self.groups.append([])
+        self._more = bool(flags & zmq.SNDMORE)
+        self.groups[-1].append(data.bytes if isinstance(data, zmq.Frame) else data)
+
+    def messages(self) -> list[Message]:
+        assembly = Assembly(max_payload=64 * MIB)
+        complete = [assembly.add([memoryview(frame) for frame in group]) for group in self.groups]
+        assert assembly.malformed == 0
+        return [found[0] for found in complete if found is not None]
+
+
+def outgoing(room: int, max_backlog: int = 64 * MIB) -> tuple[Outgoing, FakeSocket]:
+    socket = FakeSocket(room)
+    peer = Peer("right", 0, "", "")
+    return Outgoing(peer, cast("zmq.Socket[bytes]", socket), max_backlog=max_backlog), socket
+
+
+def send(way: Outgoing, step: int, n_bytes: int) -> None:
+    way.send(Credit(step), [memoryview(bytes(n_bytes))] if n_bytes else None, n_bytes)
+
+
+def test_nothing_overtakes_what_waits() -> None:
+    way, socket = outgoing(room=1)
+    steps = range(12)
+    for step in steps:
+        send(way, step, 3 * MIB if step % 2 else 0)
+        socket.room += 1  # opens up at any time, also in the middle of a message
+    while way.has_backlog:
+        socket.room += 1
+        way.flush()
+    assert socket.messages() == [Credit(step) for step in steps]
+
+
+class OpensLate(FakeSocket):
+    """Refuses once, and has room for everything right after that."""
+
+    def send(self, data: bytes | zmq.Frame, flags: int, copy: bool = True) -> None:
+        try:
+            super().send(data, flags, copy)
+        except zmq.Again:
+            self.room = 1000
+            raise
+
+
+def test_chunks_keep_their_order_when_room_appears_within_a_message() -> None:
+    socket = OpensLate(room=1)
+    way = Outgoing(Peer("right", 0, "", ""), cast("zmq.Socket[bytes]", socket), max_backlog=64 * MIB)
+    send(way, 0, 5 * MIB)
+    assert way.has_backlog
+    way.flush()
+    assert socket.messages() == [Credit(0)]
+
+
+def test_a_stalled_peer_gets_nothing_of_what_is_refused() -> None:
+    way, socket = outgoing(room=0, max_backlog=2 * MIB)
+    send(way, 0, MIB)
+    with pytest.raises(PeerStalled, match="'right'"):
+        send(way, 1, MIB)
+    send(way, 2, 1000)
+    socket.room = 100
+    way.flush()
+    assert socket.messages() == [Credit(0), Credit(2)]
+    assert not way.has_backlog

@@ -1,0 +1,203 @@
+"""The truth: a network in parts computes what the whole network computes, in any order and over any transport."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from partita.engine import Session
+from partita.engine.parameters.initialise import initialise
+from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.layers.layer import Given
+from partita.layers.losses import Loss
+from partita.partitioner import Cluster, Pieces, Plan, partition
+from tests.plans import plans
+from tests.truth.orchestra import Orchestra, Result, draw_batch
+
+SLOW_DRAWS = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def is_local(graph: Graph) -> bool:
+    """Whether no layer but the losses is fully connected."""
+    return all(
+        isinstance(grid.layer, Loss) or grid.layer.connectivity.ordered_errors for grid in graph.computed
+    )
+
+
+def whole(plan: Plan) -> Plan:
+    """The same network on one machine."""
+    return partition(plan.graph, Cluster.local(), batch=plan.batch, precision=plan.precision)
+
+
+def play(plan: Plan, *, seed: int) -> Result:
+    """One step on a batch and parameters that the network determines."""
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    return Orchestra(plan, parameters, seed=seed).step(draw_batch(plan.graph, plan.batch, 11))
+
+
+def assert_same(found: Result, expected: Result, *, tolerance: float) -> None:
+    """To the bit where the tolerance is 0; else relative to the largest number of each array."""
+    for kind in ("states", "errors", "gradients"):
+        ours, theirs = getattr(found, kind), getattr(expected, kind)
+        assert ours.keys() == theirs.keys()
+        for name, array in theirs.items():
+            if tolerance:
+                scale = max(1.0, float(np.abs(array).max(initial=0.0)))
+                np.testing.assert_allclose(ours[name], array, rtol=0, atol=tolerance * scale, err_msg=f"{kind} {name}")
+            else:
+                np.testing.assert_array_equal(ours[name], array, err_msg=f"{kind} {name}")
+
+
+@SLOW_DRAWS
+@given(plan=plans(precision="float32"), seed=st.integers(0, 1 << 30))
+def test_local_networks_agree_to_the_bit(plan: Plan, seed: int) -> None:
+    """States, errors and gradients in float32, for any cut and any interleaving."""
+    assume(is_local(plan.graph))
+    assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=0.0)
+
+
+@SLOW_DRAWS
+@given(plan=plans(precision="float64"), seed=st.integers(0, 1 << 30))
+def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
+    """Dense layers sum by part: in float64 the difference stays near its unit of rounding."""
+    assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=1e-11)
+
+
+@SLOW_DRAWS
+@given(plan=plans(), first=st.integers(0, 1 << 30), second=st.integers(0, 1 << 30))
+def test_the_order_of_events_changes_no_bit(plan: Plan, first: int, second: int) -> None:
+    """Same plan, same bits: sums are taken in an order that the plan fixes."""
+    assert_same(play(plan, seed=first), play(plan, seed=second), tolerance=0.0)
+
+
+@SLOW_DRAWS
+@given(plan=plans(), seed=st.integers(0, 1 << 30))
+def test_what_is_sent_is_what_was_planned(plan: Plan, seed: int) -> None:
+    """Messages equal the plan's, in number, rows and bytes; on the second step as on the first."""
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    orchestra = Orchestra(plan, parameters, seed=seed)
+    planned = sorted((m.buffer, m.rows, m.source, m.destination, m.n_bytes) for m in plan.messages)
+    batch = draw_batch(plan.graph, plan.batch, 11)
+    first = orchestra.step(batch, number=0)
+    again = orchestra.step(batch, number=1)
+    assert sorted(first.sent) == planned
+    assert sorted(again.sent) == planned
+    assert_same(again, first, tolerance=0.0)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=plans(precision="float64"), seed=st.integers(0, 1 << 30))
+def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
+    """The gradient of the partitioned network along a random direction is the loss's slope there.
+
+    Networks with kinks (relu, maximum, leaky sums) are skipped where the two one-sided slopes disagree.
+    """
+    rng = np.random.default_rng(seed)
+    batch = draw_batch(plan.graph, plan.batch, 11)
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
+    assume(parameters)
+    direction = {name: rng.normal(size=array.shape) for name, array in parameters.items()}
+    step = 1e-5
+
+    def loss(shift: float) -> float:
+        moved = {name: array + shift * direction[name] for name, array in parameters.items()}
+        return Orchestra(plan, moved, seed=seed, train=False).step(batch).loss / plan.batch
+
+    middle, right, left = loss(0.0), loss(step), loss(-step)
+    slopes = (right - middle) / step, (middle - left) / step
+    assume(abs(slopes[0] - slopes[1]) < 1e-2 * (1 + abs(slopes[0])))
+    gradients = Orchestra(plan, parameters, seed=seed).step(batch).gradients
+    along = sum(float((gradients[name] * direction[name]).sum()) for name in parameters)
+    assert along == pytest.approx((right - left) / (2 * step), rel=1e-3, abs=1e-4)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=plans(max_layers=5), seed=st.integers(0, 1 << 30))
+def test_threads_and_mailboxes_change_no_bit(plan: Plan, seed: int) -> None:
+    """The same plan on hosts with threads of their own, over the in-process transport."""
+    batch = draw_batch(plan.graph, plan.batch, seed)
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    expected = Orchestra(plan, parameters, seed=seed).step(batch)
+    names = tuple(expected.states)
+    with Session(plan, parameters, train=True) as session:
+        for _ in range(3):
+            step = session.step(batch, collect=(*names, "gradient"))
+    for name in names:
+        np.testing.assert_array_equal(step.states[name], expected.states[name])
+    for name, gradient in expected.gradients.items():
+        np.testing.assert_array_equal(step.vectors["gradient"][name], gradient)
+
+
+def conv_and_dense() -> Graph:
+    """Two local layers and a dense one, over 12 rows."""
+    net = Network("truth")
+    picture = net.input("picture", shape=(12, 5, 2))
+    first = LocallyConnected2D(3, 3, activation="tanh", name="first")(picture)
+    second = LocallyConnected2D(2, 3, padding="same", activation="sigmoid", name="second")(first)
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(7, name="scores")(second), net.target("label"))
+    return net.graph()
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3, 4, 6])
+def test_processes_agree_with_the_whole(machines: int) -> None:
+    """Over real processes and ZeroMQ: local layers to the bit, dense ones within rounding; the wire counts agree."""
+    graph = conv_and_dense()
+    cuts = {"scores": Pieces(min(machines, 7))}
+    plan = partition(graph, Cluster.local(machines=machines), batch=5, cuts=cuts)
+    batch = draw_batch(graph, 5, 3)
+    parameters = initialise(graph.parameters.values(), 7, dtype="float32")
+    expected = play_with(whole(plan), parameters, batch)
+    ordered = play_with(plan, parameters, batch)
+    names = tuple(expected.states)
+    with Session(plan, parameters, train=True, hosts="processes") as session:
+        step = session.step(batch, collect=(*names, "gradient"))
+    for name in ("first", "second"):
+        np.testing.assert_array_equal(step.states[name], expected.states[name])
+    for name in names:
+        np.testing.assert_array_equal(step.states[name], ordered.states[name])
+        np.testing.assert_allclose(step.states[name], expected.states[name], rtol=2e-6, atol=2e-6)
+    for name, gradient in ordered.gradients.items():
+        np.testing.assert_array_equal(step.vectors["gradient"][name], gradient)
+
+
+def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> Result:
+    """One step in one thread."""
+    return Orchestra(plan, parameters, seed=1).step(batch)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    inputs=st.integers(1, 300),
+    units=st.integers(2, 12),
+    machines=st.integers(2, 6),
+    seed=st.integers(0, 1 << 30),
+)
+def test_a_dense_layer_stays_within_its_stated_rounding(inputs: int, units: int, machines: int, seed: int) -> None:
+    """Cut by its input, a sum of n products differs from the exact one by at most n u / (1 - n u) of their sizes."""
+    net = Network("dense")
+    hidden = Dense(inputs, activation="tanh", name="hidden")(net.input("x", shape=(3,)))
+    net.loss = SoftmaxCrossEntropy()(Dense(units, name="scores")(hidden), net.target("label"))
+    graph = net.graph()
+    cuts = {"hidden": Pieces(min(machines, inputs)), "scores": Pieces(min(machines, units))}
+    plan = partition(graph, Cluster.local(machines=machines), batch=4, cuts=cuts)
+    parameters = initialise(graph.parameters.values(), seed, dtype="float32")
+    batch = draw_batch(graph, 4, seed)
+    found = Orchestra(plan, parameters, seed=seed).step(batch)
+    weight = parameters["scores.weight"].astype(np.float64)
+    states = found.states["hidden"].astype(np.float64)
+    exact = weight @ states + parameters["scores.bias"].astype(np.float64)[:, None]
+    n = (inputs + machines + 1) * np.finfo(np.float32).eps / 2
+    bound = n / (1 - n) * (np.abs(weight) @ np.abs(states) + np.abs(parameters["scores.bias"])[:, None])
+    assert (np.abs(found.states["scores"] - exact) <= bound + 1e-30).all()
+
+
+def test_labels_are_whole_numbers_in_the_batch() -> None:
+    """The drawn batches feed labels where a target has classes."""
+    graph = conv_and_dense()
+    (target,) = graph.targets
+    assert isinstance(target.layer, Given)
+    assert draw_batch(graph, 4, 0)[target.name].dtype.kind == "i"
