@@ -64,7 +64,7 @@ bench: $(STAMP)
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 simulate: $(STAMP)
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m partita.engine.runtime.simulation --schedules $(SEEDS)
 
 clean:
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -81,7 +81,8 @@ class Network:
             self._refuse_targets(layer, name, sources)
         if len(sources) > 1 and not layer.several_inputs:
             raise ValueError(
-                f"{layer.kind} '{name}' listens to one input, not {len(sources)}; join them first, for example with Add()"
+                f"{layer.kind} '{name}' listens to one input, not {len(sources)}; "
+                f"join them first, for example with Add()"
             )
         shapes = tuple(source.shape for source in sources)
         try:

@@ -341,6 +341,10 @@ class Coordinator:
     def _count_failure(self, host: HostRecord, failed: Failed, incarnation: int) -> list[CoordinatorEffect]:
         host.failed += (incarnation,)
         times, limit = len(host.failed), self._patience.failures
+        if failed.final:
+            return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
+        if self.phase is Phase.LAUNCHING:  # nothing has run yet, and what cannot be set up now never can
+            return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
         if times >= limit:
             return self._fail(f"{host.name} failed {times} times: {failed.reason}", failed.traceback)
         return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]

@@ -68,7 +68,7 @@ class Push(_Message, frozen=True, tag=True):
 
 
 class Pushed(_Message, frozen=True, tag=True):
-    """Acknowledges `Push`: it is applied, once, and `staleness` other pushes were applied in between."""
+    """Acknowledges `Push`: it is applied, once. `staleness` pushes to the same numbers were applied in between."""
 
     epoch: int
     incarnation: int
@@ -221,10 +221,18 @@ class Lost(_Message, frozen=True, tag=True):
 
 
 class Failed(_Message, frozen=True, tag=True):
-    """The task raised: one sentence, and the traceback as text."""
+    """The task raised: one sentence, and the traceback as text. `final`: trying again would end the same way."""
 
     reason: str
     traceback: str
+    final: bool = False
+
+
+class Refused(_Message, frozen=True, tag=True):
+    """The sender was told something by this host that it may not say, or not so; it had no effect. Said once."""
+
+    by: str
+    reason: str
 
 
 class Stop(_Message, frozen=True, tag=True):
@@ -254,6 +262,7 @@ Message: TypeAlias = (
     | Saved
     | Lost
     | Failed
+    | Refused
     | Stop
 )
 

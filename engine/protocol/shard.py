@@ -11,6 +11,7 @@ remembered.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -20,6 +21,9 @@ import msgspec
 from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
 from partita.engine.protocol.messages import Fetch, Heartbeat, Lost, Parameters, Push, Pushed, Save, Saved
 from partita.engine.protocol.names import COORDINATOR, part_indices
+
+MOST_STALE: Final = 1024
+"""Staleness is counted up to here: so many versions are remembered for each machine's range."""
 
 Watermark: TypeAlias = tuple[int, int]
 """The last push of a part that is applied: (incarnation, sequence)."""
@@ -116,6 +120,7 @@ class ShardMachine:
         self._ranges: Final = dict(ranges)
         self._restored_version: Final = version
         self._parts = {part: _Part(*watermark) for part, watermark in (seen or {}).items()}
+        self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
         self._item_bytes: Final = item_bytes
         self._lease_s: Final = lease_s
         self._heartbeat_s: Final = heartbeat_s
@@ -206,11 +211,15 @@ class ShardMachine:
         # A gradient of an older epoch was computed from numbers that may be lost: what has been applied to
         # this history since is counted from where the two part.
         base = push.version if push.epoch == self.epoch else min(push.version, self._restored_version)
-        part.staleness = max(0, self.version - base)
+        machine = _machine_of(sender)
+        applied = self._applied_at[machine]
+        part.staleness = len(applied) - bisect_right(applied, base)
         part.sequence = push.sequence
         part.applied += 1
         self.version += 1
-        start, stop = self._ranges[_machine_of(sender)]
+        applied.append(self.version)
+        del applied[:-MOST_STALE]
+        start, stop = self._ranges[machine]
         values = Span("values", start, stop)
         return [Apply(values, payload), self._acknowledge(sender, push, part.staleness), *lost]
 

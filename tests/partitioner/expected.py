@@ -1,7 +1,7 @@
 """What must be true of a plan, from the layers' `connectivity.edges` and from who owns which rows alone.
 
-Written apart from the partitioner's own derivation, row by row and slowly, so that one can be held against the
-other.
+Written apart from the partitioner's own derivation, row by row and slowly, so that one can be held against
+the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plays programs on symbols instead of numbers, in any order that they allow, and refuses what is not ready.
 
-A row of states is a label; a row of errors is the list of the terms that were summed into it; parameters are a
-count of updates. Buffers keep what earlier steps left in them, as the engine's do, and machines drift apart by
-whole steps. Reading what is not finished, of this step and complete, is an `AssertionError`.
+A row of states is a label; a row of errors is the list of the terms that were summed into it; parameters are
+a count of updates. Buffers keep what earlier steps left in them, as the engine's do, and machines drift apart
+by whole steps. Reading what is not finished, of this step and complete, is an `AssertionError`.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Interpreter:
             assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
 
     def _check_site(self, machine: int, host: Host, layer: str) -> None:
-        """What a kernel of a layer reads on the way down: states, inputs, and parameters that are not yet updated."""
+        """What a kernel reads on the way down: states, inputs, and parameters that are not yet updated."""
         self._check_states(host, layer, self.expected.own(layer, machine))
         for number, source in enumerate(self.graph[layer].sources):
             self._check_states(host, source, sorted(self.expected.needed(layer, number, machine)))

@@ -63,11 +63,15 @@ def played(*texts: str) -> Playback:
 def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan) -> None:
     for programs in (plan.programs, plan.upward_programs, plan.for_prediction().programs):
         for slow in range(len(programs) + 1):
-            play(
-                programs,
-                lambda _, m: 100.0 if m == slow else 0.01,
-                lambda _, a, b: (50.0 if b == slow else 0.02, 0.1),
-            )
+            play(programs, *one_slow(slow))
+
+
+def one_slow(slow: int) -> tuple[ComputeS, SendS]:
+    """Costs of machines of which one takes ages, and is hard to reach."""
+    return (
+        lambda _, machine: 100.0 if machine == slow else 0.01,
+        lambda _, source, destination: (50.0 if destination == slow else 0.02, 0.1),
+    )
 
 
 @given(plans(losses=False))

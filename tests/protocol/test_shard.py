@@ -102,16 +102,26 @@ def test_a_repeat_is_acknowledged_alike_and_not_applied() -> None:
 
 def test_staleness_counts_the_pushes_applied_since_the_parameters_were_read() -> None:
     machine = shard(version=40)
-    for sequence, base, expected in [(0, 40, 0), (1, 40, 1), (2, 42, 0), (3, 10, 33)]:
+    for sequence, base, expected in [(0, 40, 0), (1, 40, 1), (2, 42, 0), (3, 10, 3)]:
         acknowledgement = push(machine, "part 0.0", sequence, version=base)[-1]
         assert isinstance(acknowledgement, Send)
         assert isinstance(acknowledgement.message, Pushed)
         assert acknowledgement.message.staleness == expected
 
 
+def test_pushes_to_the_numbers_of_another_machine_make_nothing_stale() -> None:
+    machine = shard()
+    for sequence in range(3):
+        push(machine, "part 0.1", sequence)
+    acknowledgement = push(machine, "part 0.0", 0, version=0)[-1]
+    assert isinstance(acknowledgement, Send)
+    assert isinstance(acknowledgement.message, Pushed)
+    assert (acknowledgement.message.version, acknowledgement.message.staleness) == (4, 0)
+
+
 def test_across_a_restart_staleness_counts_from_where_the_histories_part() -> None:
     machine = shard(epoch=1, version=10)
-    for sequence, base, expected in [(0, 14, 0), (1, 14, 1), (2, 8, 4)]:
+    for sequence, base, expected in [(0, 14, 0), (1, 14, 1), (2, 8, 2)]:
         acknowledgement = push(machine, "part 0.0", sequence, epoch=0, version=base)[-1]
         assert isinstance(acknowledgement, Send)
         assert isinstance(acknowledgement.message, Pushed)

@@ -1,0 +1,74 @@
+"""Who may say what to whom: one table, looked up before anything else is done with a message.
+
+Who speaks is known from the authenticated key. A member that acts outside its role is refused: what it said has no
+effect, is counted, and is told to the user once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, TypeAlias
+
+from partita.engine.protocol.messages import (
+    Assign,
+    Begin,
+    Credit,
+    Directory,
+    Failed,
+    Fetch,
+    Finished,
+    Heartbeat,
+    Hello,
+    Informed,
+    Load,
+    Lost,
+    Message,
+    Parameters,
+    Play,
+    Played,
+    Push,
+    Pushed,
+    Ready,
+    Refused,
+    Report,
+    Save,
+    Saved,
+    Stop,
+    Tensor,
+)
+from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
+
+Role: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
+
+VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
+    ("coordinator", "part"): frozenset({Assign, Directory, Heartbeat, Begin, Load, Play, Stop}),
+    ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Save, Stop}),
+    ("part", "coordinator"): frozenset(
+        {Hello, Informed, Ready, Heartbeat, Report, Finished, Played, Failed, Refused}
+    ),
+    ("shard", "coordinator"): frozenset({Hello, Informed, Ready, Heartbeat, Saved, Lost, Failed, Refused}),
+    ("part", "part"): frozenset({Tensor, Credit}),
+    ("part", "shard"): frozenset({Fetch, Push}),
+    ("shard", "part"): frozenset({Parameters, Pushed}),
+}
+"""By (sender, receiver); who is in none of the pairs says nothing to the other."""
+
+
+def role_of(name: str) -> Role:
+    """What a host of this name is."""
+    if name == COORDINATOR:
+        return "coordinator"
+    if part_indices(name) is not None:
+        return "part"
+    return "shard" if shard_index(name) is not None else "stranger"
+
+
+def why_not(message: Message, *, sender: str, receiver: str) -> str | None:
+    """Why this host may not say this to that one, in a few words; None when it may."""
+    said = VERBS.get((role_of(sender), role_of(receiver)), frozenset())
+    if type(message) not in said:
+        return f"a {type(message).__name__}, which is not for '{sender}' to say"
+    ours, theirs = part_indices(receiver), part_indices(sender)
+    if ours is not None and theirs is not None and ours[0] != theirs[0]:
+        return f"a {type(message).__name__} of another replica"
+    return None

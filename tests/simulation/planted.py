@@ -1,0 +1,327 @@
+"""Machines with one fault each, as somebody might write them by mistake: each must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from partita.engine.protocol.coordinator import Coordinator, Phase
+from partita.engine.protocol.events import Received, Replaced, Send
+from partita.engine.protocol.membership import Membership, Pace
+from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Pushed, Saved
+from partita.engine.protocol.orders import Restart
+from partita.engine.protocol.replica import DownpourClient, Install, StepBegins
+from partita.engine.protocol.shard import Apply, Persist, ShardMachine, _Part
+from partita.engine.runtime.simulation.hosts import Machines
+
+# Shards.
+
+
+class AcknowledgesWithoutApplying(ShardMachine):
+    def receive(self, event: Any, now: float) -> Any:
+        effects = super().receive(event, now)
+        return effects if self.version % 4 else [e for e in effects if not isinstance(e, Apply)]
+
+
+class NoIncarnationInTheKey(ShardMachine):
+    def _part(self, sender: str, incarnation: int) -> _Part:
+        return self._parts.setdefault(sender, _Part(incarnation, -1))
+
+
+class AnIncarnationGoesBack(ShardMachine):
+    def _part(self, sender: str, incarnation: int) -> _Part:
+        part = self._parts.get(sender)
+        if part is None or part.incarnation != incarnation:
+            self._parts.pop(sender, None)
+            known = part or _Part(incarnation, -1)
+            part = self._parts[sender] = _Part(incarnation, -1, applied=known.applied, lost=known.lost)
+        return part
+
+
+class RestoreForgetsWhatWasSeen(ShardMachine):
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **(kwargs | {"seen": {}}))
+
+
+class WatermarkSavedTooEarly(ShardMachine):
+    def _save(self, checkpoint: int, now: float) -> Any:
+        effects = super()._save(checkpoint, now)
+        return [
+            replace(e, seen={part: (i, max(-1, s - 1)) for part, (i, s) in e.seen.items()})
+            if isinstance(e, Persist)
+            else e
+            for e in effects
+        ]
+
+
+class RestoreForgetsTheVersion(ShardMachine):
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **(kwargs | {"version": 0}))
+
+
+class NoFence(ShardMachine):
+    def holds_lease(self, now: float) -> bool:
+        return not self.fenced
+
+
+class LeaseFromWhenTheHeartbeatArrived(ShardMachine):
+    def _heartbeat(self, message: Any, now: float) -> Any:
+        effects = super()._heartbeat(message, now)
+        self._leased_until = now + self._lease_s
+        return effects
+
+
+class LeaseOutlivesTheVerdict(ShardMachine):
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs, lease_s=6.0)
+
+
+class AppliesARepeat(ShardMachine):
+    def _push(self, event: Any, push: Any, now: float) -> Any:
+        part = self._parts.get(event.sender)
+        if part is not None and (part.incarnation, part.sequence) == (push.incarnation, push.sequence):
+            part.sequence -= 1
+        return super()._push(event, push, now)
+
+
+class NeverAcknowledgesARepeat(ShardMachine):
+    def _push(self, event: Any, push: Any, now: float) -> Any:
+        version = self.version
+        effects = super()._push(event, push, now)
+        return effects if self.version > version else []
+
+
+class CountsNoLoss(ShardMachine):
+    def _miss(self, sender: str, part: Any, sequence: int) -> Any:
+        lost = part.lost
+        effects = super()._miss(sender, part, sequence)
+        part.lost = lost
+        return effects[:0]
+
+
+class LearnsNothingFromAFetch(ShardMachine):
+    def _fetch(self, event: Any, fetch: Fetch, now: float) -> Any:
+        return super()._fetch(event, msgspec.structs.replace(fetch, settled=0), now)
+
+
+class SaysSavedBeforeItIs(ShardMachine):
+    def _save(self, checkpoint: int, now: float) -> Any:
+        effects = super()._save(checkpoint, now)
+        early = Saved(checkpoint, self.epoch, self.version, f"{checkpoint}/{self.name}.{self.epoch}", "hash")
+        return [*effects, *(Send("coordinator", early) for e in effects if isinstance(e, Persist))]
+
+
+class ForgetsWhatItLostInItsFile(ShardMachine):
+    def _persisted(self, event: Any, now: float) -> Any:
+        return [
+            replace(e, message=msgspec.structs.replace(e.message, lost=0))
+            if isinstance(e, Send) and isinstance(e.message, Saved)
+            else e
+            for e in super()._persisted(event, now)
+        ]
+
+
+# Clients.
+
+
+class ARetryHasAFreshSequenceNumber(DownpourClient):
+    def _push_again(self, link: Any, push: Any) -> Any:
+        if push.again:
+            push.number = link.sequences
+            link.sequences += 1
+        return super()._push_again(link, push)
+
+
+class AcceptsAStaleEpoch(DownpourClient):
+    def receive(self, event: Any, now: float) -> Any:
+        if isinstance(event, Received) and isinstance(event.message, (Parameters, Pushed)):
+            link = self._links[event.sender]
+            link.epoch = min(link.epoch, event.message.epoch)
+        return super().receive(event, now)
+
+
+class NeverRetries(DownpourClient):
+    def _retry(self, now: float) -> Iterator[Any]:
+        return iter(())
+
+
+class DoesNotHearOfReplacements(DownpourClient):
+    def _replaced(self, event: Replaced, now: float) -> Iterator[Any]:
+        return iter(())
+
+
+class DrainForgetsWhatAccrued(DownpourClient):
+    def _drain(self, now: float) -> Iterator[Any]:
+        for link in self._links.values():
+            link.accrued_from = None
+        yield from super()._drain(now)
+
+
+class PushesOverAPushUnderWay(DownpourClient):
+    def _end(self, step: int, now: float) -> Iterator[Any]:
+        for link in self._links.values():
+            link.push = None
+        yield from super()._end(step, now)
+
+
+class InstallsInsideAStep(DownpourClient):
+    def receive(self, event: Any, now: float) -> Any:
+        effects = super().receive(event, now)
+        if isinstance(event, StepBegins) or not isinstance(event, Received):
+            return effects
+        if self._step is None or not isinstance(event.message, Parameters):
+            return effects
+        link = self._links[event.sender]
+        link.installed, link.staged = link.staged or link.installed, None
+        return [*effects, Install(link.span("parameters"))]
+
+
+# The coordinator.
+
+
+class LaunchesTheSameIncarnationAgain(Coordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        host.incarnation -= 1
+        again = ((host.name, host.incarnation),)
+        return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
+
+
+class RestoresWhatWasNeverCommitted(Coordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        under_way = self._checkpoints.round
+        effects = super()._restart_shard(host, reason, now)
+        if under_way is None:
+            return effects
+        newest = under_way.checkpoint
+        return [replace(e, checkpoint=newest) if isinstance(e, Restart) else e for e in effects]
+
+
+class ARoundOutlivesAShard(Coordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        under_way = self._checkpoints.round
+        effects = super()._restart_shard(host, reason, now)
+        self._checkpoints.round = under_way
+        if under_way is not None:
+            under_way._epochs[host.name] = host.incarnation
+        return effects
+
+
+class JudgesBeforeTheLeaseIsOver(Coordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._membership = Membership(Pace(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
+
+
+class BeginsOneStepTooFar(Coordinator):
+    def receive(self, event: Any, now: float) -> Any:
+        return [
+            replace(e, message=Begin(min(e.message.step + 1, e.message.stop), e.message.stop))
+            if isinstance(e, Send) and isinstance(e.message, Begin) and e.message.step > 0
+            else e
+            for e in super().receive(event, now)
+        ]
+
+
+class SaysTheDirectoryOnce(Coordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._roster.published_at = float("inf")
+
+    def receive(self, event: Any, now: float) -> Any:
+        effects = super().receive(event, now)
+        self._roster.published_at = float("inf")
+        return effects
+
+
+class SaysSaveOnce(Coordinator):
+    def _begin_round(self, now: float) -> Any:
+        effects = super()._begin_round(now)
+        if self._checkpoints.round is not None:
+            self._checkpoints.round._asked_at = float("inf")
+        return effects
+
+
+class TakesAnyFinished(Coordinator):
+    def receive(self, event: Any, now: float) -> Any:
+        self._shards_revision = 0
+        return super().receive(event, now)
+
+
+class TheLastRoundIsAnOlderOne(Coordinator):
+    def _begin_round(self, now: float) -> Any:
+        if self._checkpoints.round is not None and self.phase is Phase.FINISHING:
+            self._round_is_last = True
+            return []
+        return super()._begin_round(now)
+
+
+class CountsALossTwice(Coordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        found = dict(self._checkpoints._since.get(host.name, {}))
+        effects = super()._restart_shard(host, reason, now)
+        self._checkpoints._at_start[host.name] += sum(found.values())
+        return effects
+
+
+class TakesAnErrorForADeath(Coordinator):
+    def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
+        return []
+
+
+class Planted(NamedTuple):
+    """A fault, the invariants whose breach may be reported, and within how many seeds."""
+
+    machine: type
+    reported: str
+    seeds: int
+
+    @property
+    def machines(self) -> Machines:
+        if issubclass(self.machine, ShardMachine):
+            return Machines(shard=self.machine)
+        if issubclass(self.machine, DownpourClient):
+            return Machines(client=self.machine)
+        assert issubclass(self.machine, Coordinator)
+        return Machines(coordinator=self.machine)
+
+
+FAULTS = [
+    Planted(AcknowledgesWithoutApplying, "I2", 20),
+    Planted(NoIncarnationInTheKey, "I2", 100),
+    Planted(AnIncarnationGoesBack, "I1 I2", 300),
+    Planted(RestoreForgetsWhatWasSeen, "I1 I2", 300),
+    Planted(WatermarkSavedTooEarly, "I1 I2", 300),
+    Planted(RestoreForgetsTheVersion, "I1 I3", 300),
+    Planted(NoFence, "I4", 1000),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 300),
+    Planted(LeaseOutlivesTheVerdict, "I4", 300),
+    Planted(AppliesARepeat, "I1", 100),
+    Planted(NeverAcknowledgesARepeat, "I8", 100),
+    Planted(CountsNoLoss, "I2", 150),
+    Planted(LearnsNothingFromAFetch, "I2", 150),
+    Planted(SaysSavedBeforeItIs, "I5", 20),
+    Planted(ForgetsWhatItLostInItsFile, "I2", 150),
+    Planted(ARetryHasAFreshSequenceNumber, "I1", 100),
+    Planted(AcceptsAStaleEpoch, "I3 validate", 1000),
+    Planted(NeverRetries, "I8", 20),
+    Planted(DoesNotHearOfReplacements, "I2 I8", 150),
+    Planted(DrainForgetsWhatAccrued, "I2", 20),
+    Planted(PushesOverAPushUnderWay, "I1 I2", 100),
+    Planted(InstallsInsideAStep, "I3", 20),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", 20),
+    Planted(RestoresWhatWasNeverCommitted, "I5", 20),
+    Planted(ARoundOutlivesAShard, "I5", 400),
+    Planted(JudgesBeforeTheLeaseIsOver, "I4", 300),
+    Planted(BeginsOneStepTooFar, "I8", 20),
+    Planted(SaysTheDirectoryOnce, "I8", 100),
+    Planted(SaysSaveOnce, "I8", 600),
+    Planted(TakesAnyFinished, "I2", 600),
+    Planted(TheLastRoundIsAnOlderOne, "I2", 20),
+    Planted(CountsALossTwice, "I2", 300),
+    Planted(TakesAnErrorForADeath, "I13", 300),
+]
+"""Found on 2,500 seeds each; the limits leave some room, because a change of the draw moves every seed."""
