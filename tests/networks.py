@@ -1,8 +1,8 @@
 """Hypothesis strategies that draw networks: small, but of every shape that the layers allow.
 
 Inputs of any rank, branches, skips, layers that listen to one layer twice, rows that nobody listens to, nodes
-that listen to nobody, one loss or two, on the last layer or in the middle. Every draw is a network that `graph()`
-accepts. The functions of nodes stand at module level, so that other processes can import them.
+that listen to nobody, one loss or two, on the last layer or in the middle. Every draw is a network that
+`graph()` accepts. The functions of nodes stand at module level, so that other processes can import them.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ LEARNS = {
 
 
 @st.composite
-def node_layers(draw: st.DrawFn, shape: Shape) -> Node:
-    """A `Node` over an input of this shape, with any connectivity that fits."""
+def node_layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Node:
+    """A `Node` over an input of this shape, with any connectivity that fits; not a full one if `local`."""
     upward = draw(st.sampled_from(list(LEARNS)))
     downward, learns = LEARNS[upward]
-    kinds = ["full", "one to one", "edges"] + ["patch"] * (len(shape) > 1)
+    kinds = ["full"] * (not local) + ["one to one", "edges"] + ["patch"] * (len(shape) > 1)
     kind = draw(st.sampled_from(kinds))
     if kind == "full":
         return Node(Full(), upward, downward, learns, draw(st.sampled_from([(1,), (3,), (4, 2), (3, 2, 2)])))
@@ -111,13 +111,14 @@ def patches(draw: st.DrawFn, shape: Shape) -> Patch:
 
 
 @st.composite
-def layers(draw: st.DrawFn, shape: Shape) -> Layer:
-    """Any layer of one input of this shape."""
+def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Layer:
+    """Any layer of one input of this shape; none that is fully connected if `local`."""
     makers: list[Callable[[], Layer]] = [
-        lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))),
         lambda: Activation(draw(st.sampled_from(FUNCTIONS))),
-        lambda: draw(node_layers(shape)),
+        lambda: draw(node_layers(shape, local=local)),
     ]
+    if not local:
+        makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
     return draw(st.sampled_from(makers))()
@@ -154,37 +155,41 @@ def shapes() -> st.SearchStrategy[Shape]:
 
 
 @st.composite
-def networks(draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True) -> Graph:
-    """A whole network as a graph; with one or two losses, or without any."""
+def networks(
+    draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True, local: bool = False
+) -> Graph:
+    """A whole network as a graph, with losses or without; no layer but a loss is fully connected if `local`."""
     net = Network("drawn")
     given = [net.input(f"in{n}", shape=draw(shapes())) for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
-    placed: list[States] = [draw(layers(source.shape))(source) for source in given]
+    placed: list[States] = [draw(layers(source.shape, local=local))(source) for source in given]
     heard: set[str] = set()
     for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
-        layer, sources = draw(_grown(given, placed))
+        layer, sources = draw(_grown(given, placed, local=local))
         heard.update(source.name for source in sources)
         placed.append(layer(*sources))
     if losses:
         loose = [states for states in placed if states.name not in heard]
-        net.loss = _judged(draw, net, loose, placed)
+        net.loss = _judged(draw, net, loose, placed, local=local)
     return net.graph()
 
 
 @st.composite
 def _grown(
-    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States]
+    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States], *, local: bool
 ) -> tuple[Layer, tuple[States, ...]]:
     """A further layer and its inputs: mostly the last one, else a branch; or a sum, often a skip."""
     source = draw(st.sampled_from([placed[-1]] * 3 + [*placed, *given]))
     equal = [states for states in placed if states.shape == source.shape]
     if equal and draw(st.integers(0, 3)) == 0:
         return Add(), (source, *draw(st.lists(st.sampled_from(equal), min_size=1, max_size=2)))
-    return draw(layers(source.shape)), (source,)
+    return draw(layers(source.shape, local=local)), (source,)
 
 
-def _judged(draw: st.DrawFn, net: Network, loose: list[States], placed: list[States]) -> list[States]:
+def _judged(
+    draw: st.DrawFn, net: Network, loose: list[States], placed: list[States], *, local: bool
+) -> list[States]:
     """A loss on each loose end (first joined, if many); or one more, perhaps in the middle."""
-    if len(loose) > 2 or (len(loose) == 2 and draw(st.booleans())):
+    if not local and (len(loose) > 2 or (len(loose) == 2 and draw(st.booleans()))):
         units = draw(st.integers(1, 5))
         loose = [Add()(*(Dense(units)(states) for states in loose))]
     elif len(loose) == 1 and draw(st.integers(0, 3)) == 0:

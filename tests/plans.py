@@ -46,9 +46,10 @@ def plans(
     losses: bool = True,
     max_batch: int = 3,
     precision: str = "float32",
+    local: bool = False,
 ) -> Plan:
     """A plan of a drawn network, cut by hand and automatically over a drawn cluster."""
-    graph = draw(networks(max_layers=max_layers, losses=losses))
+    graph = draw(networks(max_layers=max_layers, losses=losses, local=local))
     cluster = draw(clusters(max_machines=max_machines))
     by_hand = draw(cuts(graph, len(cluster)))
     batch = draw(st.integers(1, max_batch))

@@ -60,6 +60,14 @@ class HostError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Sent:
+    """What a part has sent to other parts in a step: messages, and bytes of their tensors."""
+
+    messages: int
+    n_bytes: int
+
+
+@dataclass(frozen=True)
 class Step:
     """What a step came to.
 
@@ -68,6 +76,7 @@ class Step:
         correct: how many of them the losses found right.
         step_s: seconds of the slowest part.
         busy_s: seconds in kernels, for each part.
+        sent: what each part has sent to others.
         states: what was collected, by buffer: node-major, `[*grid, batch]`.
         vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
     """
@@ -76,6 +85,7 @@ class Step:
     correct: int
     step_s: float
     busy_s: tuple[float, ...]
+    sent: tuple[Sent, ...]
     states: Mapping[str, Array] = field(default_factory=dict)
     vectors: Mapping[str, dict[str, Vector]] = field(default_factory=dict)
 
@@ -164,6 +174,7 @@ class Session:
             sum(p.correct for p in played),
             max(p.step_s for p in played),
             tuple(p.busy_s for p in played),
+            tuple(Sent(p.sent_messages, p.sent_bytes) for p in played),
             states,
             vectors,
         )
@@ -186,7 +197,7 @@ class Session:
         for name in self._names:
             self._launcher.launch(name, 0)
         for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
-            self._launcher.reach(name, hello.endpoint)
+            self._launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(self._tasks, self._names, strict=True):
             self._say(name, Assign(self._plan.graph.name), pack_task(task))
         self._answers(Ready)

@@ -346,7 +346,8 @@ class Coordinator:
         if self.phase is Phase.LAUNCHING:  # nothing has run yet, and what cannot be set up now never can
             return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
         if times >= limit:
-            return self._fail(f"{host.name} failed {times} times: {failed.reason}", failed.traceback)
+            told = f"{host.name} failed {times} times: {failed.reason}; correct what its traceback shows"
+            return self._fail(told, failed.traceback)
         return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
 
     def _is_dispensable(self, host: HostRecord) -> bool:

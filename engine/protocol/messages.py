@@ -164,13 +164,18 @@ class Play(_Message, frozen=True, tag=True):
 
 
 class Played(_Message, frozen=True, tag=True):
-    """Answers `Play`: sums over the batch, and seconds in the step and in kernels. The payload is what was collected."""
+    """Answers `Play`: sums over the batch, seconds in the step and in kernels, and the tensors that the part has sent.
+
+    The payload is what was collected.
+    """
 
     step: int
     loss: float
     correct: int
     step_s: float
     busy_s: float
+    sent_messages: int
+    sent_bytes: int
 
 
 class Load(_Message, frozen=True, tag=True):

@@ -16,6 +16,7 @@ import cloudpickle
 import numpy as np
 import zmq
 
+from partita.engine.kernels.node_compiler import NodeCompileError
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,
@@ -27,10 +28,12 @@ from partita.engine.protocol.messages import (
     Message,
     Peer,
     Ready,
+    Refused,
     Stop,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.task import Link, Role, unpack_task
+from partita.engine.protocol.verbs import why_not
+from partita.engine.runtime.task import CannotGoOn, Link, Role, Task, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
@@ -83,7 +86,8 @@ class Host:
         self._acknowledged = False  # the coordinator has heard that this host is ready
         self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
         self._heard_at = time.monotonic()
-        self._link = Link(name, incarnation, self._send, mailbox.wake)
+        self._refused: set[str] = set()
+        self._link = Link(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
 
     def run(self) -> None:
         """The host's life."""
@@ -117,10 +121,13 @@ class Host:
         """A host in which something was raised says so and then only waits for its end."""
         try:
             act()
+        except CannotGoOn as error:
+            self._failed = True
+            self._send(COORDINATOR, Failed(str(error), "", final=True), None)
         except Exception as error:
             self._failed = True
-            reason = f"{type(error).__name__}: {error}"
-            self._send(COORDINATOR, Failed(reason, "".join(traceback.format_exception(error))), None)
+            text = "".join(traceback.format_exception(error))
+            self._send(COORDINATOR, Failed(f"{type(error).__name__}: {error}", text), None)
 
     def _tick(self, now: float) -> None:
         if self._failed:
@@ -140,6 +147,10 @@ class Host:
         self._guarded(lambda: role.tick(now))
 
     def _receive(self, event: Received, now: float) -> None:
+        reason = why_not(event.message, sender=event.sender, receiver=self._link.name)
+        if reason is not None:
+            self._refuse(event.sender, reason)
+            return
         if event.sender == COORDINATOR:
             self._heard_at = now
         if self._failed and not isinstance(event.message, Stop):
@@ -147,9 +158,9 @@ class Host:
         match event.message:
             case Assign():
                 self._assign(event)
-            case Directory() as directory if event.sender == COORDINATOR:
+            case Directory() as directory:
                 self._learn(directory, now)
-            case Stop() if event.sender == COORDINATOR:
+            case Stop():
                 self._stopped = True
             case _ if self._role is not None:
                 if isinstance(event.message, Heartbeat):
@@ -161,11 +172,17 @@ class Host:
             task = unpack_task(event)
             if self._limit_threads is not None:
                 self._limit_threads(task.threads)
-            self._role = task.role(self._link)
+            self._role = self._built(task)
             self._heard_at = self._spoke_at = time.monotonic()
             if self._directory is not None:
                 self._tell_role(self._directory, self._heard_at)
             self._send(COORDINATOR, Ready(self._role.version), None)
+
+    def _built(self, task: Task) -> Role:
+        try:
+            return task.role(self._link)
+        except NodeCompileError as error:
+            raise CannotGoOn(str(error)) from error
 
     def _learn(self, directory: Directory, now: float) -> None:
         if directory.revision > self._revision:
@@ -181,6 +198,13 @@ class Host:
     def _tell_role(self, directory: Directory, now: float) -> None:
         assert self._role is not None
         self._role.learned(directory.revision, {p.name: p.incarnation for p in directory.peers}, now)
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        """What a host said out of place is counted; the first time that it does so, the user hears of it."""
+        self._mailbox.counters.refused_messages += 1
+        if sender not in self._refused:
+            self._refused.add(sender)
+            self._send(COORDINATOR, Refused(sender, reason), None)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         """A peer that is gone or takes nothing is the coordinator's to find; what it misses is asked for again."""

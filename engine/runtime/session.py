@@ -20,6 +20,7 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import GivenFeed
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import Link, Role
+from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Op, Operand, Program
@@ -112,6 +113,7 @@ class SessionRole(Role):
         self._orders: list[tuple[Play, Payload | None]] = []
         self._playing: Play | None = None
         self._began = 0.0
+        self._sent = Count()
 
     def receive(self, event: Received, now: float) -> None:
         """Tensors and credit go to the player; orders wait for their turn."""
@@ -146,6 +148,7 @@ class SessionRole(Role):
         self._feed.real = play.examples
         self._computations.metrics.loss = 0.0
         self._computations.metrics.correct = 0
+        self._sent = self._link.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)
 
@@ -154,7 +157,16 @@ class SessionRole(Role):
         assert play is not None and play.step == over.step, f"step {over.step} was not asked for"
         took = time.perf_counter() - self._began
         metrics = self._computations.metrics
-        answer = Played(over.step, metrics.loss, metrics.correct, took, over.busy_s)
+        sent = self._link.counters.sent_of("Tensor")
+        answer = Played(
+            over.step,
+            metrics.loss,
+            metrics.correct,
+            took,
+            over.busy_s,
+            sent.messages - self._sent.messages,
+            sent.payload_bytes - self._sent.payload_bytes,
+        )
         found = [self._collected(name) for name in play.collect]
         self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
 

@@ -16,6 +16,7 @@ import cloudpickle
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
@@ -27,12 +28,20 @@ class Link:
         name, incarnation: of the host.
         send: sends a message with a payload or without; only on the host's own thread.
         wake: calls `Role.wakened` soon; from any thread.
+        counters: of the host's mailbox.
+        refuse: counts what a host (the first argument) said out of place, and why; it had no effect.
     """
 
     name: str
     incarnation: int
     send: Callable[[str, Message, PayloadLike], None]
     wake: Callable[[], None]
+    counters: Counters
+    refuse: Callable[[str, str], None]
+
+
+class CannotGoOn(Exception):
+    """Raised where trying again would end the same way: the run fails at once. Its sentence needs no traceback."""
 
 
 class Role(ABC):

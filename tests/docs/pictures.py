@@ -1,0 +1,33 @@
+"""The pictures of the documentation: where they are, and what they must be equal to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from examples import digits
+from partita.partitioner import Cluster, Plan, partition
+from tests.docs.pages import ROOT
+
+FLOW = ROOT / "docs" / "pictures" / "data_flow.svg"
+PLAN = ROOT / "docs" / "pictures" / "digits_plan.svg"
+
+ROOMS = ("layers", "partitioner", "engine")
+BESIDE = ("examples", "tests", "docs", "benchmarks")
+
+
+def plan_of_digits() -> Plan:
+    """The plan whose picture the quick start shows."""
+    return partition(digits.network(), Cluster.local(machines=2), batch=32)
+
+
+def folders_drawn() -> dict[str, str]:
+    """Each folder that the picture of the data flow names, and the text that it stands under."""
+    texts = ElementTree.parse(FLOW).iter("{http://www.w3.org/2000/svg}text")
+    return {text.attrib["data-folder"]: text.text or "" for text in texts if "data-folder" in text.attrib}
+
+
+def folders_of_the_tree() -> set[str]:
+    """Every folder with modules in the three rooms, and what lies beside them."""
+    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts]
+    return {str(Path(path.parent).relative_to(ROOT)) for path in modules} | set(BESIDE)

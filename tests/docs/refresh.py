@@ -1,0 +1,41 @@
+"""Writes what the code of the documentation prints into its pages, and draws the picture of the digits' plan again.
+
+    python -m tests.docs.refresh [PAGE ...]
+
+Look at the difference before you commit it: it is what a reader will see.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.docs.pages import PAGES, ROOT, expected, play
+from tests.docs.pictures import PLAN, plan_of_digits
+
+
+def refresh(page: Path) -> None:
+    """Replaces every output that is not what is printed now."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(play(page, Path(folder)))
+    for step, printed in reversed(found):
+        shown, said = expected(step, printed)
+        if step.output is None:
+            print(f"{step.code.name} prints, and nothing shows it:\n{printed}" if said else f"{step.code.name}: silent")
+        elif shown != said:
+            print(f"{step.output.name} is replaced")
+            lines[step.output.first : step.output.last] = [line.rstrip() for line in printed.rstrip().strip("\n").splitlines()]
+    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    """Refreshes the named pages, or all of them."""
+    for page in [ROOT / name for name in arguments] or PAGES:
+        refresh(page)
+    plan_of_digits().draw(PLAN)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,114 @@
+"""Every block of code in the README and in `docs/` runs and prints what the page shows."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from partita.engine import cli
+from tests.docs.pages import PAGES, ROOT, blocks, commands, demo, expected, is_run, play, steps
+
+LANGUAGES = {"python", "shell", "text", "{eval-rst}", "{toctree}", "{image}", "{note}", "{math}"}
+
+
+def page_names() -> list[str]:
+    return [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def shell_lines() -> list[tuple[str, list[str]]]:
+    """Every command of every page, and where it stands."""
+    found = [block for page in PAGES for block in blocks(page) if block.language == "shell"]
+    return [(block.name, words) for block in found for words in commands(block)]
+
+
+@pytest.mark.parametrize("name", [name for name in page_names() if list(steps(ROOT / name))])
+def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
+    """If an output is stale: `python -m tests.docs.refresh`."""
+    for step, printed in play(ROOT / name, tmp_path):
+        shown, said = expected(step, printed)
+        assert said == shown, f"{step.code.name} prints\n{printed}"
+
+
+def test_every_block_says_what_it_is() -> None:
+    found = [block for page in PAGES for block in blocks(page)]
+    assert [block.name for block in found if block.language not in LANGUAGES] == []
+
+
+@pytest.mark.parametrize(("where", "words"), shell_lines())
+def test_a_command_exists_and_takes_its_options(where: str, words: list[str]) -> None:
+    check = {"partita": check_partita, "make": check_make, "python": check_module, "git": None, "cd": None}
+    assert words[0] in check, f"{where}: nothing is known of '{words[0]}'"
+    checked = check[words[0]]
+    if checked is not None:
+        checked(words[1:])
+
+
+def check_partita(arguments: list[str]) -> None:
+    """Parses the arguments as the command itself does, without running it."""
+    command = typer.main.get_command(cli.app)
+    assert isinstance(command, click.Group)
+    name, *rest = arguments
+    if name.startswith("-"):
+        assert name == "--help"
+        return
+    with click.Context(command) as context:
+        found = command.get_command(context, name)
+        assert found is not None, name
+        if "--help" not in rest:
+            found.make_context(name, rest, parent=context)
+
+
+def check_make(arguments: list[str]) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert [word for word in arguments if "=" not in word and word not in targets] == []
+
+
+def check_module(arguments: list[str]) -> None:
+    """`python -m MODULE ...`, or a script."""
+    if arguments[0] == "-m":
+        assert importlib.util.find_spec(arguments[1]) is not None, arguments[1]
+    else:
+        assert (ROOT / arguments[0]).is_file(), arguments[0]
+
+
+def links(page: Path) -> list[str]:
+    """What a page links to in this checkout: paths, without anchors."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
+    return [target for target in targets if "://" not in target]
+
+
+@pytest.mark.parametrize("name", page_names())
+def test_links_lead_somewhere(name: str) -> None:
+    page = ROOT / name
+    assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+def named_paths(page: Path) -> set[str]:
+    """Every `path/of.py` or `folder/` of the rooms that a page's prose names."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    inside = re.findall(r"`((?:layers|partitioner|engine|examples|tests|docs|benchmarks)/[\w./]*)`", prose)
+    return set(inside)
+
+
+@pytest.mark.parametrize("name", [*page_names(), "CONTRIBUTING.md"])
+def test_named_files_exist(name: str) -> None:
+    assert [path for path in sorted(named_paths(ROOT / name)) if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_demo_prints_what_the_readme_shows() -> None:
+    """The one command of the README that is not run above."""
+    (step,) = (step for step in steps(ROOT / "README.md") if step.code.text.startswith("make demo"))
+    shown, said = expected(step, demo())
+    assert said == shown
+
+
+def test_what_is_not_run_is_only_setting_up() -> None:
+    left = {words[0] for _, words in shell_lines() if not is_run(words)}
+    assert left <= {"make", "python", "git", "cd"}
