@@ -10,10 +10,11 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.losses import Loss, SoftmaxCrossEntropy, SquaredError
 from partita.layers.merge import Add
-from partita.layers.network import Network, States
+from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.region import Region
+from partita.layers.states import States
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 __all__ = [

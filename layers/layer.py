@@ -11,13 +11,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from partita.layers.connectivity import Connectivity
 from partita.layers.region import Shape
-
-if TYPE_CHECKING:
-    from partita.layers.network import States
+from partita.layers.states import States
 
 
 @dataclass(frozen=True)

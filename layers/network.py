@@ -8,30 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given, Layer
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
+from partita.layers.states import States
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-
-
-@dataclass(frozen=True)
-class States:
-    """What a layer gives to the next one: the states of a grid of nodes. Made by calling a layer."""
-
-    network: Network
-    name: str
-
-    @property
-    def shape(self) -> Shape:
-        """The layer's grid of nodes."""
-        return self.network.shape(self.name)
-
-    def __repr__(self) -> str:
-        return f"<states of {self.name} {self.shape}>"
 
 
 class Network:

@@ -6,22 +6,19 @@ Text only: no drawing library, no tensor, no file. The parts are in `drawing/`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import boxes, exchange, legend, routes, svg
 from partita.partitioner.drawing.boxes import BAR, Box
 from partita.partitioner.drawing.layout import Layout, arrange
 from partita.partitioner.drawing.routes import Point, Route
-
-if TYPE_CHECKING:
-    from partita.partitioner.plan import Plan
 
 MARGIN, HEADING = 28.0, 84.0
 LANE = 12.0
 """Half the width of the lane in which an edge passes other layers, in pixels."""
 
 
-def draw_plan(plan: Plan) -> str:
+def draw_plan(plan: BarePlan) -> str:
     """The picture of a plan, as the text of an SVG file."""
     return _Picture(plan).text()
 
@@ -29,7 +26,7 @@ def draw_plan(plan: Plan) -> str:
 class _Picture:
     """Places everything once, then writes it from the back to the front: flows, messages, bars, words."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: BarePlan) -> None:
         self.plan, self.graph, self.owned = plan, plan.graph, plan.ownership
         self.machines = tuple(machine.name for machine in plan.cluster.machines)
         self.routes = [routes.route(plan.ownership, message) for message in plan.messages]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from partita.layers.graph import Graph
 from partita.layers.network import Network
+from partita.partitioner.bare_plan import PRECISIONS
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts
 from partita.partitioner.ownership import Ownership
-from partita.partitioner.plan import PRECISIONS, Plan
+from partita.partitioner.plan import Plan
 from partita.partitioner.strategies import STRATEGIES
 from partita.partitioner.table import readable_bytes
 

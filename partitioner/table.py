@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ownership import piece_flops
 
-if TYPE_CHECKING:
-    from partita.partitioner.plan import Plan
 
-
-def plan_table(plan: Plan) -> str:
+def plan_table(plan: BarePlan) -> str:
     """The whole plan, for a terminal 100 columns wide (as long as there are few machines)."""
     precision = plan.precision
     head = (
@@ -21,7 +17,7 @@ def plan_table(plan: Plan) -> str:
     return "\n".join(parts)
 
 
-def _layers(plan: Plan) -> str:
+def _layers(plan: BarePlan) -> str:
     machines = range(len(plan.cluster))
     rows = [["layer", "grid", "kind", *(plan.cluster.machines[m].name for m in machines)]]
     for grid in plan.graph.computed:
@@ -31,7 +27,7 @@ def _layers(plan: Plan) -> str:
     return _aligned(rows, right_from=3)
 
 
-def _machines(plan: Plan) -> str:
+def _machines(plan: BarePlan) -> str:
     rows = [["machine", "parameters", "GFLOP up", "sends", "receives", "messages", "memory", "busy"]]
     playback = plan.playback
     for m, machine in enumerate(plan.cluster.machines):
@@ -57,7 +53,7 @@ def _machines(plan: Plan) -> str:
     return _aligned(rows, right_from=1)
 
 
-def _summary(plan: Plan) -> str:
+def _summary(plan: BarePlan) -> str:
     total = sum(message.n_bytes for message in plan.messages)
     return (
         f"{len(plan.messages)} messages a step, {readable_bytes(total)}; predicted step "

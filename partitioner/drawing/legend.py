@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.table import readable_bytes
-
-if TYPE_CHECKING:
-    from partita.partitioner.plan import Plan
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)
@@ -16,7 +12,7 @@ COLUMNS = (30.0, 190.0, 275.0, 335.0)
 WIDTH = 345.0
 
 
-def heading(plan: Plan, *, x: float, y: float) -> str:
+def heading(plan: BarePlan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
     told = (
@@ -28,7 +24,7 @@ def heading(plan: Plan, *, x: float, y: float) -> str:
     )
 
 
-def heading_width(plan: Plan) -> float:
+def heading_width(plan: BarePlan) -> float:
     """A guess of how wide the heading gets."""
     return max(
         svg.text_width("x" * 92 + str(plan.graph.n_parameters), size=11),
@@ -36,7 +32,7 @@ def heading_width(plan: Plan) -> float:
     )
 
 
-def legend(plan: Plan, *, x: float, y: float) -> str:
+def legend(plan: BarePlan, *, x: float, y: float) -> str:
     """A row for each machine, and a sample of each kind of line."""
     head = [
         svg.text(x + COLUMNS[0], y, "machine", size=11, fill=svg.SOFT),
@@ -49,12 +45,12 @@ def legend(plan: Plan, *, x: float, y: float) -> str:
     return "".join(head + rows) + _lines(x, y + LINE * (len(plan.cluster) + 2))
 
 
-def height(plan: Plan) -> float:
+def height(plan: BarePlan) -> float:
     """Of the legend, in pixels."""
     return LINE * (len(plan.cluster) + 5)
 
 
-def _machine(plan: Plan, m: int, *, x: float, y: float) -> str:
+def _machine(plan: BarePlan, m: int, *, x: float, y: float) -> str:
     sent = sum(message.n_bytes for message in plan.messages if message.source == m)
     busy = plan.playback.busy_s[m] / plan.playback.step_s if plan.playback.step_s else 0.0
     numbers = (f"{plan.n_parameters(m):,}", readable_bytes(sent), f"{busy:.0%}")

@@ -1,8 +1,9 @@
 """The README and the pages of `docs/`: their code blocks, what those print, and how that is compared.
 
-A block of `python` or `shell` is run; a block of `text` that follows it, with nothing but blank lines between, is what
-it prints. After "text varies", numbers may differ from run to run and lines that differ in nothing else count once.
-The blocks of a page share one namespace and one folder, as if a reader typed them one after another.
+A block of `python` or `shell` is run; a block of `text` that follows it, with nothing but blank lines
+between, is what it prints. After "text varies", numbers may differ from run to run and lines that differ in
+nothing else count once. The blocks of a page share one namespace and one folder, as if a reader typed them
+one after another.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?\b")
+_BUSY = re.compile(r"\w+ [\d.]+ (has been silent for|is heard again after) ")
+"""What a machine that has too much to do may say besides."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines `[first, last)` of a page between two fences, counted from 0, and the words behind the first of them."""
+    """Lines `[first, last)` of a page between two fences, counted from 0, and the words behind the first."""
 
     page: Path
     words: tuple[str, ...]
@@ -69,18 +73,24 @@ def blocks(page: Path) -> Iterator[Block]:
         elif line.strip() == opened[1]:
             yield Block(page, opened[2], opened[0], number, tuple(lines[opened[0] : number]))
             opened = None
-    assert opened is None, f"{page}: the block of line {opened[0] if opened else 0} never ends"
+    if opened is not None:
+        raise ValueError(f"{page}: the block of line {opened[0]} never ends; close it")
 
 
 def steps(page: Path) -> Iterator[Step]:
     """What a reader runs, in order."""
     lines = page.read_text(encoding="utf-8").splitlines()
     found = list(blocks(page))
-    for block, after in zip(found, [*found[1:], None], strict=True):
+    follower = dict(pairwise(found))
+    for block in found:
         if block.language in ("python", "shell"):
-            follows = after is not None and after.language == "text"
-            follows = follows and not any(line.strip() for line in lines[block.last + 1 : after.first - 1])
-            yield Step(block, after if follows else None)
+            after = follower.get(block)
+            if after is not None and (
+                after.language != "text"
+                or any(line.strip() for line in lines[block.last + 1 : after.first - 1])
+            ):
+                after = None
+            yield Step(block, after)
 
 
 def commands(block: Block) -> list[list[str]]:
@@ -99,26 +109,27 @@ def prints(code: Block, names: dict[str, Any]) -> str:
 
 
 def answers(words: list[str]) -> str:
-    """Runs a command `partita ...`; what it writes, and fails if it does."""
-    assert words[0] == "partita", words
-    command = [sys.executable, "-m", "partita.engine.cli", *words[1:]]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return run.stdout + run.stderr
+    """Runs a command `partita ...` or `python -m ...`; what it writes, and fails if it does."""
+    return _written_by(*(words[1:] if words[0] == "python" else ["-m", "partita.engine.cli", *words[1:]]))
 
 
 def demo() -> str:
     """What `make demo` writes once everything is installed."""
-    command = [sys.executable, str(ROOT / "examples" / "digits.py")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
-    assert run.returncode == 0, run.stdout + run.stderr
-    plan, last = run.stdout.strip().rsplit("\n", 1)
-    return "\n".join([".venv/bin/python examples/digits.py", plan, run.stderr.strip(), last])
+    command = ".venv/bin/python examples/digits.py"
+    return f"{command}\n{_written_by(str(ROOT / 'examples' / 'digits.py'))}"
+
+
+def _written_by(*arguments: str) -> str:
+    command = [sys.executable, "-u", *arguments]
+    both = subprocess.STDOUT
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=both, text=True, check=False, timeout=110)
+    assert run.returncode == 0, run.stdout
+    return run.stdout
 
 
 def is_run(words: list[str]) -> bool:
-    """Whether the tests run a command. (What sets up or tests this checkout is looked at only.)"""
-    return words[0] == "partita"
+    """Whether the tests run a command. (What sets up, tests or measures this checkout is looked at only.)"""
+    return words[0] == "partita" or (words[:2] == ["python", "-m"] and words[2].startswith("partita."))
 
 
 def play(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
@@ -138,13 +149,15 @@ def expected(step: Step, printed: str) -> tuple[str, str]:
     shown = step.output.text if step.output is not None else ""
     if step.output is not None and "varies" in step.output.words:
         return _without_numbers(shown), _without_numbers(printed)
-    return _trimmed(shown), _trimmed(printed)
+    return "\n".join(trimmed(shown)), "\n".join(trimmed(printed))
 
 
-def _trimmed(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.rstrip().strip("\n").splitlines())
+def trimmed(text: str) -> list[str]:
+    """The lines of an output as a page shows them."""
+    return [line.rstrip() for line in text.rstrip().strip("\n").splitlines()]
 
 
 def _without_numbers(text: str) -> str:
-    lines = [re.sub(r"[ ]+", " ", _NUMBER.sub("#", line)).strip() for line in text.strip().splitlines()]
+    said = [line for line in text.strip().splitlines() if not _BUSY.match(line)]
+    lines = [re.sub(r" +", " ", _NUMBER.sub("#", line)).strip() for line in said]
     return "\n".join(line for line, before in zip(lines, [None, *lines], strict=False) if line != before)

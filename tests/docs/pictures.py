@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 from examples import digits
@@ -29,5 +28,6 @@ def folders_drawn() -> dict[str, str]:
 
 def folders_of_the_tree() -> set[str]:
     """Every folder with modules in the three rooms, and what lies beside them."""
-    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py") if "__pycache__" not in path.parts]
-    return {str(Path(path.parent).relative_to(ROOT)) for path in modules} | set(BESIDE)
+    modules = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+    found = {path.parent for path in modules if "__pycache__" not in path.parts}
+    return {str(folder.relative_to(ROOT)) for folder in found} | set(BESIDE)

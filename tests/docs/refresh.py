@@ -1,4 +1,5 @@
-"""Writes what the code of the documentation prints into its pages, and draws the picture of the digits' plan again.
+"""Writes what the code of the documentation prints into its pages, and draws the picture of the digits' plan
+again.
 
     python -m tests.docs.refresh [PAGE ...]
 
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.docs.pages import PAGES, ROOT, expected, play
+from tests.docs.pages import PAGES, ROOT, demo, expected, play, steps, trimmed
 from tests.docs.pictures import PLAN, plan_of_digits
 
 
@@ -20,13 +21,15 @@ def refresh(page: Path) -> None:
     lines = page.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         found = list(play(page, Path(folder)))
-    for step, printed in reversed(found):
+    if page.name == "README.md":
+        found += [(step, demo()) for step in steps(page) if step.code.text == "make demo"]
+    for step, printed in sorted(found, key=lambda pair: -pair[0].code.first):
         shown, said = expected(step, printed)
         if step.output is None:
-            print(f"{step.code.name} prints, and nothing shows it:\n{printed}" if said else f"{step.code.name}: silent")
+            print(f"{step.code.name} " + (f"prints, and nothing shows it:\n{said}" if said else "is silent"))
         elif shown != said:
             print(f"{step.output.name} is replaced")
-            lines[step.output.first : step.output.last] = [line.rstrip() for line in printed.rstrip().strip("\n").splitlines()]
+            lines[step.output.first : step.output.last] = trimmed(printed)
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from partita.layers import Add, Dense, Network, SquaredError
 from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, Whole, partition
-from partita.partitioner.plan import PRECISIONS
+from partita.partitioner.bare_plan import PRECISIONS
 from tests.partitioner.expected import Expected, members
 from tests.plans import plans
 

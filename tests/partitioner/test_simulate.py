@@ -23,7 +23,7 @@ from partita.partitioner import (
     cost,
     partition,
 )
-from partita.partitioner.plan import PRECISIONS
+from partita.partitioner.bare_plan import PRECISIONS
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import Playback, play
 from tests.plans import plans

@@ -85,7 +85,9 @@ class Player:
         for instruction in self.program.instructions:
             if instruction.op is Op.FEED:
                 operand = instruction.target
-                for rows, out in zip(operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True):
+                for rows, out in zip(
+                    operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True
+                ):
                     out[...] = node_major(batch[operand.buffer], rows, out.shape)
 
 
@@ -182,7 +184,12 @@ class Orchestra:
         return result
 
     def _collect(
-        self, into: dict[str, Array], name: str, rows: tuple[int, int], buffers: Buffers, shape: tuple[int, ...]
+        self,
+        into: dict[str, Array],
+        name: str,
+        rows: tuple[int, int],
+        buffers: Buffers,
+        shape: tuple[int, ...],
     ) -> None:
         whole = into.setdefault(name, np.full((*shape, self.plan.batch), np.nan))
         whole[rows[0] : rows[1]] = buffers[name].of((rows,))[0]

@@ -1,0 +1,36 @@
+"""What calling a layer returns, and what the next layer is called on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from partita.layers.region import Shape
+
+
+class Builder(Protocol):
+    """A network while it is being declared, as far as a layer must know it: where it is placed."""
+
+    name: str
+
+    def add(self, layer: Any, sources: tuple[States, ...]) -> States:
+        """Places a layer over its inputs."""
+
+    def shape(self, name: str) -> Shape:
+        """The grid of a layer."""
+
+
+@dataclass(frozen=True)
+class States:
+    """The states of a grid of nodes. Made by declaring an input or calling a layer."""
+
+    network: Builder
+    name: str
+
+    @property
+    def shape(self) -> Shape:
+        """The layer's grid of nodes."""
+        return self.network.shape(self.name)
+
+    def __repr__(self) -> str:
+        return f"<states of {self.name} {self.shape}>"
