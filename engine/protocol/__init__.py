@@ -1,10 +1,11 @@
 """Conversations: what hosts say to one another, and the machines that decide what follows. No I/O, no arrays.
 
-`messages` is the closed union of everything that travels; `events` holds the words that all machines share. Each
-machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is Downpour as a part
-speaks it, `shard` applies each push once, `membership` says who is alive, and `coordinator` supervises a run with the
-help of `roster` (who there is), `rounds` (checkpoints) and `orders` (what it asks of its interpreter). `names` says
-what hosts are called, `verbs` who may say what to whom. This folder imports none of its neighbours.
+`messages` is the closed union of everything that travels; `events` holds the words that all machines share.
+Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is
+Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive, and
+`coordinator` supervises a run with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
+(what it asks of its interpreter). `names` says what hosts are called, `verbs` who may say what to whom. This
+folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator

@@ -68,7 +68,7 @@ class Push(_Message, frozen=True, tag=True):
 
 
 class Pushed(_Message, frozen=True, tag=True):
-    """Acknowledges `Push`: it is applied, once. `staleness` pushes to the same numbers were applied in between."""
+    """Acknowledges `Push`: applied, once. `staleness` pushes to the same numbers were applied in between."""
 
     epoch: int
     incarnation: int
@@ -155,8 +155,11 @@ class Finished(_Message, frozen=True, tag=True):
 
 
 class Play(_Message, frozen=True, tag=True):
-    """One step over a batch of which the first `examples` are real. The payload is the machine's inputs, in the
-    program's order; without one, the last batch is played again. `collect` names buffers to send back."""
+    """One step over a batch of which the first `examples` are real.
+
+    The payload is the machine's inputs, in the program's order; without one, the last batch is played again.
+    `collect` names buffers to send back.
+    """
 
     step: int
     examples: int
@@ -164,7 +167,7 @@ class Play(_Message, frozen=True, tag=True):
 
 
 class Played(_Message, frozen=True, tag=True):
-    """Answers `Play`: sums over the batch, seconds in the step and in kernels, and the tensors that the part has sent.
+    """Answers `Play`: sums over the batch, seconds in the step and in kernels, and what the part has sent.
 
     The payload is what was collected.
     """

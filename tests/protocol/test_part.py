@@ -1,0 +1,132 @@
+"""The part machine alone: what may run, what may be sent, and what is taken in."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.engine.protocol.events import Received, Refuse, Send
+from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
+from partita.engine.protocol.part import (
+    AHEAD,
+    BeginStep,
+    Completed,
+    Compute,
+    Kind,
+    PartEffect,
+    PartEvent,
+    PartMachine,
+    Place,
+    StepOver,
+    Transmit,
+    Work,
+)
+
+ROWS = ((0, 2),)
+
+
+def tell(machine: PartMachine, event: PartEvent) -> list[PartEffect]:
+    effects = machine.receive(event, 0.0)
+    machine.validate()
+    return effects
+
+
+def tensor(step: int, *, sender: str = "b", buffer: str = "x", payload: object = "numbers") -> Received:
+    return Received(sender, 0, Tensor(step, buffer, ROWS), payload)
+
+
+def exchange() -> PartMachine:
+    """Computes, sends to b, receives from b, and computes with both."""
+    return PartMachine(
+        [
+            Work(Kind.COMPUTE),
+            Work(Kind.SEND, (0,), "b", "y", ROWS),
+            Work(Kind.RECEIVE, (), "b", "x", ROWS),
+            Work(Kind.COMPUTE, (0, 2)),
+        ]
+    )
+
+
+def test_a_step_runs_when_its_inputs_are_there() -> None:
+    machine = exchange()
+    assert tell(machine, BeginStep(0)) == [Compute(0)]
+    assert machine.waits_for == (("b", "x"),)
+    assert tell(machine, Completed(0)) == [Transmit("b", Tensor(0, "y", ROWS), 1)]
+    assert tell(machine, tensor(0)) == [Place(2, "numbers"), Compute(3)]
+    assert tell(machine, Completed(3)) == []
+    assert not machine.may_begin()
+    assert tell(machine, Completed(1)) == [StepOver(0)]
+    assert machine.may_begin()
+
+
+def test_a_message_of_the_next_step_waits_for_it() -> None:
+    machine = exchange()
+    assert tell(machine, tensor(0)) == []
+    assert tell(machine, BeginStep(0)) == [Place(2, "numbers"), Compute(0)]
+    assert tell(machine, tensor(1, payload="later")) == []
+    tell(machine, Completed(0))
+    tell(machine, Completed(1))
+    assert tell(machine, Completed(3)) == [StepOver(0)]
+    assert tell(machine, BeginStep(1)) == [Place(2, "later"), Compute(0)]
+
+
+def test_a_receive_waits_until_its_rows_are_free() -> None:
+    machine = PartMachine([Work(Kind.COMPUTE), Work(Kind.RECEIVE, (0,), "b", "x", ROWS)])
+    assert tell(machine, BeginStep(0)) == [Compute(0)]
+    assert tell(machine, tensor(0)) == []
+    assert tell(machine, Completed(0))[:1] == [Place(1, "numbers")]
+
+
+def test_lanes_bound_what_is_computed_at_once_and_the_first_in_the_list_goes_first() -> None:
+    machine = PartMachine([Work(Kind.COMPUTE) for _ in range(4)], lanes=2)
+    assert tell(machine, BeginStep(0)) == [Compute(0), Compute(1)]
+    assert tell(machine, Completed(1)) == [Compute(2)]
+    assert tell(machine, Completed(0)) == [Compute(3)]
+    assert tell(machine, Completed(3)) == []
+    assert tell(machine, Completed(2)) == [StepOver(0)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        tensor(0, sender="c"),
+        tensor(0, buffer="z"),
+        Received("b", 0, Tensor(0, "x", ((0, 3),)), "numbers"),
+        tensor(-1),
+        tensor(AHEAD + 1),
+        Received("b", 0, Credit(0)),
+        Received("b", 0, Fetch(0)),
+    ],
+)
+def test_what_no_instruction_waits_for_is_refused_and_changes_nothing(event: Received) -> None:
+    machine = exchange()
+    tell(machine, BeginStep(0))
+    (refusal,) = tell(machine, event)
+    assert isinstance(refusal, Refuse)
+    assert machine.waits_for == (("b", "x"),)
+
+
+def test_a_repeated_message_is_refused() -> None:
+    machine = exchange()
+    tell(machine, tensor(0))
+    (refusal,) = tell(machine, tensor(0))
+    assert isinstance(refusal, Refuse)
+
+
+def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None:
+    sender = PartMachine([Work(Kind.SEND, (), "b", "x", ROWS)], first_step=5)
+    for step in (5, 6):
+        assert sender.may_begin()
+        tell(sender, BeginStep(step))
+        assert tell(sender, Completed(0)) == [StepOver(step)]
+    assert not sender.may_begin()
+    assert sender.waits_for == (("b", "credit"),)
+    credit: Message = Credit(5)
+    tell(sender, Received("b", 0, credit))
+    assert sender.may_begin()
+    listener = PartMachine([Work(Kind.RECEIVE, (), "a", "x", ROWS)], first_step=5)
+    tell(listener, BeginStep(5))
+    assert tell(listener, tensor(5, sender="a")) == [Place(0, "numbers"), Send("a", Credit(5)), StepOver(5)]
+
+
+def test_an_empty_program_is_over_at_once() -> None:
+    assert tell(PartMachine([]), BeginStep(0)) == [StepOver(0)]

@@ -1,0 +1,59 @@
+"""Which examples a replica sees, and how they are turned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.runtime.feed import DatasetFeed, Sampler, node_major
+
+
+@given(
+    examples=st.integers(1, 200), batch=st.integers(1, 20), replicas=st.integers(1, 4), seed=st.integers(0, 9)
+)
+def test_an_epoch_shows_each_example_of_a_share_at_most_once_and_shares_do_not_meet(
+    examples: int, batch: int, replicas: int, seed: int
+) -> None:
+    if examples // replicas < batch:
+        with pytest.raises(ValueError, match="fewer than a batch"):
+            Sampler(examples=examples, batch=batch, seed=seed, replica=0, replicas=replicas)
+        return
+    seen: list[int] = []
+    for replica in range(replicas):
+        sampler = Sampler(examples=examples, batch=batch, seed=seed, replica=replica, replicas=replicas)
+        shown = [i for step in range(sampler.steps_per_epoch) for i in sampler.indices(step)]
+        assert len(set(shown)) == len(shown) == sampler.steps_per_epoch * batch
+        seen += shown
+    assert len(set(seen)) == len(seen)
+    assert all(0 <= i < examples for i in seen)
+
+
+def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
+    first, second = (Sampler(examples=50, batch=4, seed=3, replica=1, replicas=2) for _ in range(2))
+    shown = [first.indices(step) for step in range(20)]
+    for step in (13, 2, 19):
+        np.testing.assert_array_equal(second.indices(step), shown[step])
+    assert not np.array_equal(shown[0], shown[first.steps_per_epoch])  # another order in the next epoch
+
+
+def test_rows_are_turned_to_node_major() -> None:
+    batch = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    turned = node_major(batch, (1, 3), (2, 4, 5, 2))
+    assert turned.shape == (2, 4, 5, 2)
+    assert turned[0, 2, 3, 1] == batch[1, 1, 2, 3]
+    labels = node_major(np.array([7, 8, 9]), (0, 1), (1, 3))
+    np.testing.assert_array_equal(labels, [[7, 8, 9]])
+
+
+def test_a_dataset_feed_fills_the_examples_of_its_step() -> None:
+    images = np.random.default_rng(0).normal(size=(12, 3, 2))
+    sampler = Sampler(examples=12, batch=4, seed=0, replica=0, replicas=1)
+    feed = DatasetFeed({"image": images}, sampler)
+    feed.choose(2)
+    out = np.empty((2, 2, 4))
+    feed.fill("image", (1, 3), out)
+    chosen = images[sampler.indices(2)]
+    np.testing.assert_array_equal(out, np.moveaxis(chosen[:, 1:3], 0, -1))
+    assert feed.count == 4

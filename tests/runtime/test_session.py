@@ -1,0 +1,133 @@
+"""Sessions: local updates, padding, credit, and what happens when a host fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from partita.engine import SGD, Adagrad, HostError, Rule, Session
+from partita.engine.drivers.session import Hosts
+from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.parameters.initialise import initialise
+from partita.layers import (
+    Dense,
+    Full,
+    LocallyConnected2D,
+    Network,
+    SoftmaxCrossEntropy,
+    node,
+    per_edge,
+)
+from partita.partitioner import Cluster, Plan, Whole, partition
+
+
+def small(machines: int, *, batch: int = 4) -> Plan:
+    net = Network("small")
+    picture = net.input("picture", shape=(5, 4, 1))
+    hidden = LocallyConnected2D(2, 2, activation="relu", name="hidden")(picture)
+    net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(hidden), net.target("label"))
+    return partition(net, Cluster.local(machines=machines), batch=batch, precision="float64")
+
+
+def start(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    batch = {
+        "picture": rng.normal(size=(plan.batch, 5, 4, 1)),
+        "label": rng.integers(0, 3, plan.batch),
+    }
+    return initialise(plan.graph.parameters.values(), 1, dtype="float64"), batch
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1), Adagrad(0.1)])
+@pytest.mark.parametrize("machines", [1, 3])
+def test_a_rule_changes_parameters_by_their_gradient(rule: Rule, machines: int) -> None:
+    plan = small(machines)
+    expected, batch = start(plan)
+    states = {name: rule.state(array.size, "float64") for name, array in expected.items()}
+    with (
+        Session(plan, expected, train=True) as still,
+        Session(plan, expected, train=True, rule=rule) as moving,
+    ):
+        for _ in range(3):
+            still.load(expected)
+            gradient = still.step(batch, collect=("gradient",)).vectors["gradient"]
+            for name, array in expected.items():
+                rule.update(array.reshape(-1), gradient[name].reshape(-1), states[name])
+            found = moving.step(batch, collect=("parameters",)).vectors["parameters"]
+            for name, array in expected.items():
+                np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-12)
+
+
+def test_only_real_examples_count() -> None:
+    plan = small(2)
+    parameters, batch = start(plan)
+    with Session(plan, parameters) as session:
+        first = session.step(batch, examples=1)
+        everybody = session.step(batch)
+    with Session(small(1, batch=1), parameters) as alone:
+        assert first.loss == pytest.approx(
+            alone.step({name: array[:1] for name, array in batch.items()}).loss
+        )
+    assert everybody.loss != first.loss
+    assert 0 <= first.correct <= 1
+
+
+@pytest.mark.parametrize("hosts", ["threads", "processes"])
+def test_a_chain_of_machines_predicts_many_batches(hosts: Hosts) -> None:
+    """A horizontal cut: nothing flows back, so credit alone keeps the first machine from running away."""
+    net = Network("chain")
+    states = net.input("x", shape=(6,))
+    for n in range(3):
+        states = Dense(5, activation="tanh", name=f"layer{n}")(states)
+    cuts = {f"layer{n}": Whole(n) for n in range(3)}
+    plan = partition(net, Cluster.local(machines=3), batch=2, cuts=cuts, precision="float64")
+    parameters = initialise(plan.graph.parameters.values(), 1, dtype="float64")
+    rng = np.random.default_rng(0)
+    with Session(plan, parameters, hosts=hosts) as session:
+        for _ in range(8):
+            x = rng.normal(size=(2, 6))
+            found = session.step({"x": x}, collect=("layer2",)).states["layer2"]
+            expected = x.T
+            for n in range(3):
+                bias = parameters[f"layer{n}.bias"][:, None]
+                expected = np.tanh(parameters[f"layer{n}.weight"] @ expected + bias)
+            np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@node(Full(), weight=per_edge())
+def stumbles(incoming, weight):  # type: ignore[no-untyped-def]
+    """Raises where a state is large."""
+    total = 0.0 * incoming[0]
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    if incoming[0] > 100.0:
+        raise ValueError("more than a hundred")
+    return total
+
+
+@pytest.mark.parametrize("hosts", ["threads", "processes"])
+def test_an_error_in_a_users_function_names_the_host_and_the_layer(hosts: Hosts) -> None:
+    net = Network("clumsy")
+    stumbles(2, name="shaky")(net.input("x", shape=(3,)))
+    plan = partition(net, Cluster.local(), batch=2)
+    parameters = initialise(plan.graph.parameters.values(), 1)
+    with Session(plan, parameters, hosts=hosts) as session:
+        session.step({"x": np.zeros((2, 3))})
+        with pytest.raises(HostError, match="more than a hundred") as failure:
+            session.step({"x": np.full((2, 3), 101.0)})
+    assert failure.value.host == "part 0.0"
+    assert "shaky" in "".join(failure.value.__notes__)
+
+
+def test_a_killed_host_ends_the_session() -> None:
+    plan = small(2)
+    parameters, batch = start(plan)
+    with Session(plan, parameters, hosts="processes") as session:
+        session.step(batch)
+        assert isinstance(session.launcher, ProcessLauncher)
+        os.kill(session.launcher.pid("part 0.1"), signal.SIGKILL)
+        with pytest.raises(HostError, match="its process was ended by SIGKILL"):
+            session.step(batch)
