@@ -5,7 +5,6 @@ The errors are those of the mean loss over the examples of the site's batch.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -55,14 +54,19 @@ class _ScoresKernel(LossKernel):
 
 
 class SoftmaxCrossEntropyKernel(_ScoresKernel):
-    """The negative log of the softmax probability of the right label."""
+    """The negative log of the softmax probability of the right label.
+
+    The exponentials of the way up are kept for the way down: with many classes they are what a loss costs.
+    """
 
     def __init__(self, site: Site, team: Team) -> None:
         super().__init__(site, team)
         self._classes = site.sources[0].n_nodes
-        nothing, no_label = np.empty((0, 0), site.dtype), np.empty(0, np.int64)
-        _cross_entropy(nothing, no_label, nothing)
-        _add_cross_entropy_errors(nothing, nothing, no_label, nothing, 0, 1)
+        self._odds = np.empty((self._classes, site.batch), site.dtype)  # exp(score - largest)
+        self._largest, self._scale = np.empty(site.batch, site.dtype), np.empty(site.batch, site.dtype)
+        self._best = np.zeros(site.batch, np.int64)
+        self._examples = np.arange(site.batch)
+        _find_largest(self._odds[:1], self._largest, self._best)
 
     def up(
         self,
@@ -75,16 +79,26 @@ class SoftmaxCrossEntropyKernel(_ScoresKernel):
         last: bool = True,
     ) -> None:
         """The loss of each example."""
-        _cross_entropy(columns(sources[0]), self._labels(sources[1]), columns(state))
+        scores, labels = columns(sources[0]), self._labels(sources[1])
+        _find_largest(scores, self._largest, self._best)
+        np.subtract(scores, self._largest, out=self._odds)
+        np.exp(self._odds, out=self._odds)
+        total = np.sum(self._odds, axis=0)
+        columns(state)[0] = np.log(total) + (self._largest - scores[labels, self._examples])
+        np.divide(1 / self.site.batch, total, out=self._scale)
 
     def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
-        _add_cross_entropy_errors(out, scores, self._labels(target), losses, first, self.site.batch)
+        """Softmax less one hot; the odds are those of the step's way up."""
+        out += self._odds[first : first + len(out)] * self._scale
+        labels = self._labels(target) - first
+        here = (labels >= 0) & (labels < len(out))
+        out[labels[here], self._examples[here]] -= out.dtype.type(1 / self.site.batch)
 
     def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
         """The sum of the losses, and for how many examples the right label has the largest score."""
-        right = columns(sources[0]).argmax(axis=0) == self._labels(sources[1])
         losses = state.reshape(-1)[:count]
-        return float(losses.sum(dtype=np.float64)), int((right[:count] & np.isfinite(losses)).sum())
+        right = (self._best == self._labels(sources[1]))[:count]
+        return float(losses.sum(dtype=np.float64)), int((right & np.isfinite(losses)).sum())
 
     def _labels(self, target: Array) -> Array:
         given = target.reshape(-1)
@@ -128,28 +142,15 @@ class SquaredErrorKernel(_ScoresKernel):
 
 
 @compiled
-def _cross_entropy(scores: Array, labels: Array, losses: Array) -> None:
-    classes, examples = scores.shape
-    for e in range(examples):
-        largest = scores[0, e]
-        for k in range(1, classes):
-            largest = max(largest, scores[k, e])
-        total = scores.dtype.type(0)
-        for k in range(classes):
-            total += math.exp(scores[k, e] - largest)
-        losses[0, e] = math.log(total) + (largest - scores[labels[e], e])
-
-
-@compiled
-def _add_cross_entropy_errors(
-    out: Array, scores: Array, labels: Array, losses: Array, first: int, batch: int
-) -> None:
-    for k in range(out.shape[0]):
-        for e in range(out.shape[1]):
-            # exp(score - log of the sum of exponentials) is the softmax
-            probability = math.exp(scores[first + k, e] - scores[labels[e], e] - losses[0, e])
-            hit = 1 if labels[e] == first + k else 0
-            out[k, e] += (probability - hit) / batch
+def _find_largest(scores: Array, largest: Array, best: Array) -> None:
+    """The largest score of each example, and which it is (the first of equal ones)."""
+    largest[...] = scores[0]
+    best[...] = 0
+    for k in range(1, scores.shape[0]):
+        for e in range(scores.shape[1]):
+            larger = scores[k, e] > largest[e]
+            largest[e] = scores[k, e] if larger else largest[e]
+            best[e] = k if larger else best[e]
 
 
 @compiled
