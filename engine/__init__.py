@@ -1,15 +1,16 @@
 """Run: a plan's programs on hosts, under a driver, and what comes of it.
 
-`train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`) and returns a `Run`, which saves
+`train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`); its `Run` saves
 itself; `evaluate` and `predict` play a run on data; `Session` plays single steps.
 """
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
+from partita.engine.drivers.interrupt import Interrupted
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import HostError, Session
 from partita.engine.drivers.supervisor import RunFailed
-from partita.engine.drivers.train import Interrupted, train
+from partita.engine.drivers.train import train
 from partita.engine.parameters.rules import SGD, Adagrad, Rule
 
 __all__ = [

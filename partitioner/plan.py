@@ -1,4 +1,4 @@
-"""A plan as a user holds it: everything that follows from a cut, printed as a table, drawn as a picture."""
+"""A plan as a user holds it: everything that follows from a cut, printed as a table, drawn as SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from partita.partitioner.table import plan_table
 
 @dataclass(frozen=True)
 class Plan(BarePlan):
-    """One replica of a network over the machines of a cluster, made by `partition`. Its fields: `BarePlan`."""
+    """One replica of a network over the machines of a cluster, made by `partition`. Fields: `BarePlan`."""
 
     def draw(self, path: str | Path) -> Path:
         """Writes the plan as an SVG picture: layers, parts as colours, messages as lines."""

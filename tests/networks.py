@@ -156,7 +156,7 @@ def shapes() -> st.SearchStrategy[Shape]:
 
 @st.composite
 def networks(draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True, local: bool = False) -> Graph:
-    """A whole network as a graph, with losses or without; no layer but a loss is fully connected if `local`."""
+    """A whole network as a graph, with losses or without; no other layer is fully connected if `local`."""
     net = Network("drawn")
     given = [net.input(f"in{n}", shape=draw(shapes())) for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
     placed: list[States] = [draw(layers(source.shape, local=local))(source) for source in given]

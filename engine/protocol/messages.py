@@ -229,7 +229,7 @@ class Lost(_Message, frozen=True, tag=True):
 
 
 class Failed(_Message, frozen=True, tag=True):
-    """The task raised: one sentence, and the traceback as text. `final`: trying again would end the same way."""
+    """The task raised: a sentence, and the traceback as text. `final`: trying again would end the same."""
 
     reason: str
     traceback: str
@@ -237,7 +237,7 @@ class Failed(_Message, frozen=True, tag=True):
 
 
 class Refused(_Message, frozen=True, tag=True):
-    """The sender was told something by this host that it may not say, or not so; it had no effect. Said once."""
+    """The sender was told something that the other host may not say, or not so; it had no effect."""
 
     by: str
     reason: str

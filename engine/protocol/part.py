@@ -1,8 +1,8 @@
 """A part plays its program: what is ready is computed, what others need is sent, what they sent is taken in.
 
-The machine knows what each instruction waits for, and nothing of what it does. It must not know arrays, layers or
-how long anything takes. There is no barrier: a step is over when its last instruction is, and the messages of the
-next step may arrive before that; they wait until the rows that they fill are free.
+The machine knows what each instruction waits for, and nothing of what it does. It must not know arrays,
+layers or how long anything takes. There is no barrier: a step is over when its last instruction is, and the
+messages of the next step may arrive before that; they wait until the rows that they fill are free.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Transmit:
-    """Effect: send this message with the rows of the SEND at this position; `Completed` once they may be overwritten."""
+    """Effect: send this message with the rows of the SEND at this position.
+
+    `Completed` once they may be overwritten.
+    """
 
     to: str
     message: Tensor
@@ -152,7 +155,9 @@ class PartMachine:
             case Received(message=Tensor() as tensor):
                 self._tensor(event, tensor, effects)
             case BeginStep(step=step):
-                assert self.may_begin() and step == self.step + 1, f"step {step} cannot begin after {self.step}"
+                assert self.may_begin() and step == self.step + 1, (
+                    f"step {step} cannot begin after {self.step}"
+                )
                 self._begin(step, effects)
             case Received(sender=sender, message=Credit(step=step)):
                 if sender in self._credit:
@@ -191,7 +196,9 @@ class PartMachine:
         key = (event.sender, tensor.buffer)
         n = self._receives.get(key)
         if n is None or tensor.rows != self._works[n].rows:
-            effects.append(Refuse(event.sender, f"no instruction receives {tensor.buffer}{list(tensor.rows)} from it"))
+            effects.append(
+                Refuse(event.sender, f"no instruction receives {tensor.buffer}{list(tensor.rows)} from it")
+            )
         elif tensor.step == self.step and n in self._open:
             self._open.remove(n)
             effects.append(Place(n, event.payload))
@@ -224,7 +231,9 @@ class PartMachine:
     def validate(self) -> None:
         """What must hold between two events. Raises AssertionError."""
         assert len(self._computing) <= self._lanes
-        assert self.playing or not (self._ready or self._computing or self._sending or self._open or self._left)
+        assert self.playing or not (
+            self._ready or self._computing or self._sending or self._open or self._left
+        )
         for early in self._early.values():
             assert len(early) <= AHEAD + 1, early
             assert all(self.step <= step <= self.step + AHEAD for step in early), (early, self.step)

@@ -171,7 +171,7 @@ class DownpourClient:
 
     @property
     def ready(self) -> bool:
-        """Whether a step can begin: every shard's parameters are here, and none is too long in settling a push."""
+        """Whether a step can begin: every shard's parameters are here, and no push is settled too late."""
         return all(
             (link.staged or link.installed) and (link.push is None or link.ahead < self._run_ahead)
             for link in self._links.values()

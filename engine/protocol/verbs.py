@@ -1,7 +1,7 @@
 """Who may say what to whom: one table, looked up before anything else is done with a message.
 
-Who speaks is known from the authenticated key. A member that acts outside its role is refused: what it said has no
-effect, is counted, and is told to the user once.
+Who speaks is known from the authenticated key. A member that acts outside its role is refused: what it said
+has no effect, is counted, and is told to the user once.
 """
 
 from __future__ import annotations

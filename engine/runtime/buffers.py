@@ -1,7 +1,7 @@
 """Every array of a part, allocated once for each program: a step allocates nothing.
 
-States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters, gradients
-and what a driver accrues are flat vectors, one for the machine, of which each layer's arrays are views.
+States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters and
+gradients are flat vectors, one for the machine, of which each layer's arrays are views.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def layout_of(plan: Plan, *, shards: int) -> Layout:
-    """Where every parameter of the plan lies: on the machines in the order of the layers, and on the shards."""
+    """Where every parameter lies: on the machines in the order of the layers, and on the shards."""
     machines = tuple(
         tuple(
             Slot(parameter.name, *parameter.span(rows))
@@ -93,11 +93,17 @@ class Buffers:
         self.windows: dict[str, Window] = {}
         for instruction in program.instructions:
             for operand in (instruction.target, *instruction.sources):
-                if operand.buffer not in self.windows and not operand.buffer.endswith((".parameters", ".gradient")):
+                if operand.buffer not in self.windows and not operand.buffer.endswith(
+                    (".parameters", ".gradient")
+                ):
                     self.windows[operand.buffer] = self._allocate(operand, instruction.op)
 
     def _allocate(self, operand: Operand, op: Op) -> Window:
-        layer, returned, partial = operand.buffer.partition("<")[0], "<" in operand.buffer, "@" in operand.buffer
+        layer, returned, partial = (
+            operand.buffer.partition("<")[0],
+            "<" in operand.buffer,
+            "@" in operand.buffer,
+        )
         grid, owned = self.plan.graph[layer], self.plan.ownership
         if partial:
             rows = bounds(operand.rows)
@@ -106,7 +112,9 @@ class Buffers:
             rows = owned.error_window(edge, self.machine)
         else:
             rows = owned.state_window(layer, self.machine)
-        return Window(rows[0], np.zeros((rows[1] - rows[0], *grid.shape[1:], self.plan.batch), self._dtype(grid)))
+        return Window(
+            rows[0], np.zeros((rows[1] - rows[0], *grid.shape[1:], self.plan.batch), self._dtype(grid))
+        )
 
     def _dtype(self, grid: Grid) -> np.dtype[Any]:
         labels = isinstance(grid.layer, Given) and grid.layer.classes is not None

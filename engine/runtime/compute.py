@@ -25,7 +25,7 @@ Call: TypeAlias = Callable[[], None]
 
 
 class Feed(ABC):
-    """Where inputs and targets come from: fills rows of one, node-major, for the step that is being played."""
+    """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
 
     @abstractmethod
     def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
@@ -62,8 +62,11 @@ class Computations:
         """Builds and compiles every kernel.
 
         Args:
-            plan, machine, program: what to play, and as whom.
-            buffers, vectors: where.
+            plan: what to play.
+            machine: as whom.
+            program: its part.
+            buffers: states and errors.
+            vectors: parameters and gradients.
             feed: fills inputs and targets.
             update: what a driver does with a layer's gradient, by the layer's name; None: nothing.
         """
@@ -74,7 +77,8 @@ class Computations:
         self._team = Team(plan.cluster.machines[machine].threads)
         self._kernels: dict[str, Kernel] = {}
         self.calls: tuple[Call | None, ...] = tuple(
-            self._call(instruction) if instruction.op in COMPUTES else None for instruction in program.instructions
+            self._call(instruction) if instruction.op in COMPUTES else None
+            for instruction in program.instructions
         )
 
     def run(self, position: int) -> None:

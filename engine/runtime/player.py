@@ -1,7 +1,7 @@
 """The interpreter of a part: carries out what the part machine asks for, on kernel threads, step after step.
 
-A kernel thread that finishes a computation asks the machine for the next one itself, so that a program without
-messages never changes threads. Messages leave and arrive on the thread that owns the mailbox.
+A kernel thread that finishes a computation asks the machine for the next one itself, so that a program
+without messages never changes threads. Messages leave and arrive on the thread that owns the mailbox.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Over:
 class Player:
     """Plays one program on one machine.
 
-    `begin`, `receive` and `flush` are for the thread that owns the mailbox; kernel threads are the player's own.
+    `begin`, `receive` and `flush` are for the thread that owns the mailbox; the player has kernel threads.
     """
 
     def __init__(
@@ -62,7 +62,9 @@ class Player:
         """Starts the kernel threads.
 
         Args:
-            program, computations, buffers: what to play.
+            program: what to play.
+            computations: its computations, as calls.
+            buffers: where messages leave from and arrive.
             host_of: the host that plays a machine's part of this replica.
             wake: lets the mailbox's owner call `flush` soon.
             lanes: kernel threads, each running one computation at a time.
@@ -156,7 +158,7 @@ class Player:
                 with self._lock:
                     self._busy_s += took
                     self._carry_out(self._machine.receive(Completed(position), began + took))
-        except BaseException as error:  # raised again by flush, on the thread that can say so
+        except BaseException as error:  # noqa: BLE001 - raised again by flush, where it can be said
             self._error = error
             self._wake()
 

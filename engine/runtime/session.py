@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.parameters.rules import Rule, Vector
+from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Credit, Heartbeat, Load, Play, Played, Ready, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
@@ -129,7 +130,9 @@ class SessionRole(Role):
             case Heartbeat():
                 return
             case _:
-                raise ValueError(f"'{event.sender}' sent a {type(event.message).__name__} to a part in a session")
+                raise ValueError(
+                    f"'{event.sender}' sent a {type(event.message).__name__} to a part in a session"
+                )
 
     def wakened(self, now: float) -> None:
         """Answers what is over and begins what may begin."""
@@ -142,7 +145,9 @@ class SessionRole(Role):
 
     def _begin(self, play: Play, payload: Payload | None) -> None:
         if payload is not None:  # without one, the last batch is played again
-            targets = [run for operand in self._inputs for run in self._buffers[operand.buffer].of(operand.rows)]
+            targets = [
+                run for operand in self._inputs for run in self._buffers[operand.buffer].of(operand.rows)
+            ]
             payload.copy_into(*targets)
         self._playing = play
         self._feed.real = play.examples

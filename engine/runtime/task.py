@@ -1,7 +1,7 @@
 """Tasks: what the coordinator gives a host to do, and the one place where something is unpickled.
 
-A task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is read only
-when it comes from the coordinator, whose key the host was given when it was started.
+A task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is
+read only when it comes from the coordinator, whose key the host was given when it was started.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Link:
 
 
 class CannotGoOn(Exception):
-    """Raised where trying again would end the same way: the run fails at once. Its sentence needs no traceback."""
+    """Raised where trying again would end the same way: the run fails at once, with this sentence."""
 
 
 class Role(ABC):
-    """What a host is: a part in training, a part in a session, or a shard. Called on the host's own thread."""
+    """What a host is: a part in training or in a session, or a shard. Called on the host's own thread."""
 
     version: int = 0
     """Of the parameters that it starts from, said in `Ready`."""
@@ -54,14 +54,14 @@ class Role(ABC):
     def receive(self, event: Received, now: float) -> None:
         """Takes in a message that is not the host's own business."""
 
-    def wakened(self, now: float) -> None:
+    def wakened(self, now: float) -> None:  # noqa: B027 - nothing, unless a role says so
         """Looks after what other threads have finished."""
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> None:  # noqa: B027
         """Time has passed; about ten times a second."""
 
-    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
-        """Every host that this one may talk to, by name, and its incarnation: newer than what it knew before."""
+    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:  # noqa: B027
+        """Every host that this one may talk to, by name, and its incarnation: newer than what was known."""
 
     @abstractmethod
     def close(self) -> None:
@@ -81,7 +81,8 @@ class Task(Protocol):
 
 def pack_task(task: Task) -> bytes:
     """A task as the payload of `Assign`."""
-    return cloudpickle.dumps(task)
+    packed: bytes = cloudpickle.dumps(task)
+    return packed
 
 
 def unpack_task(event: Received) -> Task:

@@ -1,7 +1,7 @@
 """Plays a plan in one thread with real machines, buffers and kernels, in an order drawn from a seed.
 
-Messages arrive late and out of order between peers, and computations end in any order: whatever the interleaving, the
-results must be the same.
+Messages arrive late and out of order between peers, and computations end in any order: whatever the
+interleaving, the results must be the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The truth: a network in parts computes what the whole network computes, in any order and over any transport."""
+"""The truth: a network in parts computes what the whole one does, in any order, over any transport."""
 
 from __future__ import annotations
 
