@@ -1,11 +1,16 @@
 """How Sphinx builds the documentation (`make docs`)."""
 
-from importlib.metadata import version as version_of
+import tomllib
+from pathlib import Path
+
+# What is documented is the checkout, which need not be the version that is installed.
+_checkout = Path(__file__).parent.parent
+_project = tomllib.loads((_checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 project = "Partita"
 author = "The Partita authors"
 project_copyright = "The Partita authors"
-release = version_of("partita")
+release = _project["version"]
 version = release
 
 extensions = [
@@ -20,8 +25,8 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-# A room's `__all__` is its map: the API page shows the public names in the order in which it gives them.
-autodoc_default_options = {"members": True, "show-inheritance": True}
+default_role = "code"  # what docstrings write in `single backquotes`
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"
@@ -31,3 +36,5 @@ napoleon_numpy_docstring = False
 html_theme = "furo"
 html_title = f"Partita {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["partita.css"]

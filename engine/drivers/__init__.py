@@ -1,1 +1,31 @@
-"""drivers."""
+"""What a user calls: a plan, data and a driver become a run, and a run gives predictions.
+
+`downpour` holds a driver's settings, `train` runs them, `job` makes the tasks of all hosts, `interrupt` ends
+a run at Ctrl-C, `supervisor` carries out what the coordinator asks for, `progress` adds up what parts report
+and `display` shows it; `run` is what is left in the end. `session` plays single steps of one replica, and
+`evaluate` and `predict` stand on it. `data` checks the user's arrays before anything starts.
+"""
+
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
+from partita.engine.drivers.interrupt import Interrupted
+from partita.engine.drivers.progress import Moment
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.session import HostError, Session, Step
+from partita.engine.drivers.supervisor import RunFailed
+from partita.engine.drivers.train import train
+
+__all__ = [
+    "Downpour",
+    "Evaluation",
+    "HostError",
+    "Interrupted",
+    "Moment",
+    "Run",
+    "RunFailed",
+    "Session",
+    "Step",
+    "evaluate",
+    "predict",
+    "train",
+]

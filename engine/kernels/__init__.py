@@ -1,10 +1,10 @@
 """The arithmetic of layers on arrays: this folder knows arrays and never messages.
 
-`kernel` says what a kernel is; `registry.build` picks and compiles the one for a layer at a site. `dense`,
-`local`, `pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
-definition. `activations`, `patches`, `views`, `scalar` and `parallel` are what they share. `reference` plays
-a definition in plain Python, the truth of the tests, and `check` compares a user's `downward` with
-differences.
+`kernel` says what a kernel is; `registry` picks and compiles the one for a layer at a site. `dense`, `local`,
+`pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
+definition, with `node_compiler` (a user's functions) and `node_loops` (what runs them). `activations`,
+`patches`, `parameters`, `views`, `scalar` and `parallel` are what they share. `reference` plays a definition
+in plain Python, the truth of the tests, and `check` compares a user's `downward` with differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients

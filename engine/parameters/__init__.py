@@ -1,11 +1,11 @@
 """What the shards hold, and how it changes: vectors, update rules, first values and checkpoints.
 
-`layout` says which range of which parameter lives where, `storage` keeps a shard's vectors, `rules` changes
-them in one pass over memory, `initialise` makes first values from names and a seed, `checkpoint` writes
-what a shard holds and `reader` reads it into any other layout, `files` keeps whole networks. No module here
-knows a socket or a thread. A part makes its local steps with the same rules and a state of its own: for
-`SGD` that is the paper's w <- w - alpha*g, for `Adagrad` it is ours (the paper does not say what a part's
-own rate is).
+`vector` is the one kind of array; `layout` says which range of which parameter lives where, `storage` keeps a
+shard's vectors, `rules` changes them in one pass over memory, `initialise` makes first values from names and
+a seed, `checkpoint` writes what a shard holds and `reader` reads it into any other layout, `manifest` says
+what is in it, `files` keeps whole networks. No module here knows a socket or a thread. A part makes its local
+steps with the same rules and a state of its own: for `SGD` that is the paper's w <- w - alpha*g, for
+`Adagrad` it is ours (the paper does not say what a part's own rate is).
 """
 
 from partita.engine.parameters.checkpoint import Checkpoints

@@ -1,9 +1,10 @@
 """How hosts talk: mailboxes, and what lies between two of them.
 
 `mailbox` is the interface that the runtime knows. `zeromq` is the real one: it stands on `sockets` (the one
-factory of sockets), `authenticator` (who may get in), `keys` and `outgoing` (the way to a peer).
-`in_process` is its twin for threads. Both share `wire` (what a message looks like), `assembly` and
-`senders` (putting it together again, sender by sender), `payload` and `counters`.
+factory of sockets), `authenticator` (who may get in), `keys` and `outgoing` (the way to a peer). `in_process`
+is its twin for threads, `simulated` a network with faults on a virtual clock. The first two share `wire`
+(what a message looks like), `assembly` and `senders` (putting it together again, sender by sender), `payload`
+and `counters`.
 """
 
 from partita.engine.transport.counters import Count, Counters

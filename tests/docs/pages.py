@@ -1,9 +1,9 @@
 """The README and the pages of `docs/`: their code blocks, what those print, and how that is compared.
 
-A block of `python` or `shell` is run; a block of `text` that follows it, with nothing but blank lines
-between, is what it prints. After "text varies", numbers may differ from run to run and lines that differ in
-nothing else count once. The blocks of a page share one namespace and one folder, as if a reader typed them
-one after another.
+A block of `python` is run, one of `shell` if the page shows what it prints; a block of `text` that follows
+it, with nothing but blank lines between, is what it prints. After "text varies", numbers may differ from run
+to run and lines that differ in nothing else count once. The blocks of a page share one namespace and one
+folder, as if a reader typed them one after another.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def play(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
         with chdir(folder):
             if step.code.language == "python":
                 yield step, prints(step.code, names)
-            elif all(is_run(words) for words in commands(step.code)):
+            elif step.output is not None and all(is_run(words) for words in commands(step.code)):
                 yield step, "\n".join(answers(words) for words in commands(step.code))
 
 

@@ -17,20 +17,22 @@ from tests.docs.pictures import PLAN, plan_of_digits
 
 
 def refresh(page: Path) -> None:
-    """Replaces every output that is not what is printed now."""
+    """Replaces all outputs of a page when one of them is not what is printed now: they fit together."""
     lines = page.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         found = list(play(page, Path(folder)))
     if page.name == "README.md":
         found += [(step, demo()) for step in steps(page) if step.code.text == "make demo"]
+    stale = []
     for step, printed in sorted(found, key=lambda pair: -pair[0].code.first):
         shown, said = expected(step, printed)
-        if step.output is None:
-            print(f"{step.code.name} " + (f"prints, and nothing shows it:\n{said}" if said else "is silent"))
-        elif shown != said:
-            print(f"{step.output.name} is replaced")
+        if step.output is not None:
             lines[step.output.first : step.output.last] = trimmed(printed)
-    page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        if shown != said:
+            stale.append(step.code.name + ("" if step.output else ", which no output follows"))
+    if stale:
+        print(f"refreshed {page.relative_to(ROOT)}: {', '.join(stale)}")
+        page.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
