@@ -160,7 +160,10 @@ class Graph:
 
     def __str__(self) -> str:
         lines = [f"network {self.name}: {self.n_parameters:,} parameters"]
+        width = max(len(grid.name) for grid in self.grids)
         for grid in self.grids:
             after = f" <- {', '.join(grid.sources)}" if grid.sources else ""
-            lines.append(f"  {grid.name:<20} {grid.layer.kind:<20} {'x'.join(map(str, grid.shape))}{after}")
+            lines.append(
+                f"  {grid.name:<{width}}  {grid.layer.kind:<20} {'x'.join(map(str, grid.shape))}{after}"
+            )
         return "\n".join(lines)

@@ -22,7 +22,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 class Network:
     """A network while it is being declared.
 
-    Example:
+    Example::
+
         net = Network("digits")
         image = net.input("image", shape=(8, 8, 1))
         scores = Dense(10)(LocallyConnected2D(8, kernel_size=3, activation="relu")(image))

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from partita.layers.connectivity import Connectivity, Edges
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.region import Shape
+from partita.layers.states import States
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,29 @@ class NodeKind:
 
     def __call__(self, nodes: int | Shape | None = None, *, name: str | None = None) -> Node:
         """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer."""
+        if isinstance(nodes, States):
+            name = self._layer.upward.__name__
+            raise ValueError(f"{name} was called on states; make a layer of it first: {name}()(states)")
         return replace(self._layer, nodes=(nodes,) if isinstance(nodes, int) else nodes, name=name)
 
 
 def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..., Any]], NodeKind]:
-    """Declares a kind of layer by one node's upward function; see this module's header."""
+    """Declares a kind of layer by one node's upward function.
+
+    Args:
+        wiring: `Full()`, `Patch(...)`, `OneToOne()` or `Edges(...)`.
+        learns: what the function takes after `incoming`, in order: `per_edge(...)` or `per_node(...)` each.
+
+    Example::
+
+        @node(Patch(3), weight=per_edge("glorot"), bias=per_node("zeros"))
+        def leaky_sum(incoming, weight, bias): ...
+
+        @leaky_sum.downward
+        def leaky_sum_errors(incoming, weight, bias, state, error): ...
+
+        hidden = leaky_sum()(image)
+    """
     return lambda upward: NodeKind(wiring, upward, learns)
 
 

@@ -39,7 +39,13 @@ class Pool2D(Layer):
 
 @dataclass(frozen=True)
 class MaxPool2D(Pool2D):
-    """The largest state of the patch. On a tie the error goes to the first of them."""
+    """The largest state of the patch. On a tie the error goes to the first of them.
+
+    Args:
+        pool_size: height and width of a patch.
+        stride: from one patch to the next; as large as the patch if not given.
+        name: what the network calls the layer.
+    """
 
     @property
     def definition(self) -> NodeDefinition:
@@ -65,7 +71,13 @@ class MaxPool2D(Pool2D):
 
 @dataclass(frozen=True)
 class AveragePool2D(Pool2D):
-    """The mean of the patch."""
+    """The mean of the patch.
+
+    Args:
+        pool_size: height and width of a patch.
+        stride: from one patch to the next; as large as the patch if not given.
+        name: what the network calls the layer.
+    """
 
     @property
     def definition(self) -> NodeDefinition:
@@ -85,7 +97,13 @@ class AveragePool2D(Pool2D):
 
 @dataclass(frozen=True)
 class L2Pool2D(Pool2D):
-    """The square root of the patch's sum of squares; where that is zero, the errors are zero."""
+    """The square root of the patch's sum of squares; where that is zero, the errors are zero.
+
+    Args:
+        pool_size: height and width of a patch.
+        stride: from one patch to the next; as large as the patch if not given.
+        name: what the network calls the layer.
+    """
 
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A square and an addition for each edge."""

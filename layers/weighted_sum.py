@@ -94,8 +94,7 @@ class Dense(WeightedSum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.units < 1:
-            raise ValueError(f"a dense layer of {self.units} nodes cannot be; give it at least 1")
+        check_count(self.units, "nodes")
 
     @property
     def nodes(self) -> Shape:
@@ -134,8 +133,7 @@ class LocallyConnected2D(WeightedSum):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.filters < 1:
-            raise ValueError(f"{self.filters} filters cannot be; give the layer at least 1")
+        check_count(self.filters, "filters")
 
     @property
     def nodes(self) -> Shape:
@@ -151,6 +149,12 @@ class LocallyConnected2D(WeightedSum):
         """Height and width of the places, then the filters."""
         check_picture(sources[0])
         return super().shape(sources)
+
+
+def check_count(count: object, what: str) -> None:
+    """Raises ValueError where this is no number of nodes or filters."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ValueError(f"a layer of {count!r} {what} cannot be; give a whole number of at least 1")
 
 
 def check_picture(shape: Shape) -> None:

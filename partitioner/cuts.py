@@ -49,6 +49,8 @@ def cut_layer(grid: Grid, cut: Pieces | Whole, *, machines: int) -> tuple[Piece,
         ValueError: more pieces than rows, a machine that is not there or named twice, sizes that do not add
             up, or a layer that must stay whole.
     """
+    if not isinstance(cut, Pieces | Whole):
+        raise ValueError(f"the cut of '{grid.name}' is {cut!r}; write for example Pieces(2) or Whole(0)")
     owners = (cut.machine,) if isinstance(cut, Whole) else cut.machines
     owners = tuple(range(owners)) if isinstance(owners, int) else tuple(owners)
     what = f"{grid.layer.kind} '{grid.name}'"

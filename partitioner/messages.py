@@ -37,6 +37,10 @@ class Message:
     destination: int
     n_bytes: int
 
+    def __str__(self) -> str:
+        rows = row_sets.text(self.rows)
+        return f"{self.buffer}[{rows}] {self.source} -> {self.destination}, {self.n_bytes:,} bytes"
+
 
 @dataclass(frozen=True)
 class Sum:

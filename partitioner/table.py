@@ -28,7 +28,7 @@ def _layers(plan: BarePlan) -> str:
 
 
 def _machines(plan: BarePlan) -> str:
-    rows = [["machine", "parameters", "GFLOP up", "sends", "receives", "messages", "memory", "busy"]]
+    rows = [["machine", "parameters", "MFLOP up", "sends", "receives", "messages", "memory", "busy"]]
     playback = plan.playback
     for m, machine in enumerate(plan.cluster.machines):
         flops = sum(
@@ -42,7 +42,7 @@ def _machines(plan: BarePlan) -> str:
             [
                 machine.name,
                 f"{plan.n_parameters(m):,}",
-                f"{flops / 1e9:.3f}",
+                f"{flops / 1e6:,.1f}",
                 readable_bytes(sum(message.n_bytes for message in sent)),
                 readable_bytes(sum(message.n_bytes for message in received)),
                 f"{len(sent)} out, {len(received)} in",
