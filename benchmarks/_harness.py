@@ -1,0 +1,122 @@
+"""What every benchmark does: variants in turn, ratios round by round, rows, a table, a file.
+
+A machine that other people use changes its speed from one second to the next, so a ratio is taken between
+figures of the same round only, and what counts is the median of these ratios. Nothing here knows a network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+Measured = Mapping[str, Sequence[float]]
+"""A figure for each round, by the variant's name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one comparison came to. It holds if `ratio >= at_least`.
+
+    Args:
+        row: what is compared.
+        ratio: median over the rounds.
+        at_least: what it should be.
+        min, max: of a round.
+        note: what the figures were, and the limit.
+    """
+
+    row: str
+    ratio: float
+    at_least: float
+    min: float
+    max: float
+    note: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ratio is what it should be."""
+        return self.ratio >= self.at_least
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line of a benchmark."""
+
+    rounds: int
+    json: Path | None
+
+
+def options(description: str, *, rounds: int) -> Options:
+    """Reads the command line.
+
+    Args:
+        description: what `--help` says.
+        rounds: how many there are if nobody asks for another number.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rounds", type=int, default=rounds, help="how often every variant has its turn")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
+    found = parser.parse_args()
+    if found.rounds < 1:
+        parser.error(f"{found.rounds} rounds measure nothing; ask for at least 1")
+    return Options(found.rounds, found.json)
+
+
+def in_turn(variants: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
+    """Measures A B C A B C ...; one variant at a time. Each gives one figure for each round."""
+    found: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, measure in variants.items():
+            found[name].append(measure())
+    return found
+
+
+def row(name: str, ratios: Sequence[float], *, at_least: float, note: str) -> Row:
+    """A row from the ratios of all rounds."""
+    return Row(name, statistics.median(ratios), at_least, min(ratios), max(ratios), note)
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [above / below for above, below in zip(numerators, denominators, strict=True)]
+
+
+def spread(figures: Sequence[float], *, unit: str = "", digits: int = 1) -> str:
+    """`median (min to max) unit`."""
+    low, middle, high = (f"{f(figures):.{digits}f}" for f in (min, statistics.median, max))
+    return f"{middle} ({low} to {high}) {unit}".strip()
+
+
+def print_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    """A table on standard output; the first column holds names, the others figures."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    for line in lines:
+        table.add_row(*line)
+    Console(width=None if Console().is_terminal else 130).print(table)
+
+
+def report(title: str, rows: Sequence[Row], *, file: Path | None) -> None:
+    """Prints the rows, and writes them where the command line asked for them."""
+    lines = [
+        (
+            r.row,
+            f"{r.ratio:.2f}",
+            f"{r.at_least:.2f}",
+            f"{r.min:.2f} to {r.max:.2f}",
+            "yes" if r.holds else "no",
+            r.note,
+        )
+        for r in rows
+    ]
+    print_table(title, ("row", "ratio", "at least", "rounds", "holds", "note"), lines)
+    if file is not None:
+        file.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n", encoding="utf-8")
