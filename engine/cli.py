@@ -1,14 +1,17 @@
-"""The command `partita`: what a plan looks like, and training, for a file that declares a network and its data.
+"""The command `partita`: what a plan looks like, and training, for a file that declares a network and its
+data.
 
-The file is ordinary Python with a function `network()`, and for training `data()`: a dictionary of arrays by the names
-of inputs and targets, or two of them, to train on and to hold out.
+The file is ordinary Python with a function `network()`, and for training `data()`: a dictionary of arrays by
+the names of inputs and targets, or two of them, to train on and to hold out.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +20,15 @@ from typing import Annotated, Any
 import cloudpickle
 import typer
 
-from partita.engine.drivers.data import Data
+from partita import layers, partitioner
+from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.interrupt import Interrupted
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import HostError
 from partita.engine.drivers.supervisor import RunFailed
-from partita.engine.drivers.train import Interrupted, train
+from partita.engine.drivers.train import train
 from partita.engine.parameters.rules import SGD, Adagrad, Rule
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
@@ -57,7 +62,8 @@ Machines = Annotated[int, typer.Option(help="Machines of one replica.")]
 Threads = Annotated[int, typer.Option(help="Kernel threads of each machine.")]
 Batch = Annotated[int, typer.Option(help="Examples in a minibatch.")]
 CutOption = Annotated[
-    list[str], typer.Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times.")
+    list[str],
+    typer.Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
 ]
 
 
@@ -72,14 +78,15 @@ def plan(
     programs: Annotated[bool, typer.Option(help="Print each machine's program.")] = False,
 ) -> None:
     """Who owns what, which messages follow, and the predicted step."""
-    module = load_module(file)
-    found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
-    print(found)
-    if programs:
-        for machine, program in zip(found.cluster.machines, found.programs, strict=True):
-            print(f"\nprogram of {machine.name}:\n{program}")
-    if draw is not None:
-        print(f"\ndrawn: {found.draw(draw)}")
+    with one_sentence_each():
+        module = load_module(file)
+        found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+        print(found)
+        if programs:
+            for machine, program in zip(found.cluster.machines, found.programs, strict=True):
+                print(f"\nprogram of {machine.name}:\n{program}")
+        if draw is not None:
+            print(f"\ndrawn: {found.draw(draw)}")
 
 
 @app.command(name="train")
@@ -89,8 +96,12 @@ def train_command(
     threads: Threads = 1,
     batch: Batch = 32,
     cut: CutOption = [],  # noqa: B006
-    driver: Annotated[Drivers, typer.Option(help="How replicas and shards work together.")] = Drivers.DOWNPOUR,
-    replicas: Annotated[int, typer.Option(help="Copies of the network, each with its share of the data.")] = 1,
+    driver: Annotated[
+        Drivers, typer.Option(help="How replicas and shards work together.")
+    ] = Drivers.DOWNPOUR,
+    replicas: Annotated[
+        int, typer.Option(help="Copies of the network, each with its share of the data.")
+    ] = 1,
     shards: Annotated[int, typer.Option(help="Servers among which the parameters are divided.")] = 1,
     rule: Annotated[Rules, typer.Option(help="What a shard does with a gradient.")] = Rules.ADAGRAD,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
@@ -104,30 +115,48 @@ def train_command(
     checkpoint_every: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.")] = 30.0,
     resume: Annotated[bool, typer.Option(help="Go on from the newest checkpoint in the folder.")] = False,
     save: Annotated[Path | None, typer.Option(help="Write the parameters as a safetensors file.")] = None,
-    listen: Annotated[str | None, typer.Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")] = None,
+    listen: Annotated[
+        str | None, typer.Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")
+    ] = None,
 ) -> None:
     """Trains the network on processes of this machine."""
-    module = load_module(file)
-    found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
-    training, held_out = split_data(call(module, file, "data"), file)
-    print(found)
-    rules: dict[Rules, Callable[[float], Rule]] = {Rules.SGD: SGD, Rules.ADAGRAD: Adagrad}
-    settings = Downpour(
-        replicas=replicas, shards=shards, rule=rules[rule](rate), fetch_every=fetch_every, push_every=push_every
-    )
-    folder = checkpoints or Path(f"{file.stem}.checkpoints")
-    run = train(
-        found,
-        training,
-        driver=settings,
-        epochs=epochs,
-        seed=seed,
-        checkpoints=folder,
-        checkpoint_every_s=checkpoint_every,
-        resume=resume,
-        listen=listen,
-    )
-    report(run, held_out, save)
+    with one_sentence_each():
+        module = load_module(file)
+        found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+        rules: dict[Rules, Callable[[float], Rule]] = {Rules.SGD: SGD, Rules.ADAGRAD: Adagrad}
+        settings = Downpour(
+            replicas=replicas,
+            shards=shards,
+            rule=rules[rule](rate),
+            fetch_every=fetch_every,
+            push_every=push_every,
+        )
+        training, held_out = split_data(call(module, file, "data"), file)
+        check_end(found, held_out, save)
+        print(found, flush=True)
+        run = train(
+            found,
+            training,
+            driver=settings,
+            epochs=epochs,
+            seed=seed,
+            checkpoints=checkpoints or Path(f"{file.stem}.checkpoints"),
+            checkpoint_every_s=checkpoint_every,
+            resume=resume,
+            listen=listen,
+        )
+        report(run, held_out, save)
+
+
+def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
+    """What follows the training is looked at before it: a mistake there must not cost the whole run."""
+    if held_out is not None:
+        try:
+            check_data(plan.graph, held_out, targets=True, precision=plan.precision)
+        except ValueError as mistake:
+            raise ValueError(f"held-out data: {mistake}") from mistake
+    if save is not None and not save.parent.is_dir():
+        raise FileNotFoundError(f"{save} cannot be written, there is no folder {save.parent}; make it first")
 
 
 def report(run: Run, held_out: Data | None, save: Path | None) -> None:
@@ -141,11 +170,15 @@ def report(run: Run, held_out: Data | None, save: Path | None) -> None:
         print(f"held-out: {evaluate(run, held_out)}")
 
 
-def make_plan(module: ModuleType, file: Path, *, machines: int, threads: int, batch: int, cuts: list[str]) -> Plan:
+def make_plan(
+    module: ModuleType, file: Path, *, machines: int, threads: int, batch: int, cuts: list[str]
+) -> Plan:
     """The plan of the file's network."""
     network = call(module, file, "network")
     if not isinstance(network, Network):
-        raise ValueError(f"network() in {file} returns a {type(network).__name__}; return a partita.layers.Network")
+        raise ValueError(
+            f"network() in {file} returns a {type(network).__name__}; return a partita.layers.Network"
+        )
     by_hand = dict(parse_cut(written) for written in cuts)
     return partition(network, Cluster.local(machines=machines, threads=threads), batch=batch, cuts=by_hand)
 
@@ -155,7 +188,9 @@ def parse_cut(written: str) -> tuple[str, Pieces | Whole]:
     layer, equals, owners = written.partition("=")
     numbers = owners.split(",")
     if not equals or not layer or not all(number.strip().isdecimal() for number in numbers):
-        raise ValueError(f"'{written}' is not a cut; write LAYER=MACHINE[,MACHINE...], for example hidden=0,1")
+        raise ValueError(
+            f"'{written}' is not a cut; write LAYER=MACHINE[,MACHINE...], for example hidden=0,1"
+        )
     machines = tuple(int(number) for number in numbers)
     return layer, Whole(machines[0]) if len(machines) == 1 else Pieces(machines)
 
@@ -174,39 +209,83 @@ def call(module: ModuleType, file: Path, name: str) -> Any:
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"{file} has no function {name}(); define one")
-    return function()
+    with users_code(file, f"{name}()"):
+        return function()
 
 
 def load_module(file: Path) -> ModuleType:
     """Runs the file as a module. Its functions travel to hosts by value, so hosts need not find the file."""
     if not file.is_file():
         raise FileNotFoundError(f"there is no file {file}; give the path of a Python file with network()")
-    spec = importlib.util.spec_from_file_location(file.stem.replace("-", "_"), file)
+    spec = importlib.util.spec_from_file_location(file.stem.replace("-", "_"), file.resolve())
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))
-    spec.loader.exec_module(module)
+    with users_code(file, "the file"):
+        spec.loader.exec_module(module)
     cloudpickle.register_pickle_by_value(module)
     return module
 
 
-def main() -> None:
-    """Runs the command; a mistake ends it with one sentence and a non-zero exit."""
+class UserCodeError(Exception):
+    """The user's own code raised: one sentence, and the traceback from the user's first line on as note."""
+
+
+@contextmanager
+def users_code(file: Path, what: str) -> Iterator[None]:
+    """An error of the user's code is told with the user's own lines, and not with ours above them."""
     try:
-        app()
+        yield
+    except SyntaxError as error:
+        raise UserCodeError(f"{error.filename}, line {error.lineno}: {error.msg}; correct it") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [n for n, frame in enumerate(frames) if Path(frame.filename) == file.resolve()]
+        where = f"{file}, line {frames[own[-1]].lineno}" if own else str(file)
+        told = UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
+        if is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
+            told = UserCodeError(
+                f"{where}: {error}"
+            )  # a mistake in a declaration, which says itself what to do
+        else:
+            told.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
+        raise told from error
+
+
+def is_ours(filename: str) -> bool:
+    """Whether a file belongs to the rooms in which networks are declared and cut."""
+    found = Path(filename).resolve()
+    return any(found.is_relative_to(Path(room.__path__[0]).resolve()) for room in (layers, partitioner))
+
+
+@contextmanager
+def one_sentence_each() -> Iterator[None]:
+    """What goes wrong ends the command with one sentence and a non-zero exit. Tracebacks are the user's."""
+    failure: BaseException
+    try:
+        yield
     except Interrupted as stopped:
-        print(f"{stopped}; resume with --resume", file=sys.stderr)
-        raise SystemExit(130) from None
-    except (HostError, RunFailed) as failure:
-        for note in getattr(failure, "__notes__", ()):
-            print(note, file=sys.stderr)
-        print(f"partita: {failure}", file=sys.stderr)
-        raise SystemExit(1) from None
-    except (ValueError, OSError) as mistake:
-        print(f"partita: {mistake}", file=sys.stderr)
-        raise SystemExit(1) from None
+        code, failure = 130, stopped
+    except KeyboardInterrupt:
+        code, failure = (
+            130,
+            KeyboardInterrupt("stopped at once; the last checkpoint, if there was one, is kept"),
+        )
+    except (HostError, RunFailed, UserCodeError, ValueError, OSError) as error:
+        code, failure = 1, error
+    else:
+        return
+    for note in getattr(failure, "__notes__", ()):
+        print(note, file=sys.stderr)
+    print(f"partita: {failure}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Runs the command."""
+    app()
 
 
 if __name__ == "__main__":

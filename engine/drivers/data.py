@@ -13,7 +13,7 @@ from partita.layers.layer import Given
 
 Array: TypeAlias = npt.NDArray[Any]
 Data: TypeAlias = Mapping[str, npt.ArrayLike]
-"""An array for each input and target, by name, examples first: `[example, *shape]`; labels are `[example]`."""
+"""An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
 
 
 def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> dict[str, Array]:
@@ -26,16 +26,20 @@ def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> di
         precision: "float32" or "float64".
 
     Raises:
-        ValueError: one is missing or unknown, has the wrong shape or length, is not finite, or holds a label that
-            is no class.
+        ValueError: one is missing or unknown, has the wrong shape or length, is not finite, or holds a label
+            that is no class.
     """
     wanted = [*graph.inputs, *(graph.targets if targets else ())]
     known = {grid.name for grid in (*graph.inputs, *graph.targets)}
     if not isinstance(data, Mapping):
-        raise ValueError(f"the data is a {type(data).__name__}; give a dictionary of arrays for {_names(wanted)}")
+        raise ValueError(
+            f"the data is a {type(data).__name__}; give a dictionary of arrays for {_names(wanted)}"
+        )
     for name in data:
         if name not in known and graph.losses:
-            raise ValueError(f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out")
+            raise ValueError(
+                f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out"
+            )
     found: dict[str, Array] = {}
     for grid in wanted:
         if grid.name not in data:
@@ -43,7 +47,9 @@ def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> di
         found[grid.name] = _checked(grid, np.asarray(data[grid.name]), precision)
     lengths = {name: len(array) for name, array in found.items()}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"the arrays differ in their number of examples: {lengths}; give each example every array")
+        raise ValueError(
+            f"the arrays differ in their number of examples: {lengths}; give each example every array"
+        )
     if not next(iter(lengths.values())):
         raise ValueError("the data has no examples; give at least one")
     return found
@@ -61,11 +67,11 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
     if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
         raise ValueError(f"'{grid.name}' holds {array.dtype}, not numbers; convert it to {precision}")
     converted = np.ascontiguousarray(array, dtype=precision)
-    bad = ~np.isfinite(converted.reshape(len(converted), -1)).all(axis=1)
+    bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
     if bad.any():
         raise ValueError(
-            f"'{grid.name}' is not finite in {int(bad.sum())} examples, first in example {int(bad.argmax())}; "
-            "remove them, or replace NaN and infinity by numbers"
+            f"'{grid.name}' is not finite in {int(bad.sum())} of {len(bad)} examples, first in example "
+            f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
         )
     return converted
 
@@ -74,15 +80,17 @@ def _labels(name: str, array: Array, classes: int) -> Array:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise ValueError(f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)")
+        raise ValueError(
+            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)"
+        )
     if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"'{name}' holds {array.dtype}; labels are whole numbers from 0 to {classes - 1}")
     outside = (array < 0) | (array >= classes)
     if outside.any():
         first = int(outside.argmax())
         raise ValueError(
-            f"'{name}' has the label {array[first]} in example {first}, but the network has {classes} classes; "
-            f"labels are whole numbers from 0 to {classes - 1}"
+            f"'{name}' has the label {array[first]} in example {first}, but the network has {classes} "
+            f"classes; labels are whole numbers from 0 to {classes - 1}"
         )
     return array.astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Downpour SGD: asynchronous replicas against sharded parameters.
 
-Source: DistBelief, section 4.1. Each replica, itself cut over machines, fetches parameters, computes gradients and
-pushes them, without waiting for any other; the shards apply each push as it comes.
+Source: DistBelief, section 4.1. Each replica, itself cut over machines, fetches parameters, computes
+gradients and pushes them, without waiting for any other; the shards apply each push as it comes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ class Downpour:
     """The driver's settings.
 
     Args:
-        replicas: copies of the network, each over all machines of the plan, each with its own share of the data.
+        replicas: copies of the network, each over all machines of the plan, each with its own share of the
+            data.
         shards: servers among which the parameters are divided.
-        rule: what a shard does with a gradient. Between two fetches a replica steps by the same rule with a state of
-            its own; with SGD that is the paper's w <- w - alpha * g.
-        fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1 and 1.
-        run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it waits: what
-            would accrue meanwhile would be far too old when it is applied. (The paper has no such bound.)
+        rule: what a shard does with a gradient. Between two fetches a replica steps by the same rule with a
+            state of its own; with SGD that is the paper's w <- w - alpha * g.
+        fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1
+            and 1.
+        run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
+            waits: what would accrue meanwhile would be far too old when it is applied. (The paper has no
+                such bound.)
 
     Raises:
         ValueError: a number below 1.

@@ -1,25 +1,18 @@
-"""What a person sees of a run: a live line in a terminal, plain lines where there is none.
+"""How a run gets on: what the parts report, added up.
 
-Loss and accuracy are those of the minibatches since the last line, before their update.
+Loss and accuracy are those of the minibatches since the moment before, before their update.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Literal, Self, TextIO
-
-from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from typing import Literal, TypeAlias
 
 from partita.engine.protocol.names import part_indices
 from partita.engine.protocol.orders import Progress
 
-Show = Literal["auto", "live", "lines", "nothing"]
-LINE_EVERY_S = 2.0
+Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class Moment:
         seconds: since it began.
         step: the steps of all replicas.
         examples: seen so far.
-        loss, accuracy: means over the examples since the moment before; NaN if there were none.
+        loss, accuracy: means over the examples since the moment before.
         examples_per_s: since the moment before.
         staleness: mean, over all pushes so far, of the pushes that others had applied in between.
     """
@@ -67,7 +60,9 @@ class Meter:
         self._since: tuple[int, float, int] = (0, 0.0, 0)
 
     def add(self, progress: Progress) -> None:
-        """Takes in a report."""
+        """Takes in a report. Speed counts from the first one, when the hosts had started."""
+        if not self._steps:
+            self._last = time.monotonic()
         self._steps[progress.name] = progress.step
         self._pushes[progress.name] = (progress.pushes, progress.staleness)
         examples, loss, correct = self._since
@@ -90,74 +85,28 @@ class Meter:
                 slowest[indices[0]] = min(step, slowest.get(indices[0], step))
         return sum({**found, **slowest}.values())
 
-    def moment(self) -> Moment:
-        """Where the run is now, and what came since the last call."""
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._began
+
+    def moment(self) -> Moment | None:
+        """Where the run is now, and what came since the last call; None while no example came."""
         now = time.monotonic()
         examples, loss, correct = self._since
+        if not examples:
+            return None
         pushes = sum(count for count, _ in self._pushes.values())
         stale = sum(staleness for _, staleness in self._pushes.values())
         found = Moment(
             now - self._began,
             self.steps,
             self._examples,
-            loss / examples if examples else float("nan"),
-            correct / examples if examples else float("nan"),
+            loss / examples,
+            correct / examples,
             examples / max(now - self._last, 1e-9),
             stale / pushes if pushes else 0.0,
         )
         self._last, self._since = now, (0, 0.0, 0)
-        if examples:
-            self.history.append(found)
+        self.history.append(found)
         return found
-
-
-class Display:
-    """Shows a run. Use it as a context manager."""
-
-    def __init__(self, meter: Meter, show: Show = "auto", *, stream: TextIO | None = None) -> None:
-        """`stream` is standard error if not given."""
-        self._meter = meter
-        self._console = Console(file=stream or sys.stderr)
-        live = show == "live" or (show == "auto" and self._console.is_terminal)
-        self._quiet = show == "nothing"
-        self._last = time.monotonic()
-        columns: list[ProgressColumn] = [
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[moment]}"),
-            TimeRemainingColumn(),
-        ]
-        self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
-        self._task = None if self._bar is None else self._bar.add_task("training", total=meter.total_steps, moment="")
-
-    def update(self, progress: Progress) -> None:
-        """A part has reported."""
-        self._meter.add(progress)
-        every = 0.5 if self._bar is not None else LINE_EVERY_S
-        if time.monotonic() - self._last >= every:
-            self._last = time.monotonic()
-            self._draw(self._meter.moment())
-
-    def say(self, text: str) -> None:
-        """One line that stays."""
-        if not self._quiet:
-            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    def _draw(self, moment: Moment) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=moment.step, moment=str(moment))
-        else:
-            self.say(f"step {moment.step}/{self._meter.total_steps}  {moment}")
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._draw(self._meter.moment())
-        if self._bar is not None:
-            self._bar.stop()

@@ -9,7 +9,7 @@ from typing import Self
 
 from partita.engine.drivers.progress import Moment
 from partita.engine.parameters.files import load_parameters, save_parameters
-from partita.engine.parameters.rules import Vector
+from partita.engine.parameters.vector import Vector
 from partita.partitioner.plan import Plan
 
 
@@ -36,7 +36,10 @@ class Run:
     checkpoint: Path | None = None
 
     def save(self, path: str | Path) -> Path:
-        """Writes the parameters as one safetensors file, atomically; `safetensors.torch.load_file` reads it too."""
+        """Writes the parameters as one safetensors file, atomically.
+
+        `safetensors.torch.load_file` reads it too.
+        """
         save_parameters(path, dict(self.parameters))
         return Path(path)
 

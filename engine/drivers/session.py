@@ -1,6 +1,8 @@
-"""A session: one replica that plays a step whenever it is asked to. What predictions, evaluations and tests stand on.
+"""A session: one replica that plays a step whenever it is asked to. What predictions, evaluations and tests
+stand on.
 
-The coordinator of a session waits for each answer; when a host dies or fails, the session ends with one clear error.
+The coordinator of a session waits for each answer; when a host dies or fails, the session ends with one
+clear error.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.layout import gather, scatter
-from partita.engine.parameters.rules import Rule, Vector
+from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,
@@ -153,7 +156,8 @@ class Session:
         """Plays a step.
 
         Args:
-            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`; None plays the last again.
+            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`; None plays the
+                last again.
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient".
 
@@ -202,7 +206,9 @@ class Session:
             self._say(name, Assign(self._plan.graph.name), pack_task(task))
         self._answers(Ready)
         for name in self._names:
-            self._say(name, Directory(tuple(peer for peer in self._launcher.peers if peer.name != name), revision=1))
+            self._say(
+                name, Directory(tuple(peer for peer in self._launcher.peers if peer.name != name), revision=1)
+            )
         self._answers(Informed)
         for name in self._names:
             self._say(name, Heartbeat(0))
@@ -243,7 +249,7 @@ class Session:
     def _joined(
         self, collect: tuple[str, ...], payloads: list[Payload | None]
     ) -> tuple[dict[str, Array], dict[str, dict[str, Vector]]]:
-        """What the parts sent back, put together: each payload holds the machine's rows of each name, in order."""
+        """What the parts sent back, put together; a payload holds a machine's rows of each name in order."""
         graph, dtype = self._plan.graph, np.dtype(self._plan.precision)
         states: dict[str, Array] = {}
         vectors: dict[str, dict[str, Vector]] = {}

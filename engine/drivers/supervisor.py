@@ -1,4 +1,5 @@
-"""The interpreter of the coordinator: starts and ends hosts, hands out tasks, writes manifests, shows progress.
+"""The interpreter of the coordinator: starts and ends hosts, hands out tasks, writes manifests, shows
+progress.
 
 It runs in the user's process and thread, until the coordinator says that the run is done or cannot go on.
 """
@@ -12,7 +13,8 @@ from typing import Final
 from partita.engine.launch.launcher import Launcher
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Died, Received, Send, Tick
-from partita.engine.protocol.messages import Assign, Hello
+from partita.engine.protocol.messages import Assign, Hello, Refused
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
     Commit,
     CoordinatorEffect,
@@ -26,6 +28,7 @@ from partita.engine.protocol.orders import (
     StopRequested,
     Warn,
 )
+from partita.engine.protocol.verbs import why_not
 from partita.engine.runtime.task import Task, pack_task
 from partita.engine.transport.mailbox import UnknownPeer
 
@@ -34,6 +37,13 @@ TICK_S: Final = 0.1
 
 class RunFailed(RuntimeError):
     """A run that cannot go on: one sentence; the traceback of the host that failed is its note."""
+
+    def with_hint(self, hint: str) -> RunFailed:
+        """The same with what can be done now."""
+        told = RunFailed(f"{self}; {hint}" if hint else str(self))
+        for note in getattr(self, "__notes__", ()):
+            told.add_note(note)
+        return told
 
 
 class Supervisor:
@@ -56,13 +66,15 @@ class Supervisor:
             coordinator: what decides.
             task_of: the task of a host that starts from a checkpoint (None: from the beginning).
             commit: writes a manifest.
-            progress, warn: what the user is shown.
+            progress: shows what a part reports.
+            warn: shows a line.
         """
         self._launcher, self._coordinator = launcher, coordinator
         self._task_of, self._commit, self._progress, self._warn = task_of, commit, progress, warn
         self._from: dict[str, int | None] = {}
         self._done: Done | None = None
         self._stop_requested = False
+        self._refused: set[str] = set()
 
     def request_stop(self) -> None:
         """Ends the run soon, with a last checkpoint. From a signal handler or another thread."""
@@ -84,6 +96,7 @@ class Supervisor:
                 self._tell(Died(name, incarnation, reason))
             if self._stop_requested and not told_stop:
                 told_stop = True
+                self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
                 self._tell(StopRequested())
             if time.monotonic() - ticked_at >= TICK_S:
                 ticked_at = time.monotonic()
@@ -91,9 +104,27 @@ class Supervisor:
         return self._done
 
     def _receive(self, event: Received) -> None:
-        if isinstance(event.message, Hello):
-            self._launcher.reach(event.sender, event.message.endpoint)
+        """What a host may not say has no effect."""
+        reason = why_not(event.message, sender=event.sender, receiver=COORDINATOR)
+        match event.message:
+            case _ if reason is not None:
+                self._refuse(event.sender, reason)
+                return
+            case Hello(endpoint=endpoint):
+                try:
+                    self._launcher.reach(event.sender, event.incarnation, endpoint)
+                except ValueError as error:
+                    self._refuse(event.sender, f"a Hello: {error}")
+                    return
+            case Refused(by=by, reason=why):
+                self._warn(f"{event.sender} refused what {by} sent: {why}")
         self._tell(event)
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        self._launcher.mailbox.counters.refused_messages += 1
+        if sender not in self._refused:
+            self._refused.add(sender)
+            self._warn(f"the coordinator refused what {sender} sent: {reason}")
 
     def _tell(self, event: CoordinatorEvent) -> None:
         if self._done is None:

@@ -1,4 +1,4 @@
-"""Putting hosts somewhere: the interface, the coordinator's own mailbox, and hosts as threads of this process."""
+"""Putting hosts somewhere: the interface, the coordinator's mailbox, and hosts as threads of this process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,22 @@ class Launcher(ABC):
         self._running: dict[str, Peer] = {}
 
     def launch(self, name: str, incarnation: int) -> str:
-        """Starts a host, after ending an older one of this name and revoking its key; returns the new one's key."""
+        """Starts a host, after ending an older one of this name and revoking its key; returns its new key."""
         self.end(name)
         key = self._start(name, incarnation)
         self._running[name] = Peer(name, incarnation, "", key)
         self.mailbox.allow(self._running.values())
         return key
 
-    def reach(self, name: str, endpoint: str) -> None:
-        """The host of this name has said where it listens."""
-        known = self._running[name]
+    def reach(self, name: str, incarnation: int, endpoint: str) -> None:
+        """This process has said where it listens; one that has been replaced meanwhile is not meant.
+
+        Raises:
+            ValueError: the endpoint cannot be one.
+        """
+        known = self._running.get(name)
+        if known is None or known.incarnation != incarnation:
+            return
         self._running[name] = Peer(name, known.incarnation, endpoint, known.public_key)
         self.mailbox.connect(self._running[name])
 
@@ -55,7 +61,7 @@ class Launcher(ABC):
     def ended(self) -> list[tuple[str, int, str]]:
         """The hosts that have ended by themselves since the last call: name, incarnation, reason."""
 
-    def close(self, *, patience_s: float = 1.0) -> None:
+    def close(self, *, patience_s: float = 0.5) -> None:
         """Waits for hosts that were told to stop, ends those that do not, and closes the mailbox."""
         names = list(self._running)
         self._running.clear()
@@ -74,7 +80,7 @@ class Launcher(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(patience_s=0.0 if kind is not None else 1.0)
+        self.close(patience_s=0.0 if kind is not None else 0.5)
 
 
 class ThreadLauncher(Launcher):

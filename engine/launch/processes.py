@@ -1,18 +1,20 @@
 """Hosts as processes on this machine, supervised: they die with their parent and leave nothing behind.
 
-A process gets its key pair and its coordinator's address through its standard input: no secret is ever in a command
-line, in the environment or on disk.
+A process gets its key pair and its coordinator's address through its standard input: no secret is ever in a
+command line, in the environment or on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -22,6 +24,8 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import LOOPBACK
 from partita.engine.transport.zeromq import ZmqMailbox
+
+_LOOPBACK: Final = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -41,20 +45,26 @@ class Bootstrap(msgspec.Struct, frozen=True):
 
 
 class ProcessLauncher(Launcher):
-    """Starts each host as `python -m partita.engine.launch.worker`, talking ZeroMQ over loopback."""
+    """Starts each host as `python -m partita.engine.launch.worker NAME`, talking ZeroMQ over loopback."""
 
     def __init__(self, *, listen: str | None = None, orphaned_s: float | None = None) -> None:
         """Opens the coordinator's mailbox.
 
         Args:
             listen: its endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
-            orphaned_s: a host that does not hear the coordinator for so long ends itself; None: it waits for ever
-                (and dies with this process all the same).
+            orphaned_s: a host that does not hear the coordinator for so long ends itself; None: it waits for
+                ever (and dies with this process all the same).
 
         Raises:
-            ValueError, OSError: the endpoint is none, or is in use.
+            ValueError: the endpoint is none, or not of this machine's loopback.
+            OSError: it is in use.
         """
         super().__init__()
+        if listen is not None and not _LOOPBACK.fullmatch(listen):
+            raise ValueError(
+                f"'{listen}' is no endpoint for hosts that are all on this machine; "
+                "write tcp://127.0.0.1:PORT, or leave it out"
+            )
         self._keys = KeyPair.generate()
         self._orphaned_s = orphaned_s
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -77,15 +87,15 @@ class ProcessLauncher(Launcher):
             self._orphaned_s,
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "partita.engine.launch.worker"],
+            [sys.executable, "-m", "partita.engine.launch.worker", name],  # the name is for people
             stdin=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
         )
         assert process.stdin is not None
         self._processes[name] = process
-        with contextlib.suppress(BrokenPipeError):  # it has died already; `ended` will say so
-            with process.stdin:
-                process.stdin.write(msgspec.json.encode(bootstrap))
+        # Where it has died already, `ended` will say so.
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(msgspec.json.encode(bootstrap))
         return keys.public
 
     def ended(self) -> list[tuple[str, int, str]]:
@@ -101,13 +111,15 @@ class ProcessLauncher(Launcher):
     def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
         ending = [self._processes.pop(name) for name in names if name in self._processes]
         until = time.monotonic() + patience_s
-        for process in ending:
-            try:
-                process.wait(max(until - time.monotonic(), 0.0))
-            except subprocess.TimeoutExpired:
+        try:
+            for process in ending:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(until - time.monotonic(), 0.0))
+        finally:  # a Ctrl-C in the waiting must not let any of them live
+            for process in ending:
                 process.kill()
-        for process in ending:
-            process.wait()
+            for process in ending:
+                process.wait()
 
 
 def _reason(code: int) -> str:

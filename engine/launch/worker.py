@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import warnings
 
 import msgspec
 from threadpoolctl import threadpool_limits
@@ -27,8 +28,13 @@ def die_with_parent(parent: int) -> None:
 
 def main() -> None:
     """Lives as the host that standard input describes."""
-    bootstrap = msgspec.json.decode(sys.stdin.buffer.read(), type=Bootstrap)
+    told = sys.stdin.buffer.read()
+    if not told:
+        raise SystemExit("a worker is started by partita and told who it is on its standard input")
+    bootstrap = msgspec.json.decode(told, type=Bootstrap)
     die_with_parent(bootstrap.parent)
+    # Numbers that run away are found in the loss and told once; kernel threads would warn of each.
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
     sys.path.extend(folder for folder in bootstrap.path if folder not in sys.path)
     with ZmqMailbox(KeyPair(bootstrap.public_key, bootstrap.secret_key)) as mailbox:
         host = Host(
@@ -40,6 +46,9 @@ def main() -> None:
             orphaned_s=bootstrap.orphaned_s,
         )
         host.run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to do, and taking compiled code apart would take long
 
 
 if __name__ == "__main__":

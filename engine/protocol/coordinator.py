@@ -424,11 +424,12 @@ class Coordinator:
         }
         for host in self._roster.present():
             limit_s = limits.get(host.state)
-            if limit_s is not None and now - host.since >= limit_s:
-                return self._fail(
-                    f"{host.name} (incarnation {host.incarnation}) owes {host.state.value} since "
-                    f"{now - host.since:.0f} s, and {limit_s:.0f} s are allowed; see what it printed"
-                )
+            if limit_s is None or now - host.since < limit_s:
+                continue
+            owes = f"owes {host.state.value} since {now - host.since:.0f} s, and {limit_s:.0f} s are allowed"
+            if self.phase is not Phase.LAUNCHING:  # it could start before: this process is stuck, not the run
+                return self._died(host, owes, now)
+            return self._fail(f"{host.name} (incarnation {host.incarnation}) {owes}; see what it printed")
         return []
 
     def _watch_replicas(self, now: float) -> list[CoordinatorEffect]:

@@ -6,6 +6,8 @@ Users hand over batch-first arrays; a feed turns the rows that its machine needs
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -14,7 +16,8 @@ from partita.engine.runtime.compute import Feed
 
 
 class Sampler:
-    """Which examples a replica sees in which step: its own share of the data, in a new seeded order each epoch.
+    """Which examples a replica sees in which step: its own share of the data, in a new seeded order each
+    epoch.
 
     The share and the orders follow from the seed alone, so that every machine of a replica, also one that was
     started again, knows them without being told.
@@ -29,8 +32,8 @@ class Sampler:
         share = examples // replicas
         if share < batch:
             raise ValueError(
-                f"{examples} examples for {replicas} replicas are {share} each, fewer than a batch of {batch}; "
-                f"use a batch of at most {share}, or fewer replicas"
+                f"{examples} examples for {replicas} replicas are {share} each, fewer than a batch of "
+                f"{batch}; use a batch of at most {share}, or fewer replicas"
             )
         self._share = np.random.default_rng([seed, 0]).permutation(examples)[replica::replicas][:share]
         self._batch, self._seed, self._replica = batch, seed, replica
@@ -42,9 +45,29 @@ class Sampler:
         """The examples of a step, `[batch]`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._order = np.random.default_rng([self._seed, 1, self._replica, epoch]).permutation(self._share)
+            self._order = np.random.default_rng([self._seed, 1, self._replica, epoch]).permutation(
+                self._share
+            )
             self._epoch = epoch
         return self._order[position * self._batch : (position + 1) * self._batch]
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array in a file of its own that every host can read: its numbers in C order and nothing else."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+    def write(self, array: Array) -> None:
+        """Makes the file."""
+        assert (array.dtype, array.shape) == (np.dtype(self.dtype), self.shape), (array.dtype, array.shape)
+        array.tofile(self.path)
+
+    def open(self) -> Array:
+        """Maps the file: hosts of one machine share the memory, and read what they need."""
+        return np.memmap(self.path, self.dtype, mode="r", shape=self.shape)
 
 
 class DatasetFeed(Feed):

@@ -1,7 +1,8 @@
-"""A host: one mailbox, one thread, one role. The same loop in a process of its own and in a thread of the user's.
+"""A host: one mailbox, one thread, one role. The same loop in a process of its own and in a thread of the
+user's.
 
-The host itself does what every role has in common: it says hello, takes its task, learns who is where, gives signs
-of life, and reports what goes wrong.
+The host itself does what every role has in common: it says hello, takes its task, learns who is where, gives
+signs of life, and reports what goes wrong.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Host:
 
         Args:
             mailbox: its own; the caller closes it.
-            name, incarnation: who it is.
+            name: who it is.
+            incarnation: which process of that name.
             coordinator: whom it obeys.
             limit_threads: called with the threads of its task; for a process that belongs to the host alone.
             orphaned_s: without a word from the coordinator for so long, the host ends itself; None: never.
@@ -124,7 +126,7 @@ class Host:
         except CannotGoOn as error:
             self._failed = True
             self._send(COORDINATOR, Failed(str(error), "", final=True), None)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - said to the coordinator, whatever it is
             self._failed = True
             text = "".join(traceback.format_exception(error))
             self._send(COORDINATOR, Failed(f"{type(error).__name__}: {error}", text), None)
@@ -207,7 +209,7 @@ class Host:
             self._send(COORDINATOR, Refused(sender, reason), None)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is asked for again."""
+        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again."""
         try:
             self._mailbox.send(to, message, payload)
         except UnknownPeer:

@@ -17,10 +17,15 @@ from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.storage import Snapshot, Storage
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.messages import Fetch
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.shard import Apply, Fenced, Persist, Persisted, ShardEffect, ShardMachine
-from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.transport.payload import Payload, PayloadLike
+
+
+class NotWritten(CannotGoOn):
+    """A checkpoint that could not, or must not, be written."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class ShardRole(Role):
             seen=seen,
             item_bytes=self._storage.dtype.itemsize,
         )
+        self._early: dict[str, Received] = {}  # the newest fetch of each part that came before a lease
         self._writer: threading.Thread | None = None
         self._written: deque[Persisted | BaseException] = deque()
 
@@ -92,8 +98,18 @@ class ShardRole(Role):
         return snapshot.values, snapshot.state, found.seen(name, task.run)
 
     def receive(self, event: Received, now: float) -> None:
-        """Everything is the machine's business."""
+        """Everything is the machine's business; but what is asked while a lease is on its way waits for it.
+
+        The machine would drop it, and each start would take a second more, until it is asked again.
+        """
+        if isinstance(event.message, Fetch) and not self._machine.holds_lease(now):
+            self._early[event.sender] = event
+            return
         self._carry_out(self._machine.receive(event, now))
+        if self._early and self._machine.holds_lease(now):
+            early, self._early = self._early, {}
+            for asked in early.values():
+                self._carry_out(self._machine.receive(asked, now))
 
     def wakened(self, now: float) -> None:
         """A file is on disk, or could not be written (which is never tried again)."""
@@ -128,7 +144,7 @@ class ShardRole(Role):
                 case Fenced(epoch=epoch):
                     raise RuntimeError(f"another process is {self._link.name} now, in epoch {epoch}")
                 case Refuse(sender=sender, reason=reason):
-                    raise ValueError(f"'{sender}' broke the protocol: {reason}")
+                    self._link.refuse(sender, reason)
 
     def _persist(self, persist: Persist) -> None:
         snapshot = self._storage.snapshot()
@@ -142,8 +158,24 @@ class ShardRole(Role):
         seen = dict(persist.seen)
         record = ShardRecord(task.run, self._link.name, persist.epoch, persist.version, seen)
         try:
+            check_finite(snapshot, f"{self._link.name} at version {persist.version}")
             file, sha256 = self._checkpoints.write_shard(persist.checkpoint, record, self._slots, snapshot)
             self._written.append(Persisted(persist.checkpoint, persist.version, file, sha256))
-        except BaseException as error:  # raised by wakened, on the host's thread
+        except OSError as error:
+            self._written.append(NotWritten(f"checkpoint {persist.checkpoint} was not written: {error}"))
+        except BaseException as error:  # noqa: BLE001 - raised by wakened, on the host's thread
             self._written.append(error)
         self._link.wake()
+
+
+def check_finite(snapshot: Snapshot, whose: str) -> None:
+    """Numbers that have run away must not become the newest checkpoint.
+
+    Raises:
+        NotWritten: a value is NaN or infinite.
+    """
+    if not np.isfinite(snapshot.values).all():
+        raise NotWritten(
+            f"the parameters of {whose} are not finite and were not written; lower the learning "
+            "rate, or look at the data"
+        )

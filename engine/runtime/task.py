@@ -6,6 +6,7 @@ read only when it comes from the coordinator, whose key the host was given when 
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -80,9 +81,18 @@ class Task(Protocol):
 
 
 def pack_task(task: Task) -> bytes:
-    """A task as the payload of `Assign`."""
-    packed: bytes = cloudpickle.dumps(task)
-    return packed
+    """A task as the payload of `Assign`.
+
+    Raises:
+        ValueError: something of the user in it cannot be pickled.
+    """
+    try:
+        return bytes(cloudpickle.dumps(task))
+    except (TypeError, AttributeError, pickle.PicklingError) as error:
+        raise ValueError(
+            f"the network cannot be sent to its hosts ({error}); "
+            "a function of a Node must not hold what only this process has, as open files or locks"
+        ) from error
 
 
 def unpack_task(event: Received) -> Task:

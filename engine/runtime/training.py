@@ -1,7 +1,8 @@
-"""A part in training: steps of its own replica, one after another, and Downpour's conversation with the shards.
+"""A part in training: steps of its own replica, one after another, and Downpour's conversation with the
+shards.
 
-Fetch, push and compute run side by side (DistBelief, section 4.1): this thread talks, the player's threads compute,
-and parameters change hands only between two steps.
+Fetch, push and compute run side by side (DistBelief, section 4.1): this thread talks, the player's threads
+compute, and parameters change hands only between two steps.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from partita.engine.parameters.layout import Layout
-from partita.engine.parameters.rules import Rule, Vector
+from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Begin,
@@ -43,10 +44,10 @@ from partita.engine.protocol.replica import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import DatasetFeed, Sampler
+from partita.engine.runtime.feed import ArrayFile, DatasetFeed, Sampler
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.session import LocalRule
-from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 
@@ -54,7 +55,7 @@ REPORT_EVERY_S: Final = 0.2
 SAY_AGAIN_S: Final = 1.0
 
 
-class NotFinite(ArithmeticError):
+class LossNotFinite(CannotGoOn):
     """The loss has become NaN or infinite."""
 
 
@@ -64,7 +65,7 @@ class TrainTask:
 
     Args:
         plan, machine, replica, replicas: whose part.
-        data: a `.npy` file for each input and target, `[example, *shape]`.
+        data: a file for each input and target, `[example, *shape]`.
         examples: how many there are.
         seed: of the order of the examples.
         shards: how many hold the parameters.
@@ -76,7 +77,7 @@ class TrainTask:
     machine: int
     replica: int
     replicas: int
-    data: Mapping[str, Path]
+    data: Mapping[str, ArrayFile]
     examples: int
     seed: int
     shards: int
@@ -128,9 +129,13 @@ class TrainRole(Role):
         program = plan.programs[machine]
         self._task, self._link = task, link
         sampler = Sampler(
-            examples=task.examples, batch=plan.batch, seed=task.seed, replica=task.replica, replicas=task.replicas
+            examples=task.examples,
+            batch=plan.batch,
+            seed=task.seed,
+            replica=task.replica,
+            replicas=task.replicas,
         )
-        self._feed = DatasetFeed({name: np.load(path, mmap_mode="r") for name, path in task.data.items()}, sampler)
+        self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine)
         self._accrual = Accrual(task.rule, self._vectors)
         buffers = Buffers(plan, machine, program)
@@ -153,7 +158,9 @@ class TrainRole(Role):
         )
         self._client = DownpourClient(
             incarnation=link.incarnation,
-            shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)),
+            shards=tuple(
+                (shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)
+            ),
             fetch_every=task.fetch_every,
             push_every=task.push_every,
             run_ahead=task.run_ahead,
@@ -180,15 +187,17 @@ class TrainRole(Role):
                 self._early.append(event) if self._step < 0 else self._player.receive(event)
             case Parameters() | Pushed():
                 self._carry_out(self._client.receive(event, now))
-            case Begin(step=step, stop=stop) if event.sender == COORDINATOR:
+            case Begin(step=step, stop=stop):
                 self._start(step, stop)
             case Heartbeat():
                 return
             case _:
-                raise ValueError(f"'{event.sender}' sent a {type(event.message).__name__} to a part in training")
+                raise ValueError(
+                    f"'{event.sender}' sent a {type(event.message).__name__} to a part in training"
+                )
 
     def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
-        """Shards that have been started again are asked again; the first time all are there, the client starts."""
+        """Shards that were started again are asked again; the first time all are there, the client starts."""
         self._revision = revision
         if self._known:
             for overlap in self._task.layout.shards_of(self._task.machine):
@@ -216,7 +225,7 @@ class TrainRole(Role):
         for step in over:
             self._end(step, now)
         for refused in self._player.refused():
-            raise ValueError(f"'{refused.sender}' broke the protocol: {refused.reason}")
+            self._link.refuse(refused.sender, refused.reason)
         if self._may_begin():
             self._begin(now)
             for step in self._player.flush(self._link.send):
@@ -248,9 +257,9 @@ class TrainRole(Role):
 
     def _end(self, over: Over, now: float) -> None:
         if not math.isfinite(self._computations.metrics.loss):
-            raise NotFinite(
-                f"the loss is not finite in step {over.step} of replica {self._task.replica}; "
-                "lower the rate, or look at the data of this step"
+            raise LossNotFinite(
+                f"the loss is not finite in step {over.step} of replica {self._task.replica}; lower the "
+                "learning rate, or look at the data of this step"
             )
         self._inside = False
         self._carry_out(self._client.receive(StepEnded(over.step), now))
@@ -287,7 +296,7 @@ class TrainRole(Role):
                     self._said_at = time.monotonic()
                     self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
                 case Refuse(sender=sender, reason=reason):
-                    raise ValueError(f"'{sender}' broke the protocol: {reason}")
+                    self._link.refuse(sender, reason)
 
     def _numbers(self, span: Span) -> Vector:
         assert span.vector == "in_flight", span

@@ -287,7 +287,10 @@ def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
         run.restarted("part 0.0", "part 0.1")
     effects = run.hear("part 0.1", error)
     assert of(Fail, effects) == [
-        Fail("part 0.1 failed 3 times: ZeroDivisionError: division by zero", "Traceback ...")
+        Fail(
+            "part 0.1 failed 3 times: ZeroDivisionError: division by zero; correct what its traceback shows",
+            "Traceback ...",
+        )
     ]
     assert set(messages(Stop, effects)) == set(HOSTS)
 

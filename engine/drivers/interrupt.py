@@ -1,0 +1,54 @@
+"""Ctrl-C: the first one ends a run cleanly, with a last checkpoint; the second one ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from partita.engine.drivers.run import Run
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what schedulers and `timeout` send."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The run was stopped cleanly, by Ctrl-C or SIGTERM.
+
+    Attributes:
+        run: what it had learnt, from its last checkpoint.
+    """
+
+    def __init__(self, message: str, run: Run) -> None:
+        super().__init__(message)
+        self.run = run
+
+
+@contextmanager
+def stops_on_ctrl_c(request_stop: Callable[[], None]) -> Iterator[None]:
+    """The first signal calls `request_stop`; after it, signals do again what they did before.
+
+    Only the main thread can do that; in another one nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        restore()
+        request_stop()
+
+    for number in SIGNALS:
+        signal.signal(number, ask)
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,210 @@
+"""The command line: what it prints, and that each mistake ends it with one sentence and a non-zero exit."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from partita.engine import SGD, Downpour, cli, train
+from partita.layers import Dense, Network, SquaredError
+from partita.partitioner import Cluster, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
+
+FILE = str(Path(toy.__file__))
+
+
+class Ended(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Partita = Callable[..., Ended]
+
+
+@pytest.fixture
+def partita(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Iterator[Partita]:
+    """Runs a command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+    modules = set(sys.modules)
+
+    def run(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["partita", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = capsys.readouterr()
+        return Ended(ended.value.code, said.out, said.err)
+
+    yield run
+    for name in set(sys.modules) - modules:
+        if getattr(sys.modules[name], "__file__", None) and str(tmp_path) in str(sys.modules[name].__file__):
+            del sys.modules[name]
+
+
+def assert_one_sentence(ended: Ended, sentence: str) -> None:
+    assert ended.code == 1
+    assert ended.err.startswith("partita: ") and ended.err.count("\n") == 1, ended.err
+    assert sentence in ended.err
+
+
+def test_a_plan_is_printed_and_drawn(partita: Partita, tmp_path: Path) -> None:
+    ended = partita(
+        "plan", FILE, "--cut", "hidden=1,0", "--cut", "scores=1", "--programs", "--draw", "plan.svg"
+    )
+    assert (ended.code, ended.err) == (0, "")
+    assert "plan of toy: 2 machines, batch 32" in ended.out and "program of local1:" in ended.out
+    assert (tmp_path / "plan.svg").read_text().startswith("<svg")
+
+
+def test_training_prints_saves_and_looks_at_what_was_held_out(
+    partita: Partita, on_threads: list[WatchedThreads], tmp_path: Path
+) -> None:
+    (tmp_path / "held_out.py").write_text(
+        "from tests.faults.toy import network\nimport tests.faults.toy as toy\n"
+        "def data():\n    return toy.data(), toy.data(40)\n"
+    )
+    ended = partita("train", "held_out.py", "--batch", "8", "--epochs", "3", "--save", "net.safetensors")
+    assert ended.code == 0
+    assert "trained 96 steps" in ended.out and "checkpoint: held_out.checkpoints" in ended.out
+    assert "held-out: loss " in ended.out and "on 40 examples" in ended.out
+    assert "durability: checkpoint" in ended.err
+    assert set(safetensors.numpy.load_file(tmp_path / "net.safetensors")) >= {"hidden.weight", "scores.bias"}
+    again = partita("train", "held_out.py", "--batch", "8")
+    assert "held_out.checkpoints has checkpoints of an earlier run" in again.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["no.py"], "there is no file no.py; give the path of a Python file with network()"),
+        (["."], "there is no file ."),
+        ([FILE, "--epochs", "0"], "epochs is 0; train for at least 1"),
+        ([FILE, "--batch", "257"], "fewer than a batch of 257; use a batch of at most 256"),
+        ([FILE, "--batch", "200", "--replicas", "2"], "256 examples for 2 replicas are 128 each"),
+        ([FILE, "--replicas", "0"], "Downpour has replicas=0; it must be at least 1"),
+        ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
+        ([FILE, "--seed", "-1"], "seed is -1; use 0 or more"),
+        ([FILE, "--machines", "0"], "0 machines cannot play a network"),
+        ([FILE, "--machines", "4", "--cut", "scores=0,1,2,3"], "has 3 nodes and cannot be cut into 4 pieces"),
+        ([FILE, "--cut", "hidden"], "'hidden' is not a cut; write LAYER=MACHINE"),
+        ([FILE, "--checkpoint-every", "0"], "checkpoint_every_s is 0.0; give seconds above 0"),
+        ([FILE, "--checkpoints", "/proc/nobody/writes/here"], "no checkpoint can be written in /proc/nobody"),
+        ([FILE, "--save", "nowhere/net.safetensors"], "there is no folder nowhere; make it first"),
+        ([FILE, "--listen", "127.0.0.1:80"], "write tcp://127.0.0.1:PORT, or leave it out"),
+        ([FILE, "--listen", "tcp://10.0.0.1:5555"], "no endpoint for hosts that are all on this machine"),
+    ],
+)
+def test_a_mistake_in_an_option_is_one_sentence(
+    partita: Partita, arguments: list[str], sentence: str
+) -> None:
+    assert_one_sentence(partita("train", *arguments), sentence)
+
+
+def test_an_unknown_value_shows_what_is_known(partita: Partita) -> None:
+    ended = partita("train", FILE, "--rule", "adam")
+    assert ended.code == 2
+    assert "'adam' is not one of 'sgd', 'adagrad'" in ended.err
+
+
+def test_a_port_in_use_is_one_sentence(partita: Partita) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        assert_one_sentence(
+            partita("train", FILE, "--listen", endpoint), f"{endpoint} is already in use; choose"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def network(:\n", "file.py, line 1: invalid syntax; correct it"),
+        ("x = 1\n", "file.py has no function network(); define one"),
+        (
+            "def network():\n    return 7\n",
+            "network() in file.py returns a int; return a partita.layers.Network",
+        ),
+        (
+            "from partita.layers import Dense, Network\n\ndef network():\n"
+            "    return Dense(0)(Network('n').input('x', shape=(2,)))\n",
+            "file.py, line 4: a layer of 0 nodes cannot be",
+        ),
+        ("from tests.faults.toy import network\n", "file.py has no function data(); define one"),
+        (
+            "from tests.faults.toy import network\nimport tests.faults.toy as toy\n"
+            "def data():\n    return toy.data(), {'picture': toy.data()['picture']}\n",
+            "held-out data: the data has no 'digit'",
+        ),
+        (
+            "from tests.faults.toy import network\nimport tests.faults.toy as toy\n"
+            "def data():\n    return toy.data(), toy.data(), 3\n",
+            "data() in file.py returns 3 things; return one dictionary, or two",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(
+    partita: Partita, tmp_path: Path, text: str, sentence: str
+) -> None:
+    (tmp_path / "file.py").write_text(text)
+    assert_one_sentence(partita("train", "file.py"), sentence)
+
+
+def test_an_error_of_the_file_shows_its_own_lines_and_none_of_ours(partita: Partita, tmp_path: Path) -> None:
+    (tmp_path / "file.py").write_text(
+        "def network():\n    return helper()\n\ndef helper():\n    return 1 / 0\n"
+    )
+    ended = partita("train", "file.py")
+    assert ended.code == 1
+    assert ended.err.endswith(
+        "partita: file.py, line 5: network() raised ZeroDivisionError: division by zero\n"
+    )
+    assert "return helper()" in ended.err and "return 1 / 0" in ended.err
+    assert "engine/cli.py" not in ended.err
+
+
+@pytest.fixture
+def kept(on_threads: list[WatchedThreads], tmp_path: Path) -> Path:
+    """A folder with a checkpoint of the toy network, under SGD."""
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=32)
+    folder = tmp_path / "kept"
+    train(plan, toy.data(), driver=Downpour(rule=SGD(0.1)), epochs=1, checkpoints=folder, show="nothing")
+    return folder
+
+
+def test_a_damaged_checkpoint_is_named(partita: Partita, kept: Path) -> None:
+    file = next(kept.rglob("*.safetensors"))
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    file.write_bytes(damaged)
+    ended = partita("train", FILE, "--rule", "sgd", "--checkpoints", str(kept), "--resume")
+    assert_one_sentence(ended, "is damaged (its SHA-256 is not the one in the manifest)")
+    assert "Train from the start, or give another folder" in ended.err
+    (next(kept.rglob("manifest.json"))).write_text("{}")
+    ended = partita("train", FILE, "--rule", "sgd", "--checkpoints", str(kept), "--resume")
+    assert_one_sentence(ended, "its manifest is damaged")
+
+
+def test_a_checkpoint_of_another_rule_is_named(partita: Partita, kept: Path) -> None:
+    ended = partita("train", FILE, "--rule", "adagrad", "--checkpoints", str(kept), "--resume")
+    assert_one_sentence(ended, "was written with SGD(rate=0.1), whose state Adagrad")
+
+
+def test_a_checkpoint_of_another_network_is_named(kept: Path) -> None:
+    net = Network("other")
+    scores = Dense(2, name="scores")(net.input("picture", shape=(8,)))
+    net.loss = SquaredError()(scores, net.target("wanted"))
+    data = {"picture": np.zeros((64, 8)), "wanted": np.zeros((64, 2))}
+    plan = partition(net, Cluster.local(machines=1), batch=32)
+    with pytest.raises(ValueError, match=r"checkpoint .* cannot be used: it is of another network: "):
+        train(plan, data, driver=Downpour(), epochs=1, checkpoints=kept, resume=True)

@@ -1,0 +1,58 @@
+"""`evaluate` and `predict`: batches, the one that is not full, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita.engine import Run, Session, evaluate, predict
+from partita.engine.parameters.initialise import initialise
+from partita.layers import Dense, Network
+from partita.partitioner import Cluster, partition
+from tests.faults import toy
+
+
+def run_of_toy(*, machines: int, batch: int) -> Run:
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=batch)
+    return Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
+
+
+def test_the_last_batch_counts_as_far_as_it_is_real() -> None:
+    data = {name: array[:75] for name, array in toy.data().items()}
+    scores = predict(run_of_toy(machines=1, batch=75), data)
+    assert isinstance(scores, np.ndarray) and scores.shape == (75, 3)
+    stable = scores - scores.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(stable).sum(axis=1)) - stable[np.arange(75), data["digit"]]
+    for machines, batch in ((1, 75), (2, 32), (3, 200)):
+        run = run_of_toy(machines=machines, batch=batch)
+        found = evaluate(run, data)
+        assert found.examples == 75
+        assert found.loss == pytest.approx(losses.mean(), rel=1e-5)
+        assert found.accuracy == pytest.approx((scores.argmax(axis=1) == data["digit"]).mean())
+        np.testing.assert_allclose(
+            np.asarray(predict(run, {"picture": data["picture"]})), scores, rtol=1e-4, atol=1e-6
+        )
+    assert str(found) == f"loss {found.loss:.4f}, accuracy {found.accuracy:.3f} on 75 examples"
+
+
+def test_processes_give_what_threads_give() -> None:
+    run, data = run_of_toy(machines=2, batch=128), toy.data()
+    threads, processes = predict(run, data), predict(run, data, hosts="processes")
+    assert isinstance(threads, np.ndarray)
+    assert threads.tobytes() == np.asarray(processes).tobytes()
+
+
+def test_without_a_loss_there_is_nothing_to_evaluate() -> None:
+    net = Network("scores-only")
+    Dense(3, name="scores")(net.input("picture", shape=(8,)))
+    plan = partition(net, Cluster.local(machines=1), batch=4)
+    run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
+    with pytest.raises(ValueError, match="network 'scores-only' has no loss to evaluate; use predict"):
+        evaluate(run, toy.data())
+
+
+def test_a_session_that_fails_names_the_host() -> None:
+    run = run_of_toy(machines=2, batch=4)
+    parameters = {name: values for name, values in run.parameters.items() if name != "scores.bias"}
+    with pytest.raises(KeyError, match=r"scores\.bias"):
+        Session(run.plan, parameters)

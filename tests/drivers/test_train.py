@@ -1,0 +1,123 @@
+"""What a training does, on threads of this process: steps, intervals, resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.engine import SGD, Adagrad, Downpour, Run, Session, train
+from partita.engine.drivers.evaluate import evaluate
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.runtime.feed import Sampler
+from partita.layers import OneToOne, node
+from partita.partitioner import Cluster, Plan, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
+
+ALWAYS, NEVER = 1, 10**9
+
+
+def plan_of_toy(*, machines: int = 2, batch: int = 16) -> Plan:
+    return partition(toy.network(), Cluster.local(machines=machines), batch=batch)
+
+
+def train_toy(plan: Plan, driver: Downpour, *, epochs: int, examples: int = 256, **more: object) -> Run:
+    return train(plan, toy.data(examples), driver=driver, epochs=epochs, show="nothing", **more)  # type: ignore[arg-type]
+
+
+def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
+    """Resumed at a step that fetches nothing, it is alone with its own steps, and pushes each of them."""
+    plan, rule = plan_of_toy(), SGD(0.1)
+    driver = Downpour(shards=2, rule=rule, fetch_every=NEVER, push_every=ALWAYS)
+    first = train_toy(plan, driver, epochs=1, checkpoints=tmp_path)
+    last = train_toy(plan, driver, epochs=5, checkpoints=tmp_path, resume=True)
+    assert (first.steps, last.steps) == ((16,), (80,))
+
+    data = toy.data()
+    sampler = Sampler(examples=256, batch=16, seed=0, replica=0, replicas=1)
+    with Session(plan, first.parameters, train=True, rule=rule) as session:
+        for step in range(16, 80):
+            chosen = sampler.indices(step)
+            found = session.step(
+                {name: array[chosen] for name, array in data.items()}, collect=("parameters",)
+            )
+    for name, expected in found.vectors["parameters"].items():
+        np.testing.assert_allclose(last.parameters[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("fetch_every", "push_every", "fetches", "pushes"),
+    [(NEVER, NEVER, (2, 2), (1, 1)), (8, 4, (2, 7), (2, 12)), (1, 1, (2, 49), (2, 48))],
+)
+def test_the_intervals_are_kept(
+    on_threads: list[WatchedThreads],
+    fetch_every: int,
+    push_every: int,
+    fetches: tuple[int, int],
+    pushes: tuple[int, int],
+) -> None:
+    """One fetch before the first step. An answer that is late makes the next ones fewer, never more."""
+    driver = Downpour(shards=1, rule=SGD(0.1), fetch_every=fetch_every, push_every=push_every)
+    train_toy(plan_of_toy(), driver, epochs=3)
+    counters = on_threads[0].boxes["shard 0"].counters
+    for part in ("part 0.0", "part 0.1"):
+        assert fetches[0] <= counters.received[part, "Fetch"].messages <= fetches[1]
+        assert pushes[0] <= counters.received[part, "Push"].messages <= pushes[1]
+        assert counters.sent[part, "Pushed"].messages == counters.received[part, "Push"].messages
+
+
+def test_replicas_learn_together_and_say_how(on_threads: list[WatchedThreads]) -> None:
+    run = train_toy(plan_of_toy(), Downpour(replicas=2, shards=3, rule=Adagrad(0.1)), epochs=20)
+    assert run.steps == (160, 160) and run.lost_pushes == 0 and run.checkpoint is None
+    assert evaluate(run, toy.data()).accuracy > 0.9
+    assert run.history[-1].examples == 2 * 160 * 16
+    assert all(np.isfinite(dataclasses.astuple(moment)).all() for moment in run.history)
+
+
+def test_a_complete_run_has_nothing_left_to_do(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
+    driver = Downpour(replicas=2, rule=SGD(0.1))
+    done = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path)
+    again = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path, resume=True)
+    assert again.steps == done.steps == (16, 16)
+    assert all((again.parameters[name] == values).all() for name, values in done.parameters.items())
+    assert not on_threads[1].boxes, "there was no work, and hosts were started"
+
+
+def test_another_plan_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
+    driver = Downpour(replicas=2, shards=2, rule=Adagrad(0.1))
+    train_toy(plan_of_toy(machines=2), driver, epochs=4, checkpoints=tmp_path)
+    other = dataclasses.replace(driver, replicas=1, shards=5)
+    run = train_toy(plan_of_toy(machines=3), other, epochs=6, checkpoints=tmp_path, resume=True)
+    assert run.steps == (96,)
+    newest = Checkpoints(tmp_path).latest({name: values.shape for name, values in run.parameters.items()})
+    assert newest is not None
+    assert (len(newest.manifest.entries), newest.state_names) == (5, ("sum",))
+
+
+def test_first_parameters_may_be_given(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
+    driver, plan = Downpour(rule=SGD(1e-30)), plan_of_toy()
+    drawn = train_toy(plan, driver, epochs=1, seed=3).parameters
+    path = Run(plan, drawn).save(tmp_path / "drawn.safetensors")
+    for initial in (drawn, path):
+        found = train_toy(plan, driver, epochs=1, initial=initial).parameters
+        assert all(np.allclose(found[name], values, atol=1e-25) for name, values in drawn.items())
+    with pytest.raises(ValueError, match=r"the initial parameters do not fit the network: .*hidden\.weight"):
+        train_toy(plan, driver, epochs=1, initial={n: v for n, v in drawn.items() if n != "hidden.weight"})
+
+
+def test_a_function_that_cannot_travel_is_named(on_threads: list[WatchedThreads]) -> None:
+    lock = threading.Lock()
+
+    def locked(incoming):  # type: ignore[no-untyped-def]
+        with lock:
+            return incoming[0]
+
+    plan = partition(toy.with_node(node(OneToOne())(locked)), Cluster.local(machines=1), batch=16)
+    with pytest.raises(
+        ValueError, match=r"cannot be sent to its hosts \(cannot pickle '_thread.lock' object\)"
+    ):
+        train_toy(plan, Downpour(), epochs=1)

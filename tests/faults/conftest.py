@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.helpers import Witness
+
+
+@pytest.fixture
+def witness(monkeypatch: pytest.MonkeyPatch) -> Witness:
+    """What every run of this test shows itself to."""
+    made = Witness()
+    monkeypatch.setattr("partita.engine.drivers.display.Display", made)
+    return made

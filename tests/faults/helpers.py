@@ -1,0 +1,153 @@
+"""What tests of faults share: a witness of a run in this process, and the command as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from partita.engine.drivers.progress import Meter, Show
+from partita.engine.protocol.orders import Progress
+
+DEADLINE_S = 60.0
+WORKER = "partita.engine.launch.worker"
+
+
+def hosts_of(pid: int) -> dict[str, psutil.Process]:
+    """The processes of a run's hosts, by the host's name."""
+    found = {}
+    for process in psutil.Process(pid).children():
+        try:
+            line = process.cmdline()
+        except psutil.Error:  # it has just ended
+            continue
+        if line[-2:-1] == [WORKER]:
+            found[line[-1]] = process
+    return found
+
+
+class Witness:
+    """Stands where the display is: notes what a run says, and acts when it has come so far."""
+
+    def __init__(self) -> None:
+        self.seen: list[Progress | str] = []
+        self._plans: list[tuple[Callable[[Progress | str], bool], Callable[[], None]]] = []
+
+    def when(self, condition: Callable[[Progress], bool], act: Callable[[], None]) -> None:
+        """Acts once, at the first report that fulfils the condition; plans are for one after another."""
+        self._plans.append((lambda seen: isinstance(seen, Progress) and condition(seen), act))
+
+    def when_said(self, text: str, act: Callable[[], None]) -> None:
+        """Acts once, at the first line with this text."""
+        self._plans.append((lambda seen: isinstance(seen, str) and text in seen, act))
+
+    @property
+    def texts(self) -> list[str]:
+        """The lines that a user would have read."""
+        return [text for text in self.seen if isinstance(text, str)]
+
+    def index(self, text: str) -> int:
+        """Where in `seen` the first line with this text is."""
+        found = [n for n, seen in enumerate(self.seen) if isinstance(seen, str) and text in seen]
+        assert found, f"nobody said {text!r}: {self.texts}"
+        return found[0]
+
+    def reports(self, name: str, *, start: int = 0, stop: int | None = None) -> list[int]:
+        """The steps that a part reported, in this stretch of `seen`."""
+        return [p.step for p in self.seen[start:stop] if isinstance(p, Progress) and p.name == name]
+
+    # What a run asks of a display.
+
+    def __call__(self, meter: Meter, show: Show) -> Self:
+        self._meter = meter
+        return self
+
+    def update(self, progress: Progress) -> None:
+        self._meter.add(progress)
+        self._see(progress)
+
+    def say(self, text: str) -> None:
+        self._see(text)
+
+    def _see(self, what: Progress | str) -> None:
+        self.seen.append(what)
+        if self._plans and self._plans[0][0](what):
+            self._plans.pop(0)[1]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            assert not self._plans, f"the run was over before it came so far: {self.texts}"
+
+
+class Command:
+    """`partita ...` in a process group of its own, as a shell would start it. Use it as a context manager."""
+
+    def __init__(self, *arguments: str, folder: Path) -> None:
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
+        self.output = folder / "output.txt"
+        self.said: list[str] = []
+        with self.output.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "partita.engine.cli", *arguments],
+                cwd=folder,
+                env={**os.environ, "TMPDIR": str(self.temporary)},
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+            )
+
+    @property
+    def hosts(self) -> dict[str, psutil.Process]:
+        """Its hosts now."""
+        return hosts_of(self._process.pid)
+
+    def wait_for(self, text: str) -> None:
+        """Reads standard error up to a line with this text."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line.rstrip("\n"))
+            if text in line:
+                return
+        raise AssertionError(f"it ended without saying {text!r}: {self.said}")
+
+    def interrupt(self) -> None:
+        """Ctrl-C in its terminal."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL to the command alone."""
+        self._process.kill()
+
+    def end(self) -> tuple[int, float]:
+        """Waits; returns its exit code, and the seconds that it took."""
+        assert self._process.stderr is not None
+        began = time.monotonic()
+        self.said += self._process.stderr.read().splitlines()
+        code = self._process.wait(DEADLINE_S)
+        return code, time.monotonic() - began
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stderr is not None
+        self._process.stderr.close()

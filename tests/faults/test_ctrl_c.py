@@ -1,0 +1,112 @@
+"""Ctrl-C and SIGKILL of the user's own process: what is left is a whole checkpoint, and nothing else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from partita.engine import cli
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.manifest import Manifest
+from tests.faults import toy
+from tests.faults.helpers import Command
+
+FILE = str(Path(toy.__file__))
+SIZES = ["--machines", "2", "--replicas", "2", "--shards", "2", "--batch", "8", "--checkpoints", "kept"]
+FEW = ["--machines", "2", "--batch", "8", "--checkpoints", "kept"]
+SOON_S = 10.0
+"""Our promise is 2 s. Tests share their machine with others, and say so only where it is far missed."""
+
+
+def newest(folder: Path) -> Manifest | None:
+    shapes = {name: parameter.shape for name, parameter in toy.network().graph().parameters.items()}
+    found = Checkpoints(folder / "kept").latest(shapes)
+    return None if found is None else found.manifest
+
+
+def assert_nothing_left(command: Command, hosts: dict[str, psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(hosts.values(), timeout=SOON_S)
+    assert not alive, "hosts outlived the command"
+    assert not list(command.temporary.iterdir())
+
+
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Command("train", FILE, *SIZES, "--epochs", "100000", folder=tmp_path) as command:
+        command.wait_for("step ")
+        hosts = command.hosts
+        assert len(hosts) == 6
+        command.interrupt()
+        code, took_s = command.end()
+        assert (code, command.said[-1].startswith("partita: stopped after ")) == (130, True), command.said
+        assert took_s < SOON_S
+        assert_nothing_left(command, hosts)
+    found = newest(tmp_path)
+    assert found is not None and min(found.steps) > 0
+    assert f"holds {sum(found.steps)} of" in command.said[-1]
+    assert "Traceback" not in "\n".join(command.said)
+
+    # A few epochs more than it had done; resumed with another number of machines, replicas and shards.
+    epochs = sum(found.steps) // 32 + 3
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    arguments = ["--machines", "1", "--shards", "3", "--batch", "8", "--checkpoints", "kept"]
+    monkeypatch.setattr(
+        sys, "argv", ["partita", "train", FILE, *arguments, "--epochs", str(epochs), "--resume"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    said = capsys.readouterr()
+    assert f"resumed from checkpoint {found.checkpoint} at step {sum(found.steps)}" in said.err
+    assert f"trained {epochs * 32} steps" in said.out
+    last = newest(tmp_path)
+    assert last is not None and last.steps == (epochs * 32,)
+
+
+def test_ctrl_c_while_hosts_are_started(tmp_path: Path) -> None:
+    with Command("train", FILE, *SIZES, folder=tmp_path) as command:
+        command.wait_for("2 replicas of 2 machines")
+        hosts = command.hosts
+        command.interrupt()
+        code, took_s = command.end()
+        assert (code, command.said[-1]) == (130, "partita: stopped after 0 of 320 steps")
+        assert took_s < SOON_S
+        assert_nothing_left(command, hosts)
+    assert newest(tmp_path) is None
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint(tmp_path: Path) -> None:
+    with Command("train", FILE, *FEW, "--epochs", "100000", folder=tmp_path) as command:
+        command.wait_for("step ")
+        hosts = command.hosts
+        hosts["shard 0"].suspend()  # so that the last checkpoint cannot be written
+        command.interrupt()
+        command.wait_for("Ctrl-C again")
+        command.interrupt()
+        code, took_s = command.end()
+        assert (code, command.said[-1].startswith("partita: stopped at once")) == (130, True), command.said
+        assert took_s < SOON_S
+        assert_nothing_left(command, hosts)
+
+
+def test_hosts_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+    with Command(
+        "train", FILE, *FEW, "--epochs", "100000", "--checkpoint-every", "0.2", folder=tmp_path
+    ) as run:
+        run.wait_for("step ")
+        hosts = run.hosts
+        assert sorted(hosts) == ["part 0.0", "part 0.1", "shard 0"]
+        run.kill()
+        code, _ = run.end()
+        assert code == -9
+        _, alive = psutil.wait_procs(hosts.values(), timeout=SOON_S)
+        assert not alive, "hosts outlived the command"
+        # Nobody is left who could have removed the copy of the data; nothing else is there.
+        assert [path.name[:8] for path in run.temporary.iterdir()] == ["partita-"]
+    found = newest(tmp_path)
+    assert found is not None, "a checkpoint is the old one or the new one, never half of either"

@@ -1,0 +1,134 @@
+"""Strangers at the ports of a running training: they get nowhere, and stop nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import zmq
+
+from partita.engine import SGD, Downpour, Interrupted, train
+from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.protocol.messages import Failed, Push, Stop
+from partita.engine.transport import KeyPair
+from partita.engine.transport.wire import frames
+from partita.partitioner import Cluster, partition
+from tests.faults import toy
+from tests.faults.helpers import DEADLINE_S, Witness, hosts_of
+
+_TURNED_AWAY = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    made: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield made
+    made.destroy(linger=0)
+
+
+def port_of(process: psutil.Process) -> int:
+    (listening,) = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    return int(listening.laddr.port)
+
+
+class Strangers:
+    """Knock at ports in every way, on a thread of their own, until each has been turned away."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ports: list[int], server_key: str) -> None:
+        self._context, self._ports, self._server_key = context, ports, server_key
+        self.failures: list[BaseException] = []
+        self._thread = threading.Thread(target=self._knock, name="strangers")
+        self._thread.start()
+
+    @property
+    def are_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        assert not self.failures, self.failures
+
+    def _knock(self) -> None:
+        try:
+            for port in self._ports:
+                for mechanism in ("NULL", "PLAIN", "unknown key"):
+                    self._knock_by_zeromq(port, mechanism)
+                for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70):
+                    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as raw:
+                        raw.sendall(data)
+                        with contextlib.suppress(ConnectionError):
+                            while raw.recv(4096):  # a greeting at most, and the end of the connection
+                                pass
+        except BaseException as error:  # noqa: BLE001 - shown by join
+            self.failures.append(error)
+
+    def _knock_by_zeromq(self, port: int, mechanism: str) -> None:
+        push = getattr(self._context, "socket")(zmq.PUSH)  # noqa: B009 (elsewhere it is searched for as text)
+        push.linger = 0
+        if mechanism == "PLAIN":
+            push.plain_username, push.plain_password = b"coordinator", b"coordinator"
+        elif mechanism == "unknown key":
+            keys = KeyPair.generate()
+            push.curve_publickey, push.curve_secretkey = keys.public.encode(), keys.secret.encode()
+            push.curve_serverkey = self._server_key.encode()
+        monitor = push.get_monitor_socket(_TURNED_AWAY)
+        push.connect(f"tcp://127.0.0.1:{port}")
+        for message in (Stop(), Failed("nothing", ""), Push(0, 0, 0, 0)):
+            for envelope, _ in frames(0, message, None):
+                push.send(envelope, zmq.NOBLOCK)
+        turned_away = monitor.poll(DEADLINE_S * 1000)
+        push.disable_monitor()
+        monitor.close(linger=0)
+        push.close(linger=0)
+        assert turned_away, f"nobody turned {mechanism} away"
+
+
+def test_strangers_get_nowhere_and_stop_nothing(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    launchers: list[ProcessLauncher] = []
+    strangers: list[Strangers] = []
+
+    class Watched(ProcessLauncher):
+        def __init__(self, *, listen: str | None = None, orphaned_s: float | None = None) -> None:
+            super().__init__(listen=listen, orphaned_s=orphaned_s)
+            launchers.append(self)
+
+    monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", Watched)
+
+    def knock() -> None:
+        mailbox = launchers[0].mailbox
+        hosts = hosts_of(os.getpid())
+        ports = [
+            int(mailbox.endpoint.rsplit(":", 1)[1]),
+            *(port_of(hosts[n]) for n in ("shard 0", "part 0.1")),
+        ]
+        strangers.append(Strangers(context, ports, mailbox.public_key))
+
+    witness.when(lambda progress: progress.step > 1, knock)
+    witness.when(lambda progress: strangers[0].are_done, lambda: None)
+    # The report after that shows that the run goes on.
+    witness.when(lambda progress: True, lambda: signal.raise_signal(signal.SIGINT))
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8)
+    with pytest.raises(Interrupted) as stopped:
+        train(plan, toy.data(), driver=Downpour(rule=SGD(0.05)), epochs=100_000)
+    strangers[0].join()
+    assert stopped.value.run.steps[0] > 1 and stopped.value.run.lost_pushes == 0
+    counters = launchers[0].mailbox.counters
+    assert counters.refused_handshakes >= 1
+    assert counters.refused_messages == counters.malformed == 0
+    assert {sender for sender, _ in counters.received} == {"part 0.0", "part 0.1", "shard 0"}
+    assert not any(word in text for text in witness.texts for word in ("ended by", "exited", "failed"))

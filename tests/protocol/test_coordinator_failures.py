@@ -1,0 +1,41 @@
+"""The coordinator alone: errors for which nothing is tried again, and a restart that never comes."""
+
+from __future__ import annotations
+
+from partita.engine.protocol.events import Died
+from partita.engine.protocol.messages import Failed, Ready
+from partita.engine.protocol.orders import Fail, Opened, Restart
+from tests.protocol.coordinating import HOSTS, Run, of
+
+
+def test_what_would_fail_again_ends_the_run_at_once() -> None:
+    run = Run().start()
+    [failure] = of(Fail, run.hear("part 1.1", Failed("the loss is not finite in step 4", "", final=True)))
+    assert failure == Fail("part 1.1: the loss is not finite in step 4")
+
+
+def test_what_cannot_be_set_up_ends_the_run_before_it_starts() -> None:
+    run = Run()
+    run.tell(Opened())
+    for name in HOSTS:
+        run.hello(name)
+    run.hear("shard 0", Ready())
+    [failure] = of(Fail, run.hear("part 0.0", Failed("MemoryError: no room", "Traceback ...")))
+    assert failure == Fail("part 0.0 cannot be set up: MemoryError: no room", "Traceback ...")
+
+
+def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
+    """It could start before: the process is at fault, not the run. Only so often, as with every death."""
+    run = Run().start()
+    run.tell(Died("shard 1", 0, "killed"))
+    others = [name for name in HOSTS if name != "shard 1"]
+    for times in (1, 2, 3):
+        run.wait(59.5, hearing=others)
+        assert run.incarnations["shard 1"] == times
+        run.wait(0.5, hearing=others)
+        assert run.incarnations["shard 1"] == times + 1
+    [failure] = of(Fail, run.wait(60.0, hearing=others))
+    assert failure.reason.startswith(
+        "shard 1 died 5 times without getting any further: owes its first message"
+    )
+    assert not of(Restart, [failure])
