@@ -137,9 +137,7 @@ class NodeKind:
 
     def __call__(self, nodes: int | Shape | None = None, *, name: str | None = None) -> Node:
         """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer."""
-        if isinstance(nodes, States):
-            name = self._layer.upward.__name__
-            raise ValueError(f"{name} was called on states; make a layer of it first: {name}()(states)")
+        _check_nodes(nodes, self._layer.upward.__name__)
         return replace(self._layer, nodes=(nodes,) if isinstance(nodes, int) else nodes, name=name)
 
 
@@ -161,6 +159,11 @@ def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..
         hidden = leaky_sum()(image)
     """
     return lambda upward: NodeKind(wiring, upward, learns)
+
+
+def _check_nodes(nodes: object, kind: str) -> None:
+    if isinstance(nodes, States):
+        raise ValueError(f"{kind} was called on states; make a layer of it first: {kind}()(states)")
 
 
 def _check_arguments(function: Callable[..., Any], given: list[str]) -> None:

@@ -109,3 +109,10 @@ def no_number_of_nodes() -> None:
 def test_mistakes_are_refused(declare: Callable[[], None], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         declare()
+
+
+def test_a_kind_of_layer_called_on_states_says_what_is_missing() -> None:
+    kind = node(OneToOne())(lambda incoming: incoming[0])
+    states = Network("n").input("x", shape=(4,))
+    with pytest.raises(ValueError, match=r"make a layer of it first"):
+        kind(states)  # type: ignore[arg-type]
