@@ -94,6 +94,17 @@ class Graph:
         )
 
     @cached_property
+    def classifiers(self) -> tuple[str, ...]:
+        """The losses whose target is a label, so that an example is right or wrong."""
+        targets = {grid.name: grid.layer for grid in self.targets}
+        found = []
+        for loss in self.losses:
+            target = targets[self[loss].sources[1]]
+            if isinstance(target, Given) and target.classes is not None:
+                found.append(loss)
+        return tuple(found)
+
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """Every parameter by its full name, in the order of the layers."""
         return {parameter.name: parameter for grid in self.grids for parameter in grid.parameters}

@@ -18,7 +18,7 @@ class Evaluation:
 
     Args:
         loss: the mean over the examples.
-        accuracy: the part of them that is right; NaN for losses without classes.
+        accuracy: the part of them that is right, the mean over losses with classes; NaN without any.
         examples: how many there were.
     """
 
@@ -52,8 +52,8 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads") -> Evaluation:
             loss += step.loss * real
             correct += step.correct
             seen += real
-    judged = any(grid.layer.classes is not None for grid in run.plan.graph.targets)  # type: ignore[attr-defined]
-    return Evaluation(loss / seen, correct / seen if judged else float("nan"), seen)
+    judged = seen * len(run.plan.graph.classifiers)
+    return Evaluation(loss / seen, correct / judged if judged else float("nan"), seen)
 
 
 def predict(run: Run, inputs: Data, *, hosts: Hosts = "threads") -> Array | dict[str, Array]:

@@ -5,6 +5,7 @@ Loss and accuracy are those of the minibatches since the moment before, before t
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -23,7 +24,8 @@ class Moment:
         seconds: since it began.
         step: the steps of all replicas.
         examples: seen so far.
-        loss, accuracy: means over the examples since the moment before.
+        loss: the mean over the examples since the moment before.
+        accuracy: likewise; NaN where nothing is right or wrong.
         examples_per_s: since the moment before.
         staleness: mean, over all pushes so far, of the pushes that others had applied in between.
     """
@@ -37,19 +39,27 @@ class Moment:
     staleness: float
 
     def __str__(self) -> str:
+        accuracy = "" if math.isnan(self.accuracy) else f"accuracy {self.accuracy:.3f}  "
         return (
-            f"loss {self.loss:.4f}  accuracy {self.accuracy:.3f}  {self.examples_per_s:,.0f} examples/s  "
+            f"loss {self.loss:.4f}  {accuracy}{self.examples_per_s:,.0f} examples/s  "
             f"staleness {self.staleness:.2f}"
         )
 
 
 @dataclass
 class Meter:
-    """Adds up what the parts report."""
+    """Adds up what the parts report.
+
+    Args:
+        steps_per_replica: in all.
+        done: by each replica, before this run.
+        classifiers: losses by which an example is right or wrong; accuracy is their mean.
+        history: every moment that was looked at.
+    """
 
     steps_per_replica: int
-    batch: int
     done: tuple[int, ...]
+    classifiers: int = 1
     history: list[Moment] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -103,7 +113,7 @@ class Meter:
             self.steps,
             self._examples,
             loss / examples,
-            correct / examples,
+            correct / (examples * self.classifiers) if self.classifiers else float("nan"),
             examples / max(now - self._last, 1e-9),
             stale / pushes if pushes else 0.0,
         )

@@ -114,7 +114,7 @@ class _Training:
         # Only who shows a run pays for the display: every host imports this package too.
         from partita.engine.drivers.display import Display
 
-        meter = Meter(self.steps, self.job.plan.batch, self.done)
+        meter = Meter(self.steps, self.done, classifiers=len(self.job.plan.graph.classifiers))
         launcher = ProcessLauncher(listen=listen, orphaned_s=ORPHANED_S)
         with launcher, Display(meter, show) as display:
             supervisor = self._supervisor(launcher, display, checkpoint_every_s)

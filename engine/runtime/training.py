@@ -167,7 +167,7 @@ class TrainRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
-        self._judges = any(plan.ownership.rows(loss, machine) is not None for loss in plan.graph.losses)
+        self._counts = plan.ownership.rows(plan.graph.losses[0], machine) is not None  # once for each replica
         self._staged: dict[int, Payload] = {}
         self._early: list[Received] = []
         self._revision = 0
@@ -272,7 +272,7 @@ class TrainRole(Role):
 
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client
-        examples = self._unreported * self._task.plan.batch if self._judges else 0
+        examples = self._unreported * self._task.plan.batch if self._counts else 0
         report = Report(self._step, examples, metrics.loss, metrics.correct, client.staleness, client.pushes)
         self._link.send(COORDINATOR, report, None)
         metrics.loss, metrics.correct, self._unreported = 0.0, 0, 0

@@ -7,7 +7,7 @@ import pytest
 
 from partita.engine import Run, Session, evaluate, predict
 from partita.engine.parameters.initialise import initialise
-from partita.layers import Dense, Network
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 
@@ -56,3 +56,20 @@ def test_a_session_that_fails_names_the_host() -> None:
     parameters = {name: values for name, values in run.parameters.items() if name != "scores.bias"}
     with pytest.raises(KeyError, match=r"scores\.bias"):
         Session(run.plan, parameters)
+
+
+def test_accuracy_over_two_losses_is_their_mean() -> None:
+    net = Network("twice")
+    picture = net.input("picture", shape=(8,))
+    for name in ("first", "second"):
+        scores = Dense(3, name=f"{name}_scores")(picture)
+        net.loss = (*net.loss, SoftmaxCrossEntropy()(scores, net.target(name)))
+    plan = partition(net, Cluster.local(machines=2), batch=16)
+    run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
+    rng = np.random.default_rng(0)
+    inputs = {"picture": rng.normal(size=(40, 8))}
+    scores_of = predict(run, inputs)
+    assert isinstance(scores_of, dict)
+    right = {name: scores_of[f"{name}_scores"].argmax(axis=1) for name in ("first", "second")}
+    assert evaluate(run, {**inputs, **right}).accuracy == 1.0
+    assert evaluate(run, {**inputs, **right, "second": (right["second"] + 1) % 3}).accuracy == 0.5

@@ -13,7 +13,7 @@ from partita.engine.protocol.orders import Progress
 
 
 def meter() -> Meter:
-    return Meter(steps_per_replica=100, batch=8, done=(10, 0))
+    return Meter(steps_per_replica=100, done=(10, 0))
 
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
@@ -55,3 +55,13 @@ def test_nothing_is_nothing_and_live_is_one_line() -> None:
             display.say("" if show == "nothing" else "a line that stays")
         assert words in stream.getvalue()
         assert "nan" not in stream.getvalue()
+
+
+def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_any() -> None:
+    report = Progress("part 0.0", 1, 10, 5.0, 15, 0, 0)
+    both, none = Meter(100, (0,), classifiers=2), Meter(100, (0,), classifiers=0)
+    for found in (both, none):
+        found.add(report)
+    assert (moment := both.moment()) is not None
+    assert moment.accuracy == 0.75
+    assert "accuracy" not in str(none.moment())
