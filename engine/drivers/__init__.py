@@ -1,9 +1,9 @@
 """What a user calls: a plan, data and a driver become a run, and a run gives predictions.
 
-`downpour` holds a driver's settings, `train` runs them, `job` makes the tasks of all hosts, `interrupt` ends
-a run at Ctrl-C, `supervisor` carries out what the coordinator asks for, `progress` adds up what parts report
-and `display` shows it; `run` is what is left in the end. `session` plays single steps of one replica, and
-`evaluate` and `predict` stand on it. `data` checks the user's arrays before anything starts.
+`downpour` holds a driver's settings, `data` checks the user's arrays before anything starts, `job` makes the
+tasks of all hosts, `train` runs them and `supervisor` carries out what the coordinator asks for; `interrupt`
+is Ctrl-C. `progress` adds up what parts report and `display` shows it; `run` is what is left in the end.
+`session` plays single steps of one replica, and `evaluate` and `predict` stand on it.
 """
 
 from partita.engine.drivers.downpour import Downpour

@@ -25,7 +25,7 @@ class Downpour:
             and 1.
         run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
             waits: what would accrue meanwhile would be far too old when it is applied. (The paper has no
-                such bound.)
+            such bound.)
 
     Raises:
         ValueError: a number below 1.

@@ -1,8 +1,7 @@
-"""A session: one replica that plays a step whenever it is asked to. What predictions, evaluations and tests
-stand on.
+"""A session: one replica that plays a step whenever it is asked to.
 
-The coordinator of a session waits for each answer; when a host dies or fails, the session ends with one
-clear error.
+Predictions, evaluations and tests stand on it. Its coordinator waits for each answer; when a host dies or fails,
+the session ends with one clear error.
 """
 
 from __future__ import annotations
@@ -120,8 +119,12 @@ class Session:
             timeout_s: how long any answer may take.
 
         Raises:
+            ValueError: a parameter is missing.
             HostError: a host fails or does not come up.
         """
+        missing = [name for name in plan.graph.parameters if name not in parameters]
+        if missing:
+            raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
         self._plan, self._timeout_s = plan, timeout_s
         self._layout = layout_of(plan, shards=1)
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]

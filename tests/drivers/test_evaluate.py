@@ -51,10 +51,10 @@ def test_without_a_loss_there_is_nothing_to_evaluate() -> None:
         evaluate(run, toy.data())
 
 
-def test_a_session_that_fails_names_the_host() -> None:
+def test_parameters_that_are_missing_are_named() -> None:
     run = run_of_toy(machines=2, batch=4)
     parameters = {name: values for name, values in run.parameters.items() if name != "scores.bias"}
-    with pytest.raises(KeyError, match=r"scores\.bias"):
+    with pytest.raises(ValueError, match=r"no 'scores\.bias'; give all of"):
         Session(run.plan, parameters)
 
 
