@@ -1,7 +1,7 @@
 """A session: one replica that plays a step whenever it is asked to.
 
-Predictions, evaluations and tests stand on it. Its coordinator waits for each answer; when a host dies or fails,
-the session ends with one clear error.
+Predictions, evaluations and tests stand on it. Its coordinator waits for each answer; when a host dies or
+fails, the session ends with one clear error.
 """
 
 from __future__ import annotations
