@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from partita.engine.drivers.data import Array, Data, check_data
 from partita.engine.drivers.downpour import Downpour
@@ -29,8 +29,6 @@ from partita.partitioner.plan import Plan
 
 if TYPE_CHECKING:
     from partita.engine.drivers.display import Display
-
-ORPHANED_S: Final = 30.0
 
 
 def train(
@@ -115,7 +113,9 @@ class _Training:
         from partita.engine.drivers.display import Display
 
         meter = Meter(self.steps, self.done, classifiers=len(self.job.plan.graph.classifiers))
-        launcher = ProcessLauncher(listen=listen, orphaned_s=ORPHANED_S)
+        launcher = ProcessLauncher(
+            listen=listen
+        )  # its hosts outlast a Ctrl-Z of this process, but not its end
         with launcher, Display(meter, show) as display:
             supervisor = self._supervisor(launcher, display, checkpoint_every_s)
             with stops_on_ctrl_c(supervisor.request_stop):

@@ -17,7 +17,7 @@ from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.storage import Snapshot, Storage
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
-from partita.engine.protocol.messages import Fetch
+from partita.engine.protocol.messages import Fetch, Message, Push
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.shard import Apply, Fenced, Persist, Persisted, ShardEffect, ShardMachine
 from partita.engine.runtime.task import CannotGoOn, Link, Role
@@ -81,7 +81,7 @@ class ShardRole(Role):
             seen=seen,
             item_bytes=self._storage.dtype.itemsize,
         )
-        self._early: dict[str, Received] = {}  # the newest fetch of each part that came before a lease
+        self._early: dict[tuple[str, type[Message]], Received] = {}
         self._writer: threading.Thread | None = None
         self._written: deque[Persisted | BaseException] = deque()
 
@@ -98,12 +98,13 @@ class ShardRole(Role):
         return snapshot.values, snapshot.state, found.seen(name, task.run)
 
     def receive(self, event: Received, now: float) -> None:
-        """Everything is the machine's business; but what is asked while a lease is on its way waits for it.
+        """Everything is the machine's business; but what comes while a lease is on its way waits for it.
 
-        The machine would drop it, and each start would take a second more, until it is asked again.
+        The machine would drop it, and a start (or a pause of the coordinator) would take a second or
+        more longer, until it is said again. A part has one fetch and one push under way, so few can wait.
         """
-        if isinstance(event.message, Fetch) and not self._machine.holds_lease(now):
-            self._early[event.sender] = event
+        if isinstance(event.message, Fetch | Push) and not self._machine.holds_lease(now):
+            self._early[event.sender, type(event.message)] = event
             return
         self._carry_out(self._machine.receive(event, now))
         if self._early and self._machine.holds_lease(now):

@@ -103,8 +103,8 @@ def test_strangers_get_nowhere_and_stop_nothing(
     strangers: list[Strangers] = []
 
     class Watched(ProcessLauncher):
-        def __init__(self, *, listen: str | None = None, orphaned_s: float | None = None) -> None:
-            super().__init__(listen=listen, orphaned_s=orphaned_s)
+        def __init__(self, *, listen: str | None = None) -> None:
+            super().__init__(listen=listen)
             launchers.append(self)
 
     monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", Watched)
