@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.events import Received, Refuse, Send
+from partita.engine.protocol.events import Received, Refuse, Send, payload_bytes
 from partita.engine.protocol.messages import Credit, Rows, Tensor
 
 AHEAD: Final = 2
@@ -37,6 +37,7 @@ class Work:
         after: positions of earlier instructions that must be done.
         peer: the host that a message goes to or comes from; "" for a computation.
         buffer, rows: what the message carries.
+        n_bytes: of the numbers that a RECV takes.
     """
 
     kind: Kind
@@ -44,6 +45,7 @@ class Work:
     peer: str = ""
     buffer: str = ""
     rows: Rows = ()
+    n_bytes: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,8 @@ class PartMachine:
             effects.append(
                 Refuse(event.sender, f"no instruction receives {tensor.buffer}{list(tensor.rows)} from it")
             )
+        elif (found := payload_bytes(event.payload)) != (expected := self._works[n].n_bytes):
+            effects.append(Refuse(event.sender, f"{tensor.buffer} has {expected} bytes here, not {found}"))
         elif tensor.step == self.step and n in self._open:
             self._open.remove(n)
             effects.append(Place(n, event.payload))

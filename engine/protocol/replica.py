@@ -215,10 +215,11 @@ class DownpourClient:
         assert not self._draining, f"step {step} begins after the last one"
         self._step = step
         for link in self._links.values():
+            first = link.installed is None  # the fetch that `Started` sent is this step's
             if link.staged is not None:
                 link.installed, link.staged = link.staged, None
                 yield Install(link.span("parameters"))
-            if step % self._fetch_every == 0 and link.fetch is None:
+            if step % self._fetch_every == 0 and link.fetch is None and not first:
                 yield self._fetch(link, now)
 
     def _end(self, step: int, now: float) -> Iterator[ReplicaEffect]:

@@ -70,7 +70,7 @@ class Player:
             lanes: kernel threads, each running one computation at a time.
         """
         self._instructions = program.instructions
-        self._works = [_work(instruction, host_of) for instruction in program.instructions]
+        self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
         self._computations, self._buffers, self._wake = computations, buffers, wake
         self._lanes = lanes
         self._lock = threading.Lock()
@@ -183,15 +183,16 @@ class Player:
     def _place(self, position: int, payload: object) -> None:
         operand = self._instructions[position].target
         targets = self._buffers[operand.buffer].of(operand.rows)
-        if not isinstance(payload, Payload):
-            raise ValueError(f"a message for {operand} came without numbers")
+        assert isinstance(payload, Payload), f"{operand} came without numbers"
         payload.copy_into(*targets)
 
 
-def _work(instruction: Instruction, host_of: Callable[[int], str]) -> Work:
+def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> Work:
     if instruction.op in COMPUTES:
         return Work(Kind.COMPUTE, instruction.after)
     assert instruction.peer is not None, f"{instruction} names no peer"
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
-    buffer = instruction.target.buffer.partition("@")[0]
-    return Work(kind, instruction.after, host_of(instruction.peer), buffer, instruction.target.rows)
+    operand = instruction.target
+    n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
+    name = operand.buffer.partition("@")[0]
+    return Work(kind, instruction.after, host_of(instruction.peer), name, operand.rows, n_bytes)

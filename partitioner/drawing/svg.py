@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
 """Okabe and Ito's colours, which people with any kind of colour vision tell apart; black made grey."""
@@ -18,7 +18,7 @@ GLYPH = 0.62
 def element(tag: str, *children: str, **attributes: object) -> str:
     """One element; underscores in names become hyphens, and None leaves an attribute out."""
     written = "".join(
-        f" {name.rstrip('_').replace('_', '-')}={quoteattr(number(value))}"
+        f' {name.rstrip("_").replace("_", "-")}="{escape(number(value))}"'
         for name, value in attributes.items()
         if value is not None
     )

@@ -130,3 +130,11 @@ def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None
 
 def test_an_empty_program_is_over_at_once() -> None:
     assert tell(PartMachine([]), BeginStep(0)) == [StepOver(0)]
+
+
+def test_a_message_of_another_size_is_refused() -> None:
+    machine = PartMachine([Work(Kind.RECEIVE, (), "b", "x", ROWS, n_bytes=8)])
+    tell(machine, BeginStep(0))
+    (refusal,) = tell(machine, tensor(0, payload=b"1234"))
+    assert isinstance(refusal, Refuse)
+    assert tell(machine, tensor(0, payload=b"12345678"))[0] == Place(0, b"12345678")

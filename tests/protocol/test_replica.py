@@ -86,14 +86,14 @@ def test_parameters_are_installed_between_steps_only() -> None:
     client = started()
     assert feed(client, StepBegins(0)) == [
         Install(Span("parameters", 0, 2)),
-        Send("shard 0", Fetch(1)),
         Install(Span("parameters", 2, 5)),
-        Send("shard 2", Fetch(1)),
     ]
+    feed(client, StepEnded(0))
+    assert feed(client, StepBegins(1)) == [Send("shard 0", Fetch(1)), Send("shard 2", Fetch(1))]
     (staged,) = tell(client, "shard 2", Parameters(1, 0, 3), bytes(12))
     assert isinstance(staged, Stage)
-    feed(client, StepEnded(0))
-    assert feed(client, StepBegins(1)) == [Install(Span("parameters", 2, 5)), Send("shard 2", Fetch(2))]
+    feed(client, StepEnded(1))
+    assert feed(client, StepBegins(2)) == [Install(Span("parameters", 2, 5)), Send("shard 2", Fetch(2))]
 
 
 def test_a_push_is_the_accrued_gradient_set_aside_and_sent() -> None:
@@ -107,7 +107,7 @@ def test_a_push_is_the_accrued_gradient_set_aside_and_sent() -> None:
     ]
 
 
-def test_the_intervals_count_steps_from_zero() -> None:
+def test_the_intervals_count_steps_from_zero_and_the_first_fetch_is_that_of_step_zero() -> None:
     client = started(fetch_every=3, push_every=2)
     fetched, pushed = [], []
     for number in range(7):
@@ -118,7 +118,7 @@ def test_the_intervals_count_steps_from_zero() -> None:
         if of_kind(Push, ended):
             pushed.append(number)
             settle(client, len(pushed) - 1)
-    assert (fetched, pushed) == ([0, 3, 6], [1, 3, 5])
+    assert (fetched, pushed) == ([3, 6], [1, 3, 5])
 
 
 @pytest.mark.parametrize(("fetch_every", "push_every"), [(0, 1), (1, -1)])
@@ -143,11 +143,11 @@ def test_a_slow_shard_costs_staleness_and_the_gradient_goes_on_accruing() -> Non
 def test_a_push_is_as_old_as_the_parameters_of_its_oldest_step() -> None:
     client = started(push_every=3)
     step(client, 0)
-    serve(client, 1, version=5)
     step(client, 1)
-    serve(client, 2, version=9)
+    serve(client, 1, version=5)
     _, effects = step(client, 2)
     assert of_kind(Push, effects) == [Push(4, 0, 0, 0)] * 2
+    serve(client, 2, version=9)
     settle(client, 0)
     for number in (3, 4, 5):
         _, effects = step(client, number)
@@ -159,15 +159,15 @@ def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
     step(client, 0)
     feed(client, Replaced("shard 0", 2))
     assert tell(client, "shard 0", Pushed(1, 4, 0, 1, 7)) == []
-    assert tell(client, "shard 0", Parameters(2, 1, 7), bytes(8)) == []
+    assert tell(client, "shard 0", Parameters(1, 1, 7), bytes(8)) == []
     assert tell(client, "shard 2", Pushed(0, 3, 0, 1, 7)) == []
     assert tell(client, "shard 2", Pushed(0, 4, 1, 1, 7)) == []
     for _ in range(3):
         tell(client, "shard 0", Pushed(2, 4, 0, 1, 1))
     assert (client.pushes, client.staleness) == (1, 1)
-    (stage,) = tell(client, "shard 0", Parameters(2, 2, 0), bytes(8))
+    (stage,) = tell(client, "shard 0", Parameters(1, 2, 0), bytes(8))
     assert isinstance(stage, Stage)
-    assert tell(client, "shard 0", Parameters(2, 2, 0), bytes(8)) == []
+    assert tell(client, "shard 0", Parameters(1, 2, 0), bytes(8)) == []
 
 
 def test_what_does_not_answer_is_asked_again_ever_more_rarely() -> None:
@@ -175,13 +175,12 @@ def test_what_does_not_answer_is_asked_again_ever_more_rarely() -> None:
     step(client, 0)
     feed(client, Replaced("shard 9", 1))
     settle(client, 0)
-    serve(client, 1)
     feed(client, StepBegins(1), now=10.0)
     times = []
     for tenth in range(100, 800):
         effects = feed(client, Tick(), now=tenth / 10)
         if effects:
-            assert effects == [Send(name, Fetch(2, settled=1)) for name in BYTES]
+            assert effects == [Send(name, Fetch(1, settled=1)) for name in BYTES]
             times.append(tenth / 10)
     assert times == [11.0, 13.0, 17.0, 25.0, 41.0, 57.0, 73.0]
 
@@ -190,7 +189,7 @@ def test_a_replaced_shard_is_asked_again_at_once_with_the_same_sequence() -> Non
     client = started(fetch_every=100)
     step(client, 0)
     assert feed(client, Replaced("shard 2", 1), now=3.0) == [
-        Send("shard 2", Fetch(2)),
+        Send("shard 2", Fetch(1)),
         Send("shard 2", Push(4, 0, 0, 0), Span("in_flight", 2, 5)),
     ]
     assert feed(client, Replaced("shard 2", 1)) == []

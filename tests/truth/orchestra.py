@@ -79,7 +79,7 @@ class Player:
         self.computations = Computations(
             plan, machine, program, buffers=self.buffers, vectors=self.vectors, feed=feed
         )
-        self.machine = PartMachine([work(i) for i in program.instructions], lanes=3)
+        self.machine = PartMachine([work(i, self.buffers) for i in program.instructions], lanes=3)
 
     def feed(self, batch: Mapping[str, Array]) -> None:
         for instruction in self.program.instructions:
@@ -91,13 +91,15 @@ class Player:
                     out[...] = node_major(batch[operand.buffer], rows, out.shape)
 
 
-def work(instruction: Instruction) -> Work:
+def work(instruction: Instruction, buffers: Buffers) -> Work:
     """What the machine must know of an instruction; hosts are called by their machine's number."""
     if instruction.op in COMPUTES:
         return Work(Kind.COMPUTE, instruction.after)
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
-    buffer = instruction.target.buffer.partition("@")[0]
-    return Work(kind, instruction.after, str(instruction.peer), buffer, instruction.target.rows)
+    operand = instruction.target
+    n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
+    buffer = operand.buffer.partition("@")[0]
+    return Work(kind, instruction.after, str(instruction.peer), buffer, operand.rows, n_bytes)
 
 
 class Orchestra:
