@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from html import escape
+from itertools import pairwise
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
 """Okabe and Ito's colours, which people with any kind of colour vision tell apart; black made grey."""
