@@ -23,7 +23,8 @@ from benchmarks import _speech
 from benchmarks._eager import Eager
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, report, row, spread
 from benchmarks._machine import Limits, describe
-from partita.engine.drivers.session import Session, Step
+from partita.engine.drivers.session import Session
+from partita.engine.drivers.step import Step
 from partita.engine.parameters.rules import SGD
 from partita.partitioner import Cluster, partition
 from partita.partitioner.plan import Plan

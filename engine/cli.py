@@ -26,7 +26,7 @@ from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.interrupt import Interrupted
 from partita.engine.drivers.run import Run
-from partita.engine.drivers.session import HostError
+from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
 from partita.engine.parameters.rules import SGD, Adagrad, Rule

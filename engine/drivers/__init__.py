@@ -3,7 +3,7 @@
 `downpour` holds a driver's settings, `data` checks the user's arrays before anything starts, `job` makes the
 tasks of all hosts, `train` runs them and `supervisor` carries out what the coordinator asks for; `interrupt`
 is Ctrl-C. `progress` adds up what parts report and `display` shows it; `run` is what is left in the end.
-`session` plays single steps of one replica, and `evaluate` and `predict` stand on it.
+`session` plays single steps of one replica (`step`: what they come to); `evaluate` and `predict` stand on it.
 """
 
 from partita.engine.drivers.downpour import Downpour
@@ -11,7 +11,8 @@ from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
 from partita.engine.drivers.interrupt import Interrupted
 from partita.engine.drivers.progress import Moment
 from partita.engine.drivers.run import Run
-from partita.engine.drivers.session import HostError, Session, Step
+from partita.engine.drivers.session import Session
+from partita.engine.drivers.step import HostError, Step
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
 

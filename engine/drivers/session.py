@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 import numpy as np
 
+from partita.engine.drivers.data import check_data
+from partita.engine.drivers.step import HostError, Sent, Step
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
@@ -45,51 +46,6 @@ from partita.partitioner.plan import Plan
 
 Hosts = Literal["threads", "processes"]
 Answer = TypeVar("Answer", bound=Message)
-
-
-class HostError(RuntimeError):
-    """What a host ran into, in one sentence. Its own traceback, if there is one, is the note.
-
-    Attributes:
-        host: its name.
-    """
-
-    def __init__(self, host: str, reason: str, remote_traceback: str = "") -> None:
-        super().__init__(f"{host}: {reason}")
-        self.host = host
-        if remote_traceback:
-            self.add_note(f"On {host}:\n{remote_traceback}")
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What a part has sent to other parts in a step: messages, and bytes of their tensors."""
-
-    messages: int
-    n_bytes: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """What a step came to.
-
-    Args:
-        loss: the mean loss of the real examples; NaN where no loss was computed.
-        correct: how many of them the losses found right.
-        step_s: seconds of the slowest part.
-        busy_s: seconds in kernels, for each part.
-        sent: what each part has sent to others.
-        states: what was collected, by buffer: node-major, `[*grid, batch]`.
-        vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
-    """
-
-    loss: float
-    correct: int
-    step_s: float
-    busy_s: tuple[float, ...]
-    sent: tuple[Sent, ...]
-    states: Mapping[str, Array] = field(default_factory=dict)
-    vectors: Mapping[str, dict[str, Vector]] = field(default_factory=dict)
 
 
 class Session:
@@ -125,7 +81,8 @@ class Session:
         missing = [name for name in plan.graph.parameters if name not in parameters]
         if missing:
             raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
-        self._plan, self._timeout_s = plan, timeout_s
+        self._plan, self._timeout_s, self._train = plan, timeout_s, train
+        self._fed = False
         self._layout = layout_of(plan, shards=1)
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
         self._names = [part_name(0, m) for m in range(len(plan.cluster))]
@@ -165,9 +122,11 @@ class Session:
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient".
 
         Raises:
+            ValueError: the batch does not fit the network, or there is nothing of a name to collect.
             HostError: a host fails, dies, or does not answer in time.
         """
         real = self._plan.batch if examples is None else examples
+        batch = self._checked(batch, real, collect)
         for task, name in zip(self._tasks, self._names, strict=True):
             inputs = None if batch is None else list(self._inputs(task, batch))
             self._say(name, Play(self._step, real, collect), inputs)
@@ -185,6 +144,32 @@ class Session:
             states,
             vectors,
         )
+
+    def _checked(
+        self, batch: Mapping[str, Array] | None, real: int, collect: tuple[str, ...]
+    ) -> Mapping[str, Array] | None:
+        size, graph = self._plan.batch, self._plan.graph
+        if not 1 <= real <= size or (self._train and real < size):
+            least = size if self._train else 1
+            raise ValueError(f"{real} examples of a batch of {size} cannot be played; give {least} to {size}")
+        known = {"parameters", "gradient", *(grid.name for grid in graph.computed)}
+        if self._train:
+            known |= {edge.name for name in graph.needs_error for edge in self._plan.ownership.edges(name)}
+        for name in collect:  # of a string, its letters
+            if name not in known:
+                raise ValueError(
+                    f"cannot collect {name!r}; give a tuple of some of {', '.join(sorted(known))}"
+                )
+        if batch is None:
+            if not self._fed:
+                raise ValueError("the first step has no last batch to play again; give it one")
+            return None
+        arrays = check_data(graph, batch, targets=bool(graph.losses), precision=self._plan.precision)
+        examples = len(next(iter(arrays.values())))
+        if examples != size:
+            raise ValueError(f"the batch has {examples} examples, but the plan is for {size}; give {size}")
+        self._fed = True
+        return arrays
 
     def close(self) -> None:
         """Stops every host."""

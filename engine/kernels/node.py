@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array, Kernel, Site
 from partita.engine.kernels.node_compiler import Uncompilable, first_line
-from partita.engine.kernels.node_loops import DownLoops, UpLoop, down_loops, up_loop
+from partita.engine.kernels.node_loops import DownLoops, UpLoop, down_loops, frozen, up_loop
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.views import columns, rows_of
@@ -65,7 +65,7 @@ class NodeKernel(Kernel):
         """
         if not last:
             return
-        x, states, flats = columns(sources[0]), columns(state), _flat(parameters, state)
+        x, states, flats = columns(sources[0]), columns(state), _frozen(parameters, state)
 
         def work(start: int, stop: int) -> None:
             self._up.states(x, self._offsets, self._senders, flats, states, *self._nodes(start, stop))
@@ -86,7 +86,7 @@ class NodeKernel(Kernel):
         accumulate: bool,
     ) -> None:
         """Runs `downward` for the nodes that listen to these rows, in ascending order."""
-        x, flats, down = columns(sources[0]), _flat(parameters, state), self._trained()
+        x, flats, down = columns(sources[0]), _frozen(parameters, state), self._trained()
         states, deltas, per_row = columns(state), columns(delta), self.site.sources[0].nodes_per_row
 
         def work(start: int, stop: int) -> None:
@@ -114,7 +114,7 @@ class NodeKernel(Kernel):
             return
         for gradient in gradients:
             gradient[...] = 0
-        x, flats, sums = columns(sources[0]), _flat(parameters, state), _flat(gradients, state)
+        x, flats, sums = columns(sources[0]), _frozen(parameters, state), _flat(gradients, state)
         states, deltas = columns(state), columns(delta)
 
         def work(start: int, stop: int) -> None:
@@ -158,6 +158,10 @@ class NodeKernel(Kernel):
             place = f'File "{filename}", line {line}'
             error.add_note(f"in the {role} function of {self._name}, {function.__name__} ({place})")
             raise
+
+
+def _frozen(arrays: Sequence[Array], like: Array) -> tuple[Array, ...]:
+    return tuple(map(frozen, _flat(arrays, like)))
 
 
 def _flat(arrays: Sequence[Array], like: Array) -> tuple[Array, ...]:

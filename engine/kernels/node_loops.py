@@ -16,10 +16,12 @@ from typing import Any
 
 import numba
 import numpy as np
+import numpy.typing as npt
 from numba import types
 
 from partita.engine.kernels.node_compiler import CompiledFunction, Uncompilable, compile_function, first_line
 
+Array = npt.NDArray[Any]
 compiled = numba.njit(nogil=True)
 
 
@@ -58,13 +60,13 @@ def up_loop(upward: Callable[..., Any], kinds: str, dtype: np.dtype[Any]) -> UpL
     Raises:
         Uncompilable: Numba refuses the function, or it does not return a number.
     """
-    function = compile_function(upward, _argument_types(kinds, dtype))
+    function = _compiled_for(upward, kinds, dtype)
     if not isinstance(function.returns, types.Number | types.Boolean):
         raise Uncompilable(
             *first_line(upward), f"It returns {function.returns}; it must return one number, the state."
         )
     loop = UpLoop(_states_loop(_caller(function, kinds)))
-    x, table, flats = _nothing(len(kinds), dtype)
+    x, table, flats, _ = _nothing(len(kinds), dtype)
     loop.states(x, table, table, flats, x, 0, 0)
     return loop
 
@@ -76,30 +78,55 @@ def down_loops(downward: Callable[..., Any], kinds: str, dtype: np.dtype[Any]) -
     Raises:
         Uncompilable: Numba refuses the function, or it does not return what it must.
     """
-    function = compile_function(downward, (*_argument_types(kinds, dtype), *[numba.from_dtype(dtype)] * 2))
+    function = _compiled_for(downward, kinds, dtype, more=2)
     _check_downward(downward, function, kinds)
     call = _caller(function, kinds, "state", "error")
-    x, table, flats = _nothing(len(kinds), dtype)
+    x, table, flats, sums = _nothing(len(kinds), dtype)
     errors = _errors_loop(call)
     errors(x, table, table, flats, x, x, x, 0, 0)
     if not kinds:
         return DownLoops(errors, None)
     gradients = _gradients_loop(call, _adder(kinds))
-    gradients(x, table, table, flats, x, x, flats, 0, 0)
+    gradients(x, table, table, flats, x, x, sums, 0, 0)
     return DownLoops(errors, gradients)
 
 
-def _argument_types(kinds: str, dtype: np.dtype[Any]) -> tuple[Any, ...]:
+def frozen(array: Array) -> Array:
+    """A view that nobody can write to: how parameters are handed to a user's function."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _compiled_for(
+    function: Callable[..., Any], kinds: str, dtype: np.dtype[Any], *, more: int = 0
+) -> CompiledFunction:
+    """Compiles for parameters that cannot be written to: they are the network's own."""
+    numbers = [numba.from_dtype(dtype)] * more
+    try:
+        return compile_function(function, (*_argument_types(kinds, dtype, readonly=True), *numbers))
+    except Uncompilable as refused:
+        try:
+            compile_function(function, (*_argument_types(kinds, dtype, readonly=False), *numbers))
+        except Uncompilable:
+            raise refused from refused.__cause__
+        reason = "It changes a parameter in place, which is the network's own; change a copy of it."
+        raise Uncompilable(*first_line(function), reason) from refused
+
+
+def _argument_types(kinds: str, dtype: np.dtype[Any], *, readonly: bool) -> tuple[Any, ...]:
     number = numba.from_dtype(dtype)
-    numbers = types.Array(number, 1, "C")
-    return (numbers, *(numbers if kind == "e" else number for kind in kinds))
+    numbers = types.Array(number, 1, "C", readonly=readonly)
+    return (types.Array(number, 1, "C"), *(numbers if kind == "e" else number for kind in kinds))
 
 
-def _nothing(n_parameters: int, dtype: np.dtype[Any]) -> tuple[Any, Any, Any]:
-    """Arguments without a node, of the types that real ones have. Numba cannot type an empty tuple: one is
-    spare.
+def _nothing(n_parameters: int, dtype: np.dtype[Any]) -> tuple[Any, Any, Any, Any]:
+    """Arguments without a node, of the types that real ones have; the last two are parameters and gradients.
+
+    Numba cannot type an empty tuple: one is spare.
     """
-    return np.empty((0, 0), dtype), np.zeros(1, np.int64), (np.empty(0, dtype),) * max(n_parameters, 1)
+    empty, n = np.empty(0, dtype), max(n_parameters, 1)
+    return np.empty((0, 0), dtype), np.zeros(1, np.int64), (frozen(empty),) * n, (empty,) * n
 
 
 def _check_downward(downward: Callable[..., Any], function: CompiledFunction, kinds: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Kernel, NodeCompileError, Team, build
+from partita.engine.kernels import Kernel, NodeCompileError, Team, build, check_gradients
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.node_loops import down_loops, up_loop
 from partita.layers import (
@@ -262,3 +262,22 @@ def test_training_a_node_without_downward_says_what_to_do() -> None:
         kernel.errors(0, ((0, 4),), np.empty((4, 2)), accumulate=False, **given)
     with pytest.raises(ValueError, match="no downward"):
         kernel.gradient(given_case.inputs, given["state"], given_case.error, (), ())
+
+
+def changes_its_weight(incoming, weight, state, error):  # type: ignore[no-untyped-def]
+    """Scales the network's own weight, where it meant a copy."""
+    gradient = incoming * error
+    weight *= error
+    return weight, gradient
+
+
+def test_a_function_that_changes_a_parameter_is_refused() -> None:
+    def weighs(incoming, weight):  # type: ignore[no-untyped-def]
+        return (weight * incoming).sum()
+
+    layer = Node(Full(), weighs, changes_its_weight, (("weight", per_edge()),), (2,), name="mine")
+    with pytest.raises(NodeCompileError, match="changes a parameter in place") as caught:
+        build(case(layer, (3,), batch=1).site())
+    assert "def changes_its_weight" in str(caught.value)
+    with pytest.raises(ValueError, match="read-only"):
+        check_gradients(layer, (3,))

@@ -131,3 +131,25 @@ def test_a_killed_host_ends_the_session() -> None:
         os.kill(session.launcher.pid("part 0.1"), signal.SIGKILL)
         with pytest.raises(HostError, match="its process was ended by SIGKILL"):
             session.step(batch)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_played() -> None:
+    plan = small(2)
+    parameters, batch = start(plan)
+    wrong = [
+        ({}, {}, "no 'picture'"),
+        ({**batch, "picture": batch["picture"].transpose(0, 2, 1, 3)}, {}, "has shape"),
+        ({**batch, "label": batch["label"] + 0.9}, {}, "whole numbers"),
+        ({name: array[:3] for name, array in batch.items()}, {}, "has 3 examples"),
+        (batch, {"examples": 9}, "9 examples of a batch of 4"),
+        (batch, {"collect": ("picture",)}, "cannot collect 'picture'"),
+        (batch, {"collect": "gradient"}, "cannot collect 'g'; give a tuple"),
+        (None, {}, "no last batch"),
+    ]
+    with Session(plan, parameters) as session:
+        for given, settings, text in wrong:
+            with pytest.raises(ValueError, match=text):
+                session.step(given, **settings)  # type: ignore[arg-type]
+        assert np.isfinite(session.step(batch).loss)
+    with Session(plan, parameters, train=True) as session, pytest.raises(ValueError, match="give 4 to 4"):
+        session.step(batch, examples=2)
