@@ -63,13 +63,16 @@ class Launcher(ABC):
 
     def close(self, *, patience_s: float = 0.5) -> None:
         """Waits for hosts that were told to stop, ends those that do not, and closes the mailbox."""
-        names = list(self._running)
         self._running.clear()
-        self._stop(names, patience_s=patience_s)
+        self._stop(self._started(), patience_s=patience_s)
         self.mailbox.close()
 
     @abstractmethod
     def _start(self, name: str, incarnation: int) -> str: ...
+
+    @abstractmethod
+    def _started(self) -> list[str]:
+        """Every host that was started and not yet stopped, whatever interrupted what came after."""
 
     @abstractmethod
     def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None: ...
@@ -119,6 +122,9 @@ class ThreadLauncher(Launcher):
         for name, _, _ in found:
             del self._threads[name]
         return found
+
+    def _started(self) -> list[str]:
+        return list(self._threads)
 
     def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
         stopped = [self._threads.pop(name) for name in names if name in self._threads]

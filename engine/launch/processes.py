@@ -87,7 +87,8 @@ class ProcessLauncher(Launcher):
             self._orphaned_s,
         )
         process = subprocess.Popen(
-            [sys.executable, "-m", "partita.engine.launch.worker", name],  # the name is for people
+            # Without -P, modules of the current folder would hide those of others. The name is for people.
+            [sys.executable, "-P", "-m", "partita.engine.launch.worker", name],
             stdin=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
         )
@@ -107,6 +108,9 @@ class ProcessLauncher(Launcher):
                 del self._processes[name]
                 found.append((name, self._running[name].incarnation, _reason(code)))
         return found
+
+    def _started(self) -> list[str]:
+        return list(self._processes)
 
     def _stop(self, names: Iterable[str], *, patience_s: float = 0.0) -> None:
         ending = [self._processes.pop(name) for name in names if name in self._processes]

@@ -12,11 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.parameters.layout import Layout, Slot
-from partita.layers.graph import Grid
-from partita.layers.layer import Given
-from partita.layers.rows import Rows, bounds
+from partita.layers.rows import Rows
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Op, Operand, Program
+from partita.partitioner.program import Program
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -89,36 +87,12 @@ class Buffers:
     """The windows of a program, by the names that its instructions use."""
 
     def __init__(self, plan: Plan, machine: int, program: Program) -> None:
+        assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
         self.plan, self.machine = plan, machine
-        self.windows: dict[str, Window] = {}
-        for instruction in program.instructions:
-            for operand in (instruction.target, *instruction.sources):
-                if operand.buffer not in self.windows and not operand.buffer.endswith(
-                    (".parameters", ".gradient")
-                ):
-                    self.windows[operand.buffer] = self._allocate(operand, instruction.op)
-
-    def _allocate(self, operand: Operand, op: Op) -> Window:
-        layer, returned, partial = (
-            operand.buffer.partition("<")[0],
-            "<" in operand.buffer,
-            "@" in operand.buffer,
-        )
-        grid, owned = self.plan.graph[layer], self.plan.ownership
-        if partial:
-            rows = bounds(operand.rows)
-        elif returned:
-            edge = next(edge for edge in owned.edges(layer) if edge.name == operand.buffer)
-            rows = owned.error_window(edge, self.machine)
-        else:
-            rows = owned.state_window(layer, self.machine)
-        return Window(
-            rows[0], np.zeros((rows[1] - rows[0], *grid.shape[1:], self.plan.batch), self._dtype(grid))
-        )
-
-    def _dtype(self, grid: Grid) -> np.dtype[Any]:
-        labels = isinstance(grid.layer, Given) and grid.layer.classes is not None
-        return np.dtype(np.int64 if labels else self.plan.precision)
+        self.windows: dict[str, Window] = {
+            name: Window(window.rows[0], np.zeros(window.shape, window.dtype))
+            for name, window in plan.windows(program).items()
+        }
 
     def __getitem__(self, buffer: str) -> Window:
         return self.windows[buffer]

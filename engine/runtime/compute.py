@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -37,12 +36,36 @@ class Feed(ABC):
         """How many examples of the batch are real; the rest is padding that counts for nothing."""
 
 
-@dataclass
 class Metrics:
-    """Sums over the examples of a step: what the losses of this machine came to."""
+    """Sums over examples: what each loss of this machine came to. One thread at a time adds to a loss."""
 
-    loss: float = 0.0
-    correct: int = 0
+    def __init__(self) -> None:
+        self._losses: dict[str, float] = {}
+        self._correct: dict[str, int] = {}
+
+    def expect(self, name: str) -> None:
+        """There is a loss of this name."""
+        self._losses[name], self._correct[name] = 0.0, 0
+
+    def add(self, name: str, loss: float, correct: int) -> None:
+        """What a loss came to in a step."""
+        self._losses[name] += loss
+        self._correct[name] += correct
+
+    def clear(self) -> None:
+        """Starts from zero."""
+        for name in self._losses:
+            self.expect(name)
+
+    @property
+    def loss(self) -> float:
+        """Of all losses, in the order of the program."""
+        return sum(self._losses.values())
+
+    @property
+    def correct(self) -> int:
+        """Of all losses."""
+        return sum(self._correct.values())
 
 
 class Computations:
@@ -126,12 +149,11 @@ class Computations:
         if not isinstance(kernel, LossKernel):
             return call
         judge = kernel
+        self.metrics.expect(name)
 
         def call_and_judge() -> None:
             call()
-            loss, correct = judge.metrics(sources, state, self.feed.count)
-            self.metrics.loss += loss
-            self.metrics.correct += correct
+            self.metrics.add(name, *judge.metrics(sources, state, self.feed.count))
 
         return call_and_judge
 

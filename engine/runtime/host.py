@@ -41,6 +41,8 @@ from partita.engine.transport.payload import PayloadLike
 TICK_S: Final = 0.1
 SAY_AGAIN_S: Final = 1.0
 HEARTBEAT_S: Final = 0.5
+MOST_TRACEBACK: Final = 100_000
+"""Characters of a traceback that are sent: its end says most."""
 
 
 def versions() -> dict[str, str]:
@@ -128,7 +130,7 @@ class Host:
             self._send(COORDINATOR, Failed(str(error), "", final=True), None)
         except Exception as error:  # noqa: BLE001 - said to the coordinator, whatever it is
             self._failed = True
-            text = "".join(traceback.format_exception(error))
+            text = "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]
             self._send(COORDINATOR, Failed(f"{type(error).__name__}: {error}", text), None)
 
     def _tick(self, now: float) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from queue import SimpleQueue
+from typing import TypeVar
 
 from partita.engine.protocol.events import Received, Refuse, Send
 from partita.engine.protocol.messages import Message
@@ -33,6 +34,7 @@ from partita.engine.transport.payload import Payload, PayloadLike
 from partita.partitioner.program import COMPUTES, Instruction, Op, Program
 
 Sender = Callable[[str, Message, PayloadLike], None]
+Waiting = TypeVar("Waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +129,11 @@ class Player:
             self._tell(Completed(effect.position))
         if self._error is not None:
             raise self._error
-        over = list(self._over)
-        self._over.clear()
-        return over
+        return list(_taken(self._over))
 
     def refused(self) -> list[Refuse]:
         """Messages that did not fit the program, since the last call."""
-        found = list(self._refused)
-        self._refused.clear()
-        return found
+        return list(_taken(self._refused))
 
     def close(self) -> None:
         """Ends the kernel threads, after the computations that are going on."""
@@ -185,6 +183,12 @@ class Player:
         targets = self._buffers[operand.buffer].of(operand.rows)
         assert isinstance(payload, Payload), f"{operand} came without numbers"
         payload.copy_into(*targets)
+
+
+def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
+    """Takes out what waits, one by one: kernel threads may add to it meanwhile, and nothing may be lost."""
+    while waiting:
+        yield waiting.popleft()
 
 
 def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> Work:

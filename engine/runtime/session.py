@@ -151,8 +151,7 @@ class SessionRole(Role):
             payload.copy_into(*targets)
         self._playing = play
         self._feed.real = play.examples
-        self._computations.metrics.loss = 0.0
-        self._computations.metrics.correct = 0
+        self._computations.metrics.clear()
         self._sent = self._link.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)

@@ -275,7 +275,8 @@ class TrainRole(Role):
         examples = self._unreported * self._task.plan.batch if self._counts else 0
         report = Report(self._step, examples, metrics.loss, metrics.correct, client.staleness, client.pushes)
         self._link.send(COORDINATOR, report, None)
-        metrics.loss, metrics.correct, self._unreported = 0.0, 0, 0
+        metrics.clear()
+        self._unreported = 0
 
     # Effects of the client
 

@@ -119,6 +119,8 @@ class Orchestra:
         self.result = Result()
         self.over = []
         for player in self.players:
+            player.computations.metrics.clear()
+        for player in self.players:
             player.feed(batch)
         for m in self.random.sample(range(len(self.players)), len(self.players)):
             self._tell(m, BeginStep(number))
