@@ -29,6 +29,7 @@ from partita.engine.drivers.run import Run
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
+from partita.engine.parameters.files import check_target
 from partita.engine.parameters.rules import SGD, Adagrad, Rule
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
@@ -155,8 +156,8 @@ def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
             check_data(plan.graph, held_out, targets=True, precision=plan.precision)
         except ValueError as mistake:
             raise ValueError(f"held-out data: {mistake}") from mistake
-    if save is not None and not save.parent.is_dir():
-        raise FileNotFoundError(f"{save} cannot be written, there is no folder {save.parent}; make it first")
+    if save is not None:
+        check_target(save)
 
 
 def report(run: Run, held_out: Data | None, save: Path | None) -> None:

@@ -5,7 +5,8 @@
 """
 
 from partita.layers.activations import Activation
-from partita.layers.connectivity import Connectivity, Edges, Full, OneToOne, Patch
+from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
+from partita.layers.edges import Edges
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.losses import Loss, SoftmaxCrossEntropy, SquaredError

@@ -52,9 +52,9 @@ ACTIVATIONS: dict[str, tuple[Callable[[float], float], Callable[[float], float]]
 """By name: the value for a sum, and the slope for the state that came of it."""
 
 
-def check_activation(name: str) -> None:
+def check_activation(name: object) -> None:
     """Raises ValueError where there is no activation of this name."""
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise ValueError(f"there is no activation {name!r}; choose one of {', '.join(ACTIVATIONS)}")
 
 
@@ -65,7 +65,8 @@ class Activation(Layer):
     function: str
     name: str | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
         check_activation(self.function)
 
     @property

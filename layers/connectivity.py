@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.layers import rows as row_sets
-from partita.layers.region import Region, Shape
+from partita.layers.checks import check_extents, check_flag
+from partita.layers.region import Extent, Region, Shape
 from partita.layers.rows import Rows
 
 Index = npt.NDArray[np.int64]
-Extent = int | tuple[int, ...]
 PADDING = -1
 """The index of an edge whose sender lies outside the grid: its state is always zero."""
 
@@ -39,7 +37,11 @@ class Connectivity(ABC):
 
     @abstractmethod
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """The grid of a layer over `source`, where the user asked for `nodes` (None: did not say)."""
+        """The grid of a layer over `source`, where the user asked for `nodes` (None: did not say).
+
+        Raises:
+            ValueError: there can be no such layer over such an input.
+        """
 
     @abstractmethod
     def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
@@ -72,7 +74,11 @@ class Full(Connectivity):
     ordered_errors = False
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """As asked for."""
+        """As asked for.
+
+        Raises:
+            ValueError: nothing was asked for.
+        """
         if nodes is None:
             raise ValueError(
                 "a fully connected layer needs its number of nodes; write for example layer(10)(x)"
@@ -99,7 +105,11 @@ class OneToOne(Connectivity):
     """Node i listens to node i; the grids are equal."""
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """The shape of the input."""
+        """The shape of the input.
+
+        Raises:
+            ValueError: another was asked for.
+        """
         if nodes is not None and nodes != source:
             raise ValueError(
                 f"a one-to-one layer has the grid of its input, {source}, not {nodes}; leave it out"
@@ -129,6 +139,9 @@ class Patch(Connectivity):
         stride: step from one patch to the next.
         padding: rows of zeros around the input: a number, "valid" (none) or "same" (output = input / stride).
         per_channel: listen to the node's own channel only (pooling), instead of all of them (filters).
+
+    Raises:
+        ValueError: one of them is none of these.
     """
 
     size: Extent
@@ -137,12 +150,22 @@ class Patch(Connectivity):
     per_channel: bool = False
 
     def __post_init__(self) -> None:
-        for what, value, least in (("size", self.size, 1), ("stride", self.stride, 1)):
-            if any(extent < least for extent in (value if isinstance(value, tuple) else (value,))):
-                raise ValueError(f"the {what} of a patch is {value}; it must be at least {least}")
+        for setting in ("size", "stride"):
+            extents = check_extents(getattr(self, setting), f"the {setting} of a patch is")
+            object.__setattr__(self, setting, extents)
+        if not (isinstance(self.padding, str) and self.padding in ("valid", "same")):
+            padding = check_extents(
+                self.padding, "the padding of a patch is", least=0, other="'valid', 'same', "
+            )
+            object.__setattr__(self, "padding", padding)
+        check_flag(self.per_channel, "per_channel of a patch is")
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """One place for each patch, with as many filters as asked for (1 if not said)."""
+        """One place for each patch, with as many filters as asked for (1 if not said).
+
+        Raises:
+            ValueError: the patches do not fit the input, or cannot have what was asked for.
+        """
         if len(source) < 2:
             raise ValueError(
                 f"patches need spatial axes and a last axis of channels, but the input has shape {source}; "
@@ -216,7 +239,11 @@ class Patch(Connectivity):
         return math.prod(axis.size for axis in self.axes(source)) * (1 if self.per_channel else source[-1])
 
     def axes(self, source: Shape) -> tuple[PatchAxis, ...]:
-        """How patches lie on each spatial axis of an input of this shape."""
+        """How patches lie on each spatial axis of an input of this shape.
+
+        Raises:
+            ValueError: the patches are for another number of axes, or the padding is as large as they are.
+        """
         n = len(source) - 1
         for what, value in (("size", self.size), ("stride", self.stride), ("padding", self.padding)):
             if isinstance(value, tuple) and len(value) != n:
@@ -255,74 +282,3 @@ class PatchAxis:
                 f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {size - 1}"
             )
         return cls(size, stride, padding, (extent + 2 * padding - size) // stride + 1)
-
-
-class Edges(Connectivity):
-    """Any sparse graph, as pairs `(sender, receiver)` of flat positions in the two grids.
-
-    Args:
-        pairs: the edges, each at most once; a node sees its incoming states in the order of the senders.
-        nodes: the shape of the layer's grid, or a number for a row of nodes.
-    """
-
-    def __init__(self, pairs: Iterable[tuple[int, int]], *, nodes: int | Shape) -> None:
-        self.nodes = (nodes,) if isinstance(nodes, int) else tuple(nodes)
-        ordered = sorted((int(receiver), int(sender)) for sender, receiver in pairs)
-        table = np.array(ordered, dtype=np.int64).reshape(-1, 2)
-        n_nodes = math.prod(self.nodes)
-        if len(set(ordered)) != len(ordered):
-            raise ValueError("an edge is given twice; name each pair (sender, receiver) once")
-        if len(table) and (table.min() < 0 or table[-1, 0] >= n_nodes):
-            raise ValueError(
-                f"an edge leads to a node outside the layer's {n_nodes}; receivers are 0 to {n_nodes - 1}"
-            )
-        self._senders = table[:, 1]
-        self._offsets = np.searchsorted(table[:, 0], np.arange(n_nodes + 1))
-
-    def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """As given; the senders must exist."""
-        if nodes is not None:
-            raise ValueError("the edges already say how many nodes the layer has; leave the number out")
-        size = math.prod(source)
-        if len(self._senders) and int(self._senders.max()) >= size:
-            raise ValueError(f"an edge starts at node {self._senders.max()}, but the input has {size} nodes")
-        return self.nodes
-
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
-        """The rows of the input from which an edge leads into the region's rows."""
-        if not region.size:
-            return ()
-        senders = self.edges(region.rows, self.nodes, source)[1]
-        touched = row_sets.from_indices(int(row) for row in np.unique(senders // math.prod(source[1:])))
-        return tuple(Region.of_rows(start, stop, shape=source) for start, stop in touched)
-
-    def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
-        """The edges of each node, by sender."""
-        offsets = self._offsets[rows[0] * self._stride : rows[1] * self._stride + 1]
-        return offsets - offsets[0], self._senders[offsets[0] : offsets[-1]]
-
-    def fan_in(self, source: Shape) -> int:
-        """Most edges into one node."""
-        return int(np.diff(self._offsets).max(initial=0))
-
-    @property
-    def row_offsets(self) -> tuple[int, ...]:
-        """Edges before each row of the layer, and their number: where parameters of edges are cut."""
-        return tuple(int(offset) for offset in self._offsets[:: self._stride])
-
-    @cached_property
-    def _stride(self) -> int:
-        return math.prod(self.nodes[1:])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Edges) and self._identity == other._identity
-
-    def __hash__(self) -> int:
-        return hash(self._identity)
-
-    @cached_property
-    def _identity(self) -> tuple[Shape, bytes, bytes]:
-        return self.nodes, self._offsets.tobytes(), self._senders.tobytes()
-
-    def __repr__(self) -> str:
-        return f"Edges({len(self._senders)} edges, nodes={self.nodes})"

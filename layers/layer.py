@@ -11,11 +11,31 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 from partita.layers.connectivity import Connectivity
 from partita.layers.region import Shape
 from partita.layers.states import States
+
+INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
+"""Names for the first values of a parameter. What they mean is the engine's: `engine/parameters`."""
+
+
+def check_initialiser(initialiser: object) -> str | float:
+    """The name, or the number that all start as.
+
+    Raises:
+        ValueError: there is no such name, or the number is not finite.
+    """
+    if isinstance(initialiser, str) and initialiser in INITIALISERS:
+        return initialiser
+    if not isinstance(initialiser, bool) and isinstance(initialiser, Real) and math.isfinite(initialiser):
+        return float(initialiser)
+    raise ValueError(
+        f"there is no initialiser {initialiser!r}; "
+        f"choose one of {', '.join(INITIALISERS)}, or a finite number"
+    )
 
 
 @dataclass(frozen=True)
@@ -28,6 +48,9 @@ class Parameter:
         initialiser: "glorot", "he", "normal", "zeros", "ones", or one number for all.
         fan_in, fan_out: edges into and out of a node, for the initialiser.
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
+
+    Raises:
+        ValueError: there is no such initialiser.
     """
 
     name: str
@@ -36,6 +59,9 @@ class Parameter:
     fan_in: int = 1
     fan_out: int = 1
     row_starts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
 
     @property
     def size(self) -> int:
@@ -68,6 +94,20 @@ class Layer(ABC):
 
     name: str | None
     """How the network calls it; None lets the network choose."""
+
+    def __post_init__(self) -> None:
+        try:
+            self.check()
+        except ValueError as error:
+            raise ValueError(f"{self.kind}: {error}") from error
+
+    def check(self) -> None:  # noqa: B027  (many layers have nothing to check)
+        """Raises ValueError for a setting that cannot be; who calls it adds the kind of layer."""
+
+    def _settle(self, **settings: object) -> None:
+        """Puts settings into their plain form (numbers of Python, tuples) while the layer is made."""
+        for name, value in settings.items():
+            object.__setattr__(self, name, value)
 
     @property
     @abstractmethod
@@ -127,8 +167,9 @@ class Layer(ABC):
         Raises:
             ValueError: the shapes do not meet, or the inputs are of different networks; it names the layer.
         """
-        if not sources or not hasattr(sources[0], "network"):
-            raise ValueError(f"{self.kind} needs the states of another layer; call it as {self.kind}(...)(x)")
+        if not sources or not isinstance(sources[0], States):
+            call = f"{self.kind}()(a, b)" if self.several_inputs else f"{self.kind}(...)(x)"
+            raise ValueError(f"{self.kind} needs the states of another layer; write {call}")
         return sources[0].network.add(self, sources)
 
 

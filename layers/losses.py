@@ -42,7 +42,11 @@ class Loss(Layer):
 
     @abstractmethod
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """The shape of the target for scores of this shape, and the number of classes where it is a label."""
+        """The shape of the target for scores of this shape, and the number of classes where it is a label.
+
+        Raises:
+            ValueError: it cannot judge scores of this shape.
+        """
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,11 @@ class SoftmaxCrossEntropy(Loss):
     """The negative log of the softmax probability of the right class; the target is its label, from 0."""
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
-        """A label for each example."""
+        """A label for each example.
+
+        Raises:
+            ValueError: the scores are not a row of two or more.
+        """
         if len(scores) != 1 or scores[0] < 2:
             raise ValueError(
                 f"the scores have shape {scores}; give it one score for each class, for example Dense(10)"

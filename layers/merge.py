@@ -26,7 +26,11 @@ class Add(Layer):
         return True
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
-        """That of the inputs, which must agree."""
+        """That of the inputs.
+
+        Raises:
+            ValueError: there is only one, or they are of several shapes.
+        """
         if len(sources) < 2 or len(set(sources)) > 1:
             shapes = " and ".join(map(str, sources))
             raise ValueError(f"the inputs have the shapes {shapes}; give it two or more of the same shape")

@@ -7,9 +7,10 @@ result.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from partita.layers.checks import check_shape
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given, Layer
 from partita.layers.losses import Loss
@@ -35,22 +36,32 @@ class Network:
         self._grids: dict[str, Grid] = {}
         self._losses: tuple[str, ...] = ()
 
-    def input(self, name: str, *, shape: int | Iterable[int]) -> States:
-        """Declares an input, an array of this shape per example; pictures are (height, width, channels)."""
-        extents = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-        if not extents or any(not _is_extent(extent) for extent in extents):
-            raise ValueError(
-                f"input '{name}' has shape {extents}; each extent must be a whole number of at least 1"
-            )
+    def input(self, name: str, *, shape: int | Sequence[int]) -> States:
+        """Declares an input, an array of this shape per example; pictures are (height, width, channels).
+
+        Raises:
+            ValueError: the name cannot be or is taken, or this is no shape.
+        """
+        extents = check_shape(shape, f"the shape of input {name!r} is")
         return self._register(Grid(self._free(name), extents, Given(extents, "input"), (), (), 0.0))
 
     def target(self, name: str) -> States:
-        """Declares what a loss compares with. Its shape follows from the loss that is called on it."""
+        """Declares what a loss compares with. Its shape follows from the loss that is called on it.
+
+        Raises:
+            ValueError: the name cannot be or is taken.
+        """
         return self._register(Grid(self._free(name), (1,), Given((1,), "target"), (), (), 0.0))
 
     def add(self, layer: Layer, sources: tuple[States, ...]) -> States:
-        """Places a layer over its inputs; what calling the layer does."""
-        name = self._free(layer.name) if layer.name else self._unused(layer.default_name)
+        """Places a layer over its inputs; what calling the layer does.
+
+        Raises:
+            ValueError: the layer cannot stand there; it names the layer.
+        """
+        name = self._unused(layer.default_name)
+        if layer.name is not None:
+            name = self._free(layer.name, f"a layer of kind {layer.kind}")
         if any(not isinstance(source, States) for source in sources):
             raise ValueError(
                 f"{layer.kind} '{name}' was called on {sources}; call it on the states of layers"
@@ -88,16 +99,20 @@ class Network:
 
     @loss.setter
     def loss(self, losses: States | Iterable[States]) -> None:
-        given = tuple(losses) if isinstance(losses, Iterable) else (losses,)
-        for loss in given:
-            if not self._is_loss(loss):
-                raise ValueError(
-                    f"{loss!r} is not a loss; assign for example SoftmaxCrossEntropy()(scores, target)"
-                )
-        self._losses = tuple(loss.name for loss in given)
+        names: list[str] = []
+        for loss in losses if isinstance(losses, Iterable) else (losses,):
+            name = self._name_of_loss(loss)
+            if name in names:
+                raise ValueError(f"loss '{name}' is assigned twice; name each loss once")
+            names.append(name)
+        self._losses = tuple(names)
 
     def shape(self, name: str) -> Shape:
-        """The grid of a layer, by its name."""
+        """The grid of a layer, by its name.
+
+        Raises:
+            ValueError: there is no such layer.
+        """
         if name not in self._grids:
             raise ValueError(f"network '{self.name}' has no layer '{name}'; it has {', '.join(self._grids)}")
         return self._grids[name].shape
@@ -154,8 +169,17 @@ class Network:
                     f"{layer.kind} '{name}' listens to loss '{source.name}'; a loss is the end of a network"
                 )
 
-    def _is_loss(self, states: object) -> bool:
-        return isinstance(states, States) and isinstance(self._grids[states.name].layer, Loss)
+    def _name_of_loss(self, states: object) -> str:
+        if isinstance(states, States) and states.network is not self:
+            raise ValueError(
+                f"'{states.name}' is of network '{states.network.name}', not of '{self.name}'; "
+                f"assign it there"
+            )
+        if not isinstance(states, States) or not isinstance(self._grids[states.name].layer, Loss):
+            raise ValueError(
+                f"{states!r} is not a loss; assign for example SoftmaxCrossEntropy()(scores, target)"
+            )
+        return states.name
 
     def _is_target(self, states: States) -> bool:
         layer = self._grids[states.name].layer
@@ -165,8 +189,8 @@ class Network:
         self._grids[grid.name] = grid
         return States(self, grid.name)
 
-    def _free(self, name: str) -> str:
-        _checked(name, "a layer")
+    def _free(self, name: str, what: str = "a layer") -> str:
+        _checked(name, what)
         if name in self._grids:
             raise ValueError(
                 f"network '{self.name}' already has a layer '{name}'; give this one another name"
@@ -179,10 +203,6 @@ class Network:
 
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {len(self._grids)} layers)"
-
-
-def _is_extent(extent: object) -> bool:
-    return isinstance(extent, int) and extent >= 1
 
 
 def _checked(name: object, what: str) -> str:

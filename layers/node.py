@@ -21,10 +21,12 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from partita.layers.connectivity import Connectivity, Edges
-from partita.layers.layer import Layer, NodeDefinition, Parameter
+from partita.layers.checks import check_shape
+from partita.layers.connectivity import Connectivity
+from partita.layers.edges import Edges
+from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
 from partita.layers.region import Shape
 from partita.layers.states import States
 
@@ -36,14 +38,25 @@ class ParameterKind:
     per: Literal["edge", "node"]
     initialiser: str | float
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
+
 
 def per_edge(initialiser: str | float = "glorot") -> ParameterKind:
-    """A number for each incoming edge of each node."""
+    """A number for each incoming edge of each node.
+
+    Raises:
+        ValueError: there is no such initialiser.
+    """
     return ParameterKind("edge", initialiser)
 
 
 def per_node(initialiser: str | float = "zeros") -> ParameterKind:
-    """A number for each node."""
+    """A number for each node.
+
+    Raises:
+        ValueError: there is no such initialiser.
+    """
     return ParameterKind("node", initialiser)
 
 
@@ -61,7 +74,8 @@ class Node(Layer):
         name: what the network calls the layer.
 
     Raises:
-        ValueError: a function does not take what it will be given.
+        ValueError: a function does not take what it will be given, by the names of the parameters; or one of
+            the others is none of these.
     """
 
     wiring: Connectivity
@@ -71,11 +85,17 @@ class Node(Layer):
     nodes: Shape | None = None
     name: str | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        _check_wiring(self.wiring)
+        for name, kind in self.learns:
+            _check_kind(name, kind)
         names = [name for name, _ in self.learns]
-        _check_arguments(self.upward, ["incoming", *names])
+        _check_arguments(self.upward, names, last=[])
         if self.downward is not None:
-            _check_arguments(self.downward, ["incoming", *names, "state", "error"])
+            _check_arguments(self.downward, names, last=["state", "error"])
+        if self.nodes is not None:
+            self._settle(nodes=check_shape(self.nodes, "the number of nodes is"))
 
     @property
     def connectivity(self) -> Connectivity:
@@ -90,12 +110,12 @@ class Node(Layer):
     @property
     def default_name(self) -> str:
         """The name of the upward function."""
-        return self.upward.__name__.strip("<>") or "node"
+        return _name_of(self.upward).strip("<>")
 
     @property
     def kind(self) -> str:
         """`Node` and the function's name."""
-        return f"Node {self.upward.__name__}"
+        return f"Node {_name_of(self.upward)}"
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """As the wiring gives it."""
@@ -136,9 +156,13 @@ class NodeKind:
         return function
 
     def __call__(self, nodes: int | Shape | None = None, *, name: str | None = None) -> Node:
-        """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer."""
-        _check_nodes(nodes, self._layer.upward.__name__)
-        return replace(self._layer, nodes=(nodes,) if isinstance(nodes, int) else nodes, name=name)
+        """A layer of this kind; `nodes` is the grid of a `Full` layer or the filters of a `Patch` layer.
+
+        Raises:
+            ValueError: `nodes` is neither.
+        """
+        _refuse_states(nodes, _name_of(self._layer.upward))
+        return replace(self._layer, nodes=cast(Shape | None, nodes), name=name)  # the layer makes a tuple
 
 
 def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..., Any]], NodeKind]:
@@ -157,19 +181,48 @@ def node(wiring: Connectivity, **learns: ParameterKind) -> Callable[[Callable[..
         def leaky_sum_errors(incoming, weight, bias, state, error): ...
 
         hidden = leaky_sum()(image)
+
+    Raises:
+        ValueError: the wiring is none; or, once it decorates a function, as for `Node`.
     """
+    _check_wiring(wiring)
     return lambda upward: NodeKind(wiring, upward, learns)
 
 
-def _check_nodes(nodes: object, kind: str) -> None:
+def _name_of(function: object) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _refuse_states(nodes: object, kind: str) -> None:
     if isinstance(nodes, States):
         raise ValueError(f"{kind} was called on states; make a layer of it first: {kind}()(states)")
 
 
-def _check_arguments(function: Callable[..., Any], given: list[str]) -> None:
-    takes = list(inspect.signature(function).parameters)
+def _check_kind(name: str, kind: object) -> None:
+    if not isinstance(kind, ParameterKind):
+        given = _name_of(kind) if callable(kind) else repr(kind)
+        raise ValueError(f"parameter '{name}' is {given}; write {name}=per_edge(...) or {name}=per_node(...)")
+
+
+def _check_wiring(wiring: object) -> None:
+    if not isinstance(wiring, Connectivity):
+        given = _name_of(wiring) if callable(wiring) else repr(wiring)
+        raise ValueError(f"a node's wiring is {given}; write for example @node(Full()) or @node(Patch(3))")
+
+
+def _check_arguments(function: object, parameters: list[str], *, last: list[str]) -> None:
+    """The names of the parameters must be those declared; the others may be named freely."""
+    if not callable(function):
+        raise ValueError(f"{function!r} is no function; give one that computes a node")
+    takes, given = list(inspect.signature(function).parameters), ["incoming", *parameters, *last]
+    found = f"{_name_of(function)} takes ({', '.join(takes)})"
     if len(takes) != len(given):
         raise ValueError(
-            f"{function.__name__} takes ({', '.join(takes)}), but a node gives it ({', '.join(given)}); "
+            f"{found}, but a node gives it ({', '.join(given)}); "
             f"let it take those {len(given)}, in this order"
+        )
+    if takes[1 : 1 + len(parameters)] != parameters:
+        raise ValueError(
+            f"{found}, but its parameters are declared as {', '.join(parameters)}; "
+            f"name them so, in this order"
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from partita.layers.connectivity import Extent, Patch
+from partita.layers.connectivity import Patch
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Shape
+from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import check_picture
 
 
@@ -24,6 +24,10 @@ class Pool2D(Layer):
     pool_size: Extent = 2
     stride: Extent | None = field(default=None, kw_only=True)
     name: str | None = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        self._settle(pool_size=self.connectivity.size, stride=self.connectivity.stride)
 
     @property
     def connectivity(self) -> Patch:

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Shape: TypeAlias = tuple[int, ...]
+"""Nodes on each axis of a grid."""
+
+Extent: TypeAlias = int | tuple[int, ...]
+"""A length on every axis, or one for each."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from partita.layers.activations import ACTIVATIONS, check_activation
-from partita.layers.connectivity import Connectivity, Extent, Full, Patch
-from partita.layers.layer import Layer, NodeDefinition, Parameter
-from partita.layers.region import Shape
+from partita.layers.checks import check_flag, check_whole
+from partita.layers.connectivity import Connectivity, Full, Patch
+from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
+from partita.layers.region import Extent, Shape
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,11 @@ class WeightedSum(Layer):
     initialiser: str | float = field(default="glorot", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
         check_activation(self.activation)
+        check_flag(self.use_bias, "use_bias is")
+        self._settle(initialiser=check_initialiser(self.initialiser))
 
     @property
     @abstractmethod
@@ -92,9 +96,10 @@ class Dense(WeightedSum):
 
     units: int
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count(self.units, "nodes")
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        super().check()
+        self._settle(units=check_whole(self.units, "the number of nodes is"))
 
     @property
     def nodes(self) -> Shape:
@@ -131,9 +136,16 @@ class LocallyConnected2D(WeightedSum):
     stride: Extent = field(default=1, kw_only=True)
     padding: Extent | Literal["valid", "same"] = field(default="valid", kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count(self.filters, "filters")
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        super().check()
+        patch = self.connectivity
+        self._settle(
+            filters=check_whole(self.filters, "the number of filters is"),
+            kernel_size=patch.size,
+            stride=patch.stride,
+            padding=patch.padding,
+        )
 
     @property
     def nodes(self) -> Shape:
@@ -149,12 +161,6 @@ class LocallyConnected2D(WeightedSum):
         """Height and width of the places, then the filters."""
         check_picture(sources[0])
         return super().shape(sources)
-
-
-def check_count(count: object, what: str) -> None:
-    """Raises ValueError where this is no number of nodes or filters."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ValueError(f"a layer of {count!r} {what} cannot be; give a whole number of at least 1")
 
 
 def check_picture(shape: Shape) -> None:

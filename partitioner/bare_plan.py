@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from partita.layers import rows as row_sets
 from partita.layers.graph import Graph
 from partita.partitioner import cost
 from partita.partitioner.cluster import Cluster
@@ -18,8 +17,9 @@ from partita.partitioner.messages import Message, errors, states
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.program import Program
 from partita.partitioner.simulate import Playback, play
+from partita.partitioner.windows import ITEM_BYTES, WindowPlan, windows_of
 
-PRECISIONS = {"float32": 4, "float64": 8}
+PRECISIONS = {name: ITEM_BYTES[name] for name in ("float32", "float64")}
 """Bytes of a number."""
 
 
@@ -101,21 +101,25 @@ class BarePlan:
             for start, stop in [parameter.span(piece.rows)]
         )
 
+    def windows(self, program: Program) -> dict[str, WindowPlan]:
+        """The arrays of states and errors that a machine holds to play one of the plan's programs."""
+        return windows_of(self.ownership, program, batch=self.batch, precision=self.precision)
+
     def memory_bytes(self, machine: int) -> int:
-        """Bytes of the machine's states, errors, parameters, gradients (also those accrued and in flight)."""
-        owned, graph = self.ownership, self.graph
-        nodes = 0
-        for grid in graph.grids:
-            windows = [owned.state_window(grid.name, machine)]
-            if graph.losses and grid.name in graph.needs_error:
-                windows += [owned.error_window(edge, machine) for edge in owned.edges(grid.name)]
-                windows += [
-                    row_sets.bounds(m.rows)
-                    for m in self.messages
-                    if m.destination == machine and m.direction == "down" and m.layer == grid.name
-                ]
-            nodes += sum(stop - start for start, stop in windows) * grid.nodes_per_row
-        return nodes * self.bytes_per_node + 4 * self.n_parameters(machine) * PRECISIONS[self.precision]
+        """Bytes of the arrays of the machine's part.
+
+        Counted are the windows of states and errors, and vectors as long as the machine's parameters: the
+        parameters and their gradient; in training also what has accrued, what is in flight, and one vector
+        for the state of the update rule (some rules keep none, some more). Left out are the scratch memory of
+        kernels, the index tables of `Node` layers, messages in flight, and Python itself.
+
+        Raises:
+            ValueError: the network has a loss, but a layer without a way down.
+        """
+        vectors = 5 if self.graph.losses else 2
+        windows = self.windows(self.programs[machine]).values()
+        numbers = vectors * self.n_parameters(machine)
+        return sum(window.n_bytes for window in windows) + numbers * PRECISIONS[self.precision]
 
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""

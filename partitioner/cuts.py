@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeAlias
 
+from partita.layers.checks import check_extents, check_shape, check_whole
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.ownership import Piece, boundaries
 
@@ -34,8 +36,11 @@ Cuts: TypeAlias = Mapping[str, Pieces | Whole]
 """A cut for some layers, by name."""
 
 
-def check_cuts(graph: Graph, cuts: Cuts) -> None:
-    """Raises ValueError where a cut names no layer."""
+def check_cuts(graph: Graph, cuts: object) -> None:
+    """Raises ValueError where the cuts are no mapping, or one names no layer."""
+    if not isinstance(cuts, Mapping):
+        layer = graph.computed[0].name
+        raise ValueError(f"the cuts are {cuts!r}; name their layers, for example {{'{layer}': Pieces(2)}}")
     for name in cuts:
         if name not in graph or graph[name].is_given:
             layers = ", ".join(grid.name for grid in graph.computed)
@@ -47,17 +52,14 @@ def cut_layer(grid: Grid, cut: Pieces | Whole, *, machines: int) -> tuple[Piece,
 
     Raises:
         ValueError: more pieces than rows, a machine that is not there or named twice, sizes that do not add
-            up, or a layer that must stay whole.
+            up, numbers that are not whole, or a layer that must stay whole.
     """
     if not isinstance(cut, Pieces | Whole):
         raise ValueError(f"the cut of '{grid.name}' is {cut!r}; write for example Pieces(2) or Whole(0)")
-    owners = (cut.machine,) if isinstance(cut, Whole) else cut.machines
-    owners = tuple(range(owners)) if isinstance(owners, int) else tuple(owners)
     what = f"{grid.layer.kind} '{grid.name}'"
-    if not owners:
-        raise ValueError(f"{what} is given to no machine; name at least one")
+    owners = _owners(cut, what)
     for owner in owners:
-        if not 0 <= owner < machines:
+        if owner >= machines:
             raise ValueError(
                 f"{what} is put on machine {owner}, but the cluster's machines are 0 to {machines - 1}"
             )
@@ -70,14 +72,26 @@ def cut_layer(grid: Grid, cut: Pieces | Whole, *, machines: int) -> tuple[Piece,
             f"{what} has {grid.n_rows} {'node' if len(grid.shape) == 1 else 'row'}s and cannot be cut into "
             f"{len(owners)} pieces; cut it into at most {grid.n_rows}, or leave it whole"
         )
-    sizes = cut.sizes if isinstance(cut, Pieces) else None
-    if sizes is None:
+    if isinstance(cut, Whole) or cut.sizes is None:
         met = boundaries(dict.fromkeys(range(len(owners)), 1.0), grid.n_rows)
-    elif len(sizes) != len(owners) or min(sizes) < 1 or sum(sizes) != grid.n_rows:
-        raise ValueError(
-            f"{what} has {grid.n_rows} rows for {len(owners)} machines, but the sizes are {sizes}; "
-            f"give each machine at least 1, {grid.n_rows} in all"
-        )
     else:
-        met = (0, *(sum(sizes[: k + 1]) for k in range(len(sizes))))
+        met = _boundaries_of(cut.sizes, len(owners), grid.n_rows, what)
     return tuple(Piece(grid.name, met[k], met[k + 1], owner) for k, owner in enumerate(owners))
+
+
+def _owners(cut: Pieces | Whole, what: str) -> tuple[int, ...]:
+    if isinstance(cut, Whole):
+        return (check_whole(cut.machine, f"{what} is put on machine", least=0),)
+    if isinstance(cut.machines, list | tuple):
+        owners = check_extents(cut.machines, f"{what}: the machines are", least=0)
+    else:
+        owners = check_extents(cut.machines, f"{what}: the number of machines is")
+    return owners if isinstance(owners, tuple) else tuple(range(owners))
+
+
+def _boundaries_of(sizes: object, n_owners: int, n_rows: int, what: str) -> tuple[int, ...]:
+    found = f"{what} has {n_rows} rows for {n_owners} machines, but the sizes are"
+    extents = check_shape(sizes, found)
+    if len(extents) != n_owners or sum(extents) != n_rows:
+        raise ValueError(f"{found} {sizes}; give each machine at least 1, {n_rows} in all")
+    return (0, *accumulate(extents))

@@ -8,6 +8,8 @@ Gradients stand at the end: they fill the time in which errors travel.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows
@@ -17,19 +19,41 @@ from partita.partitioner.program import Instruction, Op, Operand, Program, order
 
 
 def lower(owned: Ownership, messages: tuple[Message, ...], *, train: bool) -> tuple[Program, ...]:
-    """One program for each machine: a step of training, or only its way up.
+    """One program for each machine: a step of training, or only its way up."""
+    turns = _turns(owned) if train else {}
+    outgoing, incoming = _by_buffer(messages, "source"), _by_buffer(messages, "destination")
+    return tuple(
+        _Lowering(
+            owned,
+            machine,
+            outgoing=outgoing.get(machine, {}),
+            incoming=incoming.get(machine, {}),
+            turns=turns.get(machine, {}),
+            train=train,
+        ).program()
+        for machine in range(owned.machines)
+    )
 
-    Raises:
-        ValueError: a layer that must be trained says nothing of its way down.
-    """
-    for grid in owned.graph.computed if train else ():
-        definition = grid.layer.definition
-        if grid.name in owned.graph.needs_error and definition is not None and definition.downward is None:
-            raise ValueError(
-                f"{grid.layer.kind} '{grid.name}' has no downward function, so it cannot be trained; "
-                "give it one, or use the network without a loss"
-            )
-    return tuple(_Lowering(owned, messages, machine, train).program() for machine in range(owned.machines))
+
+def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
+    """For each machine, its turns in summing errors along each edge."""
+    found: dict[int, dict[Edge, list[Sum]]] = {}
+    for layer in owned.graph.needs_error:
+        for edge in owned.edges(layer):
+            for turn in sums(owned, edge):
+                found.setdefault(turn.machine, {}).setdefault(edge, []).append(turn)
+    return found
+
+
+def _by_buffer(
+    messages: tuple[Message, ...], end: Literal["source", "destination"]
+) -> dict[int, dict[str, list[Message]]]:
+    """For each machine, the messages that it sends or receives, by the buffer that they speak of."""
+    found: dict[int, dict[str, list[Message]]] = {}
+    for message in messages:
+        machine = message.source if end == "source" else message.destination
+        found.setdefault(machine, {}).setdefault(message.buffer, []).append(message)
+    return found
 
 
 def parameters_of(own: Operand) -> Operand:
@@ -40,10 +64,18 @@ def parameters_of(own: Operand) -> Operand:
 class _Lowering:
     """Collects one machine's instructions, and what each of them reads."""
 
-    def __init__(self, owned: Ownership, messages: tuple[Message, ...], machine: int, train: bool) -> None:
+    def __init__(
+        self,
+        owned: Ownership,
+        machine: int,
+        *,
+        outgoing: dict[str, list[Message]],
+        incoming: dict[str, list[Message]],
+        turns: dict[Edge, list[Sum]],
+        train: bool,
+    ) -> None:
         self.owned, self.graph, self.machine, self.train = owned, owned.graph, machine, train
-        self.outgoing = [m for m in messages if m.source == machine]
-        self.incoming = [m for m in messages if m.destination == machine]
+        self.outgoing, self.incoming, self.turns = outgoing, incoming, turns
         self.received: set[tuple[str, int]] = set()
         self.instructions: list[Instruction] = []
         self.reads: list[tuple[Operand, ...]] = []
@@ -89,9 +121,8 @@ class _Lowering:
         for n, block in enumerate(blocks):
             op = Op.UP if n == len(blocks) - 1 else Op.MULTIPLY
             self._emit(op, target, *block, accumulate=n > 0, reads=(parameters_of(target),))
-        for message in self.outgoing:
-            if message.direction == "up" and message.layer == grid.name:
-                self._emit(Op.SEND, Operand(message.buffer, message.rows), peer=message.destination)
+        for message in self.outgoing.get(grid.name, ()):
+            self._emit(Op.SEND, Operand(message.buffer, message.rows), peer=message.destination)
 
     def _obtain(self, source: str) -> None:
         """Feeds or receives the rows of a layer that this machine's pieces listen to, once."""
@@ -101,9 +132,8 @@ class _Lowering:
         if self.graph[source].is_given:
             needed = self.owned.needed_by_all(source, self.machine)
             self._emit(Op.FEED, Operand(source, needed))
-        for message in self.incoming:
-            if message.direction == "up" and message.layer == source:
-                self._emit(Op.RECV, Operand(message.buffer, message.rows), peer=message.source)
+        for message in self.incoming.get(source, ()):
+            self._emit(Op.RECV, Operand(message.buffer, message.rows), peer=message.source)
 
     def _blocks(self, needed: Operand) -> list[tuple[Operand, ...]]:
         """The machine's own rows first, then those of each other machine, in the order of their pieces."""
@@ -130,13 +160,12 @@ class _Lowering:
         """Brings the errors of the machine's rows together; returns where (a loss is its own error: None)."""
         edges = self.owned.edges(grid.name)
         for edge in edges:
-            turns = sums(self.owned, edge)
-            arriving = [m for m in self.incoming if m.buffer == edge.name and m.direction == "down"]
+            arriving = self.incoming.get(edge.name, [])
             if not self.owned.by_part(edge):
                 for message in arriving:
                     self._receive(message, edge.name)
                 continue
-            started = any(turn.machine == self.machine and turn.following is None for turn in turns)
+            started = any(turn.following is None for turn in self.turns.get(edge, ()))
             for message in arriving:
                 buffer = f"{edge.name}@{message.source}" if started else edge.name
                 self._receive(message, buffer)
@@ -177,8 +206,9 @@ class _Lowering:
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""
-        turns = [turn for turn in sums(self.owned, edge) if turn.machine == self.machine]
-        turns.sort(key=lambda turn: (turn.previous is not None, turn.following is None))
+        turns = sorted(
+            self.turns.get(edge, ()), key=lambda turn: (turn.previous is not None, turn.following is None)
+        )
         waiting = {turn.following: 0 for turn in turns if turn.following is not None}
         for turn in turns:
             if turn.following is not None:
@@ -188,14 +218,12 @@ class _Lowering:
             if turn.following is not None:
                 waiting[turn.following] -= 1
                 if not waiting[turn.following]:
-                    message = next(
-                        m for m in self.outgoing if m.buffer == edge.name and m.destination == turn.following
-                    )
+                    message = next(m for m in self.outgoing[edge.name] if m.destination == turn.following)
                     self._emit(Op.SEND, Operand(edge.name, message.rows), peer=message.destination)
 
     def _take_turn(self, turn: Sum, error: Operand | None) -> None:
-        for message in self.incoming:
-            if turn.previous == message.source and message.buffer == turn.edge.name:
+        for message in self.incoming.get(turn.edge.name, ()) if turn.previous is not None else ():
+            if turn.previous == message.source:
                 self._receive(message, turn.edge.name)
         consumer = turn.edge.consumer
         own = Operand(consumer, self._own(consumer))

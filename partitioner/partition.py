@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner.bare_plan import PRECISIONS
@@ -34,22 +35,46 @@ def partition(
         precision: "float32" or "float64".
 
     Raises:
-        ValueError: the network is not finished, a cut cannot be, or a part does not fit into memory.
+        ValueError: the network is not finished or cannot be trained, a cut cannot be, or a part does not fit
+            into memory.
     """
-    graph = network.graph() if isinstance(network, Network) else network
-    if batch < 1:
-        raise ValueError(f"a batch of {batch} examples cannot be played; ask for at least 1")
+    graph = _graph_of(network)
+    if not isinstance(cluster, Cluster):
+        raise ValueError(f"the cluster is {cluster!r}; write for example Cluster.local(2)")
+    batch = check_whole(batch, "the number of examples in a batch is")
     if precision not in PRECISIONS:
         raise ValueError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}")
     if strategy not in STRATEGIES:
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
-    check_cuts(graph, cuts or {})
-    pieces = STRATEGIES[strategy](graph, cluster, cuts or {})
+    cuts = {} if cuts is None else cuts
+    check_cuts(graph, cuts)
+    pieces = STRATEGIES[strategy](graph, cluster, cuts)
     plan = Plan(graph, cluster, batch, Ownership(graph, len(cluster), pieces), precision)
-    for m, machine in enumerate(cluster.machines):
+    _check_memory(plan)
+    return plan
+
+
+def _graph_of(network: object) -> Graph:
+    """The finished network, if it can be played: each layer that errors must pass has a way down."""
+    if not isinstance(network, Network | Graph):
+        name = getattr(network, "__name__", "")
+        hint = f"call it, {name}()" if name and callable(network) else "give a Network or its graph()"
+        raise ValueError(f"the network to cut is {name or repr(network)}; {hint}")
+    graph = network.graph() if isinstance(network, Network) else network
+    for grid in graph.computed if graph.losses else ():
+        definition = grid.layer.definition
+        if grid.name in graph.needs_error and definition is not None and definition.downward is None:
+            raise ValueError(
+                f"{grid.layer.kind} '{grid.name}' has no downward function, so it cannot be trained; "
+                "give it one, or use the network without a loss"
+            )
+    return graph
+
+
+def _check_memory(plan: Plan) -> None:
+    for m, machine in enumerate(plan.cluster.machines):
         if machine.memory_bytes is not None and plan.memory_bytes(m) > machine.memory_bytes:
             raise ValueError(
                 f"the part of machine '{machine.name}' takes {readable_bytes(plan.memory_bytes(m))} of its "
                 f"{readable_bytes(machine.memory_bytes)}; use more machines or a smaller batch"
             )
-    return plan

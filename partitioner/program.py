@@ -63,7 +63,9 @@ class Operand:
 
     def overlaps(self, other: Operand) -> bool:
         """Whether they share a row of a buffer."""
-        return self.buffer == other.buffer and bool(row_sets.intersection(self.rows, other.rows))
+        if self.buffer != other.buffer:
+            return False
+        return any(a < d and c < b for a, b in self.rows for c, d in other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,23 +163,73 @@ def ordered(machine: int, instructions: list[Instruction], reads: list[tuple[Ope
     """
     finished: list[Instruction] = []
     before: list[int] = []  # for each instruction, a bit set of all that is done when it is
-    for n, (instruction, read) in enumerate(zip(instructions, reads, strict=True)):
-        writes = () if instruction.op is Op.SEND else (instruction.target,)
+    past = _Past()
+    for n, (i, read) in enumerate(zip(instructions, reads, strict=True)):
+        writes = [] if i.op is Op.SEND else [past.of(i.target)]
+        others = [past.of(operand) for operand in read]
+        clashes = 0
+        for used in writes:
+            clashes |= used.by_anybody()
+        for used in others:
+            clashes |= used.by_writers()
         after: list[int] = []
         met = 0
-        for k in range(n - 1, -1, -1):
-            if met >> k & 1:
-                continue
-            wrote = () if instructions[k].op is Op.SEND else (instructions[k].target,)
-            clash = _meet(writes, (*wrote, *reads[k])) or _meet(read, wrote)
-            if clash:
-                after.append(k)
-                met |= before[k] | 1 << k
+        while clashes:  # the latest first, because earlier ones are often done before it
+            k = clashes.bit_length() - 1
+            after.append(k)
+            met |= before[k] | 1 << k
+            clashes &= ~met
         before.append(met)
-        i = instruction
+        for used in writes:
+            used.writers |= 1 << n
+        for used in (*writes, *others):
+            used.users |= 1 << n
         finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
     return Program(machine, tuple(finished))
 
 
-def _meet(some: tuple[Operand, ...], others: tuple[Operand, ...]) -> bool:
-    return any(one.overlaps(other) for one in some for other in others)
+class _Used:
+    """Who wrote an operand, and who used it at all (bit sets of positions); which operands share rows."""
+
+    __slots__ = ("operand", "overlapping", "users", "writers")
+
+    def __init__(self, operand: Operand) -> None:
+        self.operand, self.writers, self.users = operand, 0, 0
+        self.overlapping: list[_Used] = []
+
+    def by_writers(self) -> int:
+        """Who wrote some of these rows."""
+        found = 0
+        for used in self.overlapping:
+            found |= used.writers
+        return found
+
+    def by_anybody(self) -> int:
+        """Who wrote or read some of these rows."""
+        found = 0
+        for used in self.overlapping:
+            found |= used.users
+        return found
+
+
+class _Past:
+    """The operands of a program so far: two of one buffer are compared once, however often they are used."""
+
+    def __init__(self) -> None:
+        self._of: dict[Operand, _Used] = {}
+        self._by_buffer: dict[str, list[_Used]] = {}
+
+    def of(self, operand: Operand) -> _Used:
+        """Its record; of an operand not met before, a new one."""
+        found = self._of.get(operand)
+        if found is None:
+            found = self._of[operand] = _Used(operand)
+            known = self._by_buffer.setdefault(operand.buffer, [])
+            for other in known:
+                if operand.overlaps(other.operand):
+                    other.overlapping.append(found)
+                    found.overlapping.append(other)
+            known.append(found)
+            if operand.rows:
+                found.overlapping.append(found)
+        return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,9 @@ Data: TypeAlias = Mapping[str, npt.ArrayLike]
 """An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
 
 
-def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> dict[str, Array]:
+def check_data(
+    graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
+) -> dict[str, Array]:
     """The arrays that the network is fed, in the precision that it computes in (labels as int64).
 
     Args:
@@ -24,19 +26,22 @@ def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> di
         data: as the user gave it; targets that are not asked for are left out.
         targets: whether the losses need theirs.
         precision: "float32" or "float64".
+        ignored: names that the data may have besides those of the network. If not given, a network without a
+            loss takes any: it may be what is left of one for prediction.
 
     Raises:
-        ValueError: one is missing or unknown, has the wrong shape or length, is not finite, or holds a label
-            that is no class.
+        ValueError: one is missing or unknown, is no array of real numbers, has the wrong shape or length, is
+            not finite, or holds a label that is no class.
     """
     wanted = [*graph.inputs, *(graph.targets if targets else ())]
-    known = {grid.name for grid in (*graph.inputs, *graph.targets)}
+    known = {grid.name for grid in (*graph.inputs, *graph.targets)} | set(ignored or ())
+    any_goes = ignored is None and not graph.losses
     if not isinstance(data, Mapping):
         raise ValueError(
             f"the data is a {type(data).__name__}; give a dictionary of arrays for {_names(wanted)}"
         )
     for name in data:
-        if name not in known and graph.losses:
+        if name not in known and not any_goes:
             raise ValueError(
                 f"the data has '{name}', but the network takes {_names(wanted)}; rename it or leave it out"
             )
@@ -44,7 +49,7 @@ def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> di
     for grid in wanted:
         if grid.name not in data:
             raise ValueError(f"the data has no '{grid.name}'; the network takes {_names(wanted)}")
-        found[grid.name] = _checked(grid, np.asarray(data[grid.name]), precision)
+        found[grid.name] = _checked(grid, _array(grid.name, data[grid.name]), precision)
     lengths = {name: len(array) for name, array in found.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
@@ -55,17 +60,29 @@ def check_data(graph: Graph, data: Data, *, targets: bool, precision: str) -> di
     return found
 
 
+def _array(name: str, given: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError, RuntimeError) as error:  # torch raises the last
+        raise ValueError(
+            f"'{name}' cannot be made an array ({error}); give every example the same shape"
+        ) from error
+
+
 def _checked(grid: Grid, array: Array, precision: str) -> Array:
     assert isinstance(grid.layer, Given)
     if grid.layer.classes is not None:
         return _labels(grid.name, array, grid.layer.classes)
+    if array.ndim == 1 and grid.shape == (1,):
+        array = array[:, None]
     if array.shape[1:] != grid.shape or array.ndim < 1:
+        alone = "; for one example give array[None]" if array.shape == grid.shape else ""
         raise ValueError(
             f"'{grid.name}' has shape {array.shape}, but the network declares {grid.shape} for each example; "
-            f"give an array of shape (examples, {', '.join(map(str, grid.shape))})"
+            f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
         )
-    if not np.issubdtype(array.dtype, np.number) and array.dtype != np.bool_:
-        raise ValueError(f"'{grid.name}' holds {array.dtype}, not numbers; convert it to {precision}")
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {precision}")
     converted = np.ascontiguousarray(array, dtype=precision)
     bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
     if bad.any():
@@ -80,10 +97,11 @@ def _labels(name: str, array: Array, classes: int) -> Array:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
+        alone = "; for one example give array[None]" if array.ndim == 0 else ""
         raise ValueError(
-            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)"
+            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,){alone}"
         )
-    if not np.issubdtype(array.dtype, np.integer):
+    if array.dtype.kind not in "iu":
         raise ValueError(f"'{name}' holds {array.dtype}; labels are whole numbers from 0 to {classes - 1}")
     outside = (array < 0) | (array >= classes)
     if outside.any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from partita.engine.drivers.checks import whole
 from partita.engine.parameters.rules import SGD, Rule
 
 
@@ -28,7 +29,7 @@ class Downpour:
             such bound.)
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a number is no whole one of at least 1, or the rule is none.
     """
 
     replicas: int = 1
@@ -40,5 +41,6 @@ class Downpour:
 
     def __post_init__(self) -> None:
         for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Downpour has {name}={getattr(self, name)}; it must be at least 1")
+            object.__setattr__(self, name, whole(getattr(self, name), f"Downpour's {name} is", least=1))
+        if not isinstance(self.rule, Rule):
+            raise ValueError(f"Downpour's rule is {self.rule!r}; give a rule, for example SGD(0.05)")

@@ -30,23 +30,24 @@ class Evaluation:
         return f"loss {self.loss:.4f}, accuracy {self.accuracy:.3f} on {self.examples:,} examples"
 
 
-def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads") -> Evaluation:
+def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0) -> Evaluation:
     """The mean loss and accuracy of a network.
 
     Args:
         run: a trained (or loaded) network and its plan.
         data: an array for each input and target, `[example, *shape]`.
         hosts: "threads" of this process, or "processes" that talk over ZeroMQ.
+        timeout_s: how long hosts may take to start, and for any batch.
 
     Raises:
         ValueError: the network has no loss, or the data does not fit it.
-        HostError: a host failed.
+        HostError: a host failed, or took too long.
     """
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     loss, correct, seen = 0.0, 0, 0
-    with Session(run.plan, run.parameters, hosts=hosts) as session:
+    with Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s) as session:
         for batch, real in _batches(arrays, run.plan.batch):
             step = session.step(batch, examples=real)
             loss += step.loss * real
@@ -56,22 +57,30 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads") -> Evaluation:
     return Evaluation(loss / seen, correct / judged if judged else float("nan"), seen)
 
 
-def predict(run: Run, inputs: Data, *, hosts: Hosts = "threads") -> Array | dict[str, Array]:
+def predict(
+    run: Run, inputs: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0
+) -> Array | dict[str, Array]:
     """The scores of a network: the states of the layers that its losses judge.
 
     Args:
         run: a trained (or loaded) network and its plan.
         inputs: an array for each input, `[example, *shape]`; targets are ignored.
         hosts: see `evaluate`.
+        timeout_s: see `evaluate`.
 
     Returns:
         `[example, *shape]` of the scores; a dictionary by layer where several are judged.
+
+    Raises:
+        ValueError: the inputs do not fit the network.
+        HostError: a host failed, or took too long.
     """
-    plan = run.plan.for_prediction()
-    arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision)
+    plan, given = run.plan.for_prediction(), (*run.plan.graph.inputs, *run.plan.graph.targets)
+    ignored = [grid.name for grid in given]  # of the whole network: those that only its losses need
+    arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
-    with Session(plan, run.parameters, hosts=hosts) as session:
+    with Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s) as session:
         for batch, real in _batches(arrays, plan.batch):
             step = session.step(batch, examples=real, collect=names)
             for name in names:

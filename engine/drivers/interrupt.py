@@ -28,6 +28,23 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
+def ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that temporary files go; it would end us as we are.
+
+    A handler of the user's own stays. Only the main thread can do that; in another one nothing is changed.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def stops_on_ctrl_c(request_stop: Callable[[], None]) -> Iterator[None]:
     """The first signal calls `request_stop`; after it, signals do again what they did before.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from partita.engine.drivers.downpour import Downpour
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
 from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.runtime.buffers import layout_of
@@ -21,6 +24,7 @@ from partita.engine.runtime.feed import ArrayFile, Sampler
 from partita.engine.runtime.serving import ShardTask
 from partita.engine.runtime.task import Task
 from partita.engine.runtime.training import TrainTask
+from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
 from partita.layers.layer import Given
 from partita.partitioner.plan import Plan
@@ -44,7 +48,7 @@ class Job:
     folder: Path
     checkpoints: Path
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:
         """Of each replica. Raises ValueError when its share of the data is smaller than a batch."""
         return Sampler(
@@ -79,6 +83,28 @@ class Job:
                 "go on with; resume with the same rule, or give another folder"
             )
         return found
+
+    def steps_in(self, manifest: Manifest) -> tuple[int, ...]:
+        """What a checkpoint's steps are in this job, for each replica: epochs stay epochs.
+
+        With another number of replicas each has done their mean.
+        """
+        before, replicas = manifest.steps, self.driver.replicas
+        if len(before) == replicas:
+            return tuple(step * self.steps_per_epoch // manifest.steps_per_epoch for step in before)
+        mean = sum(before) * self.steps_per_epoch // (manifest.steps_per_epoch * len(before))
+        return (mean,) * replicas
+
+    def check_sizes(self) -> None:
+        """What a machine keeps on a shard travels in one message. Raises ValueError where it is too much."""
+        layout = layout_of(self.plan, shards=self.driver.shards)
+        most = MAX_PAYLOAD // np.dtype(self.plan.precision).itemsize
+        largest = max((o.machine_stop - o.machine_start for o in layout.overlaps), default=0)
+        if largest > most:
+            raise ValueError(
+                f"a machine and a shard have {largest:,} parameters in common, and one message carries "
+                f"{most:,}; use at least {math.ceil(layout.size / most)} shards"
+            )
 
     def check_writable(self) -> None:
         """Makes the folder for checkpoints and a file in it that vanishes. Raises OSError or ValueError."""

@@ -65,7 +65,8 @@ class Meter:
     def __post_init__(self) -> None:
         self._began = self._last = time.monotonic()
         self._steps: dict[str, int] = {}
-        self._pushes: dict[str, tuple[int, int]] = {}
+        self._pushes: dict[str, tuple[int, int]] = {}  # (pushes, staleness) of each part's process
+        self._pushes_before = (0, 0)  # of processes that were replaced
         self._examples = 0
         self._since: tuple[int, float, int] = (0, 0.0, 0)
 
@@ -74,10 +75,18 @@ class Meter:
         if not self._steps:
             self._last = time.monotonic()
         self._steps[progress.name] = progress.step
-        self._pushes[progress.name] = (progress.pushes, progress.staleness)
+        self._count_pushes(progress)
         examples, loss, correct = self._since
         self._since = (examples + progress.examples, loss + progress.loss, correct + progress.correct)
         self._examples += progress.examples
+
+    def _count_pushes(self, progress: Progress) -> None:
+        """A part reports all pushes of its process; fewer than before come from another process."""
+        pushes, staleness = self._pushes.get(progress.name, (0, 0))
+        if progress.pushes < pushes:
+            before = self._pushes_before
+            self._pushes_before = (before[0] + pushes, before[1] + staleness)
+        self._pushes[progress.name] = (progress.pushes, progress.staleness)
 
     @property
     def total_steps(self) -> int:
@@ -106,8 +115,8 @@ class Meter:
         examples, loss, correct = self._since
         if not examples:
             return None
-        pushes = sum(count for count, _ in self._pushes.values())
-        stale = sum(staleness for _, staleness in self._pushes.values())
+        counted = (self._pushes_before, *self._pushes.values())
+        pushes, stale = (sum(counts) for counts in zip(*counted, strict=True))
         found = Moment(
             now - self._began,
             self.steps,

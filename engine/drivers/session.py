@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, Self, TypeVar, get_args
 
 import numpy as np
 
+from partita.engine.drivers.checks import check_choice, check_plan, check_seconds
 from partita.engine.drivers.data import check_data
 from partita.engine.drivers.step import HostError, Sent, Step
 from partita.engine.kernels.kernel import Array
@@ -41,6 +42,7 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.runtime.task import pack_task
+from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 
@@ -62,7 +64,7 @@ class Session:
         train: bool = False,
         rule: Rule | None = None,
         hosts: Hosts = "threads",
-        timeout_s: float = 60.0,
+        timeout_s: float = 300.0,
     ) -> None:
         """Starts the hosts and gives them their parameters.
 
@@ -75,15 +77,19 @@ class Session:
             timeout_s: how long any answer may take.
 
         Raises:
-            ValueError: a parameter is missing.
+            ValueError: a parameter is missing, or a machine's are too many for a message.
             HostError: a host fails or does not come up.
         """
+        check_plan(plan)
+        check_choice(hosts, "hosts is", get_args(Hosts))
+        check_seconds(timeout_s, "timeout_s is")
         missing = [name for name in plan.graph.parameters if name not in parameters]
         if missing:
             raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
         self._plan, self._timeout_s, self._train = plan, timeout_s, train
         self._fed = False
         self._layout = layout_of(plan, shards=1)
+        self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
         self._names = [part_name(0, m) for m in range(len(plan.cluster))]
         self._step = 0
@@ -170,6 +176,17 @@ class Session:
             raise ValueError(f"the batch has {examples} examples, but the plan is for {size}; give {size}")
         self._fed = True
         return arrays
+
+    def _check_sizes(self) -> None:
+        """A machine's parameters come in one message."""
+        gib, item_bytes = float(1 << 30), np.dtype(self._plan.precision).itemsize
+        for machine in range(len(self._plan.cluster)):
+            n_bytes = self._layout.machine_size(machine) * item_bytes
+            if n_bytes > MAX_PAYLOAD:
+                raise ValueError(
+                    f"machine {machine} holds {n_bytes / gib:.2f} GiB of parameters, more than the "
+                    f"{MAX_PAYLOAD / gib:.2f} GiB that one message carries; use more machines"
+                )
 
     def close(self) -> None:
         """Stops every host."""

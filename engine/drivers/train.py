@@ -6,11 +6,12 @@ import tempfile
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
 from partita.engine.drivers.data import Array, Data, check_data
 from partita.engine.drivers.downpour import Downpour
-from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
+from partita.engine.drivers.interrupt import Interrupted, ends_on_sigterm, stops_on_ctrl_c
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.progress import Meter, Show
 from partita.engine.drivers.run import Run
@@ -57,37 +58,49 @@ def train(
             restarts.
         checkpoint_every_s: seconds from one checkpoint to the next.
         resume: go on from the newest checkpoint in the folder, if there is one. It may be of another plan
-            and of other numbers of replicas and shards, but of the same network and rule.
+            and of other numbers of replicas, shards and examples, but of the same network and rule; what is
+            done of an epoch counts as that part of one.
         initial: parameters to start from (by name, or a file that `Run.save` wrote); drawn by the seed if
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
 
     Raises:
-        ValueError: the network has no loss, or the data, a checkpoint or `initial` do not fit it.
+        ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; or an
+            argument is not what it should be.
         RunFailed: a host failed; the traceback of the user's function is the note.
         Interrupted: Ctrl-C, after a last checkpoint. A second Ctrl-C ends the run at once.
         OSError: the endpoint is in use, or a disk is full.
     """
-    if not plan.graph.losses:
-        raise ValueError(f"network '{plan.graph.name}' has no loss to train; assign one: net.loss = ...")
-    if epochs < 1:
-        raise ValueError(f"epochs is {epochs}; train for at least 1")
-    if seed < 0:
-        raise ValueError(f"seed is {seed}; use 0 or more")
-    if not checkpoint_every_s > 0:
-        raise ValueError(f"checkpoint_every_s is {checkpoint_every_s}; give seconds above 0")
+    _check(plan, driver, initial)
+    epochs, seed = whole(epochs, "epochs is", least=1), whole(seed, "seed is", least=0)
+    check_seconds(checkpoint_every_s, "checkpoint_every_s is")
+    check_choice(show, "show is", get_args(Show))
     arrays = check_data(plan.graph, data, targets=True, precision=plan.precision)
-    with tempfile.TemporaryDirectory(prefix="partita-") as temporary:
+    with ends_on_sigterm(), tempfile.TemporaryDirectory(prefix="partita-") as temporary:
         folder = Path(temporary)
         examples = len(next(iter(arrays.values())))
         job = Job(plan, driver, seed, examples, folder, Path(checkpoints or folder / "checkpoints"))
-        steps = epochs * job.steps_per_epoch
+        steps = whole(epochs * job.steps_per_epoch, "the number of steps is", least=1)
+        job.check_sizes()
         found = job.find_checkpoint() if resume else None
         job.check_writable()
         job.write(arrays, initial)
         training = _Training(job, found, steps, keep=checkpoints is not None)
         return training.run(show=show, listen=listen, checkpoint_every_s=checkpoint_every_s)
+
+
+def _check(plan: Plan, driver: Downpour, initial: object) -> None:
+    check_plan(plan)
+    if not plan.graph.losses:
+        raise ValueError(f"network '{plan.graph.name}' has no loss to train; assign one: net.loss = ...")
+    if not isinstance(driver, Downpour):
+        raise ValueError(f"the driver is {driver!r}; give one with its settings, for example Downpour()")
+    if not isinstance(initial, Mapping | str | Path | None):
+        raise ValueError(
+            f"initial is a {type(initial).__name__}; give a dictionary of parameters by name, or the path of "
+            "a file"
+        )
 
 
 class _Training:
@@ -101,12 +114,9 @@ class _Training:
         self.store = Checkpoints(job.checkpoints)
         self.next_checkpoint = self.store.next_number()
         self.committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
-        replicas = job.driver.replicas
-        self.done = (0,) * replicas
         if found is not None:
-            before = found.manifest.steps
-            fits = len(before) == replicas
-            self.done = self.committed = before if fits else (min(sum(before) // replicas, steps),) * replicas
+            self.committed = job.steps_in(found.manifest)
+        self.done = tuple(min(done, steps) for done in self.committed or (0,) * job.driver.replicas)
 
     def run(self, *, show: Show, listen: str | None, checkpoint_every_s: float) -> Run:
         # Only who shows a run pays for the display: every host imports this package too.
@@ -160,6 +170,9 @@ class _Training:
             display.say(text)
         if self.resumed is not None:
             display.say(f"resumed from checkpoint {self.resumed} at step {sum(self.done)}")
+            if min(self.done) == self.steps:
+                total = self.steps * len(self.done)
+                display.say(f"the checkpoint has all {total} steps already; ask for more epochs")
         elif self.next_checkpoint > 1:
             display.say(
                 f"{self.job.checkpoints} has checkpoints of an earlier run, and this one starts anew and "
@@ -176,6 +189,7 @@ class _Training:
                 dtype=job.plan.precision,
                 rule=repr(job.driver.rule),
                 steps=commit.steps,
+                steps_per_epoch=job.steps_per_epoch,
                 entries=commit.entries,
                 lost=commit.lost,
             )

@@ -110,12 +110,17 @@ def save_parameters(path: str | os.PathLike[str], parameters: Mapping[str, Vecto
         OSError: it could not be written; a file that was there before still is.
     """
     target = Path(path)
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"{target} cannot be written: there is no folder {target.parent}; create it first"
-        )
+    check_target(target)
     tensors = {name: np.asarray(values, order="C") for name, values in parameters.items()}
     write_atomically(target, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+
+
+def check_target(path: Path) -> None:
+    """Raises FileNotFoundError or IsADirectoryError where no file of this name can be written."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give a file name in it")
 
 
 def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -> dict[str, Vector]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -60,6 +60,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         dtype: of all numbers, "float32" or "float64".
         rule: the update rule, as it prints itself.
         steps: steps done by each replica.
+        steps_per_epoch: of each replica. A run that goes on with another batch, or other data, counts epochs.
         lost: acknowledged pushes that failures had cost the run by then.
         entries: the shards' files.
         format: of checkpoints; another one is refused.
@@ -70,7 +71,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     shapes: dict[str, Shape]
     dtype: str
     rule: str
-    steps: tuple[int, ...]
+    steps: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
+    steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
     entries: tuple[Entry, ...]
     lost: int = 0
     format: int = FORMAT

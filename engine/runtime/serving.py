@@ -95,7 +95,8 @@ class ShardRole(Role):
         if record is not None and record.run == task.run:
             self.version = record.version
         snapshot = found.snapshot(self._slots)
-        return snapshot.values, snapshot.state, found.seen(name, task.run)
+        values = snapshot.values.astype(task.precision, copy=False)  # it may be of another plan
+        return values, snapshot.state, found.seen(name, task.run)  # the storage casts the state likewise
 
     def receive(self, event: Received, now: float) -> None:
         """Everything is the machine's business; but what comes while a lease is on its way waits for it.

@@ -12,6 +12,7 @@ from itertools import pairwise
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.cluster import Cluster
+from partita.partitioner.cost import slowdown
 from partita.partitioner.cuts import Cuts, cut_layer
 from partita.partitioner.ownership import Piece, boundaries, piece_flops
 
@@ -40,7 +41,7 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
             pieces = _aligned(graph, grid, fair, found) or fair
         found[grid.name] = pieces
         for piece in pieces:
-            busy[piece.machine] += piece_flops(grid, piece.rows, batch=1)
+            busy[piece.machine] += piece_flops(grid, piece.rows, batch=1) * slowdown(grid)
     return tuple(piece for grid in graph.computed for piece in found[grid.name])
 
 

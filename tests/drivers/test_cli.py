@@ -90,18 +90,19 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
     [
         (["no.py"], "there is no file no.py; give the path of a Python file with network()"),
         (["."], "there is no file ."),
-        ([FILE, "--epochs", "0"], "epochs is 0; train for at least 1"),
+        ([FILE, "--epochs", "0"], "epochs is 0; write a whole number of at least 1"),
         ([FILE, "--batch", "257"], "fewer than a batch of 257; use a batch of at most 256"),
         ([FILE, "--batch", "200", "--replicas", "2"], "256 examples for 2 replicas are 128 each"),
-        ([FILE, "--replicas", "0"], "Downpour has replicas=0; it must be at least 1"),
+        ([FILE, "--replicas", "0"], "Downpour's replicas is 0; write a whole number of at least 1"),
         ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
-        ([FILE, "--seed", "-1"], "seed is -1; use 0 or more"),
-        ([FILE, "--machines", "0"], "0 machines cannot play a network"),
+        ([FILE, "--seed", "-1"], "seed is -1; write a whole number of at least 0"),
+        ([FILE, "--machines", "0"], "the number of machines is 0"),
         ([FILE, "--machines", "4", "--cut", "scores=0,1,2,3"], "has 3 nodes and cannot be cut into 4 pieces"),
         ([FILE, "--cut", "hidden"], "'hidden' is not a cut; write LAYER=MACHINE"),
         ([FILE, "--checkpoint-every", "0"], "checkpoint_every_s is 0.0; give seconds above 0"),
         ([FILE, "--checkpoints", "/proc/nobody/writes/here"], "no checkpoint can be written in /proc/nobody"),
         ([FILE, "--save", "nowhere/net.safetensors"], "there is no folder nowhere; make it first"),
+        ([FILE, "--save", "."], ". is a folder; give a file name in it"),
         ([FILE, "--listen", "127.0.0.1:80"], "write tcp://127.0.0.1:PORT, or leave it out"),
         ([FILE, "--listen", "tcp://10.0.0.1:5555"], "no endpoint for hosts that are all on this machine"),
     ],
@@ -138,7 +139,7 @@ def test_a_port_in_use_is_one_sentence(partita: Partita) -> None:
         (
             "from partita.layers import Dense, Network\n\ndef network():\n"
             "    return Dense(0)(Network('n').input('x', shape=(2,)))\n",
-            "file.py, line 4: a layer of 0 nodes cannot be",
+            "file.py, line 4: Dense: the number of nodes is 0",
         ),
         ("from tests.faults.toy import network\n", "file.py has no function data(); define one"),
         (

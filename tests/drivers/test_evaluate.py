@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.engine import Run, Session, evaluate, predict
+from partita.engine import HostError, Run, Session, evaluate, predict
 from partita.engine.parameters.initialise import initialise
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
@@ -56,6 +56,31 @@ def test_parameters_that_are_missing_are_named() -> None:
     parameters = {name: values for name, values in run.parameters.items() if name != "scores.bias"}
     with pytest.raises(ValueError, match=r"no 'scores\.bias'; give all of"):
         Session(run.plan, parameters)
+
+
+def test_predict_ignores_targets_and_refuses_unknown_names() -> None:
+    run, data = run_of_toy(machines=1, batch=32), toy.data(32)
+    found, expected = predict(run, data), predict(run, {"picture": data["picture"]})
+    assert np.array_equal(np.asarray(found), np.asarray(expected))
+    with pytest.raises(ValueError, match="the data has 'pictures', but the network takes 'picture'; rename"):
+        predict(run, data | {"pictures": data["picture"]})
+
+
+def test_hosts_that_take_too_long_are_named() -> None:
+    run = run_of_toy(machines=2, batch=32)
+    with pytest.raises(HostError, match="no Hello for 0 s"):
+        evaluate(run, toy.data(), timeout_s=1e-9)
+    with pytest.raises(HostError, match="no Hello for 0 s"):
+        predict(run, toy.data(), timeout_s=1e-9)
+
+
+def test_what_a_session_cannot_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = run_of_toy(machines=2, batch=4)
+    with pytest.raises(ValueError, match="hosts is 'thread'; give one of 'threads', 'processes'"):
+        predict(run, toy.data(), hosts="thread")  # type: ignore[arg-type]
+    monkeypatch.setattr("partita.engine.drivers.session.MAX_PAYLOAD", 64)
+    with pytest.raises(ValueError, match=r"machine 0 holds .* that one message carries; use more machines"):
+        predict(run, toy.data())
 
 
 def test_accuracy_over_two_losses_is_their_mean() -> None:

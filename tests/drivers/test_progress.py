@@ -32,6 +32,15 @@ def test_a_replica_is_as_far_as_its_slowest_part() -> None:
     assert found.history == [moment]
 
 
+def test_the_pushes_of_a_process_that_was_replaced_still_count() -> None:
+    found = meter()
+    for step, pushes, staleness in ((30, 6, 12), (31, 2, 0), (32, 4, 0)):
+        found.add(Progress("part 0.0", step, 8, 8.0, 4, staleness, pushes))
+    found.add(Progress("part 1.0", 9, 8, 8.0, 4, 8, 10))
+    moment = found.moment()
+    assert moment is not None and moment.staleness == (12 + 8) / (6 + 4 + 10)
+
+
 def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 0.5)
     monkeypatch.setattr("time.monotonic", lambda: next(clock))

@@ -21,8 +21,8 @@ from tests.faults import toy
 ALWAYS, NEVER = 1, 10**9
 
 
-def plan_of_toy(*, machines: int = 2, batch: int = 16) -> Plan:
-    return partition(toy.network(), Cluster.local(machines=machines), batch=batch)
+def plan_of_toy(*, machines: int = 2, batch: int = 16, precision: str = "float32") -> Plan:
+    return partition(toy.network(), Cluster.local(machines=machines), batch=batch, precision=precision)
 
 
 def train_toy(plan: Plan, driver: Downpour, *, epochs: int, examples: int = 256, **more: object) -> Run:
@@ -87,6 +87,22 @@ def test_a_complete_run_has_nothing_left_to_do(on_threads: list[WatchedThreads],
     assert not on_threads[1].boxes, "there was no work, and hosts were started"
 
 
+@pytest.mark.parametrize(("epochs", "batch", "total"), [(2, 16, 32), (1, 16, 16), (2, 64, 8)])
+def test_a_run_without_anything_to_do_says_so(
+    on_threads: list[WatchedThreads],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    epochs: int,
+    batch: int,
+    total: int,
+) -> None:
+    train_toy(plan_of_toy(), Downpour(), epochs=2, checkpoints=tmp_path)
+    plan = plan_of_toy(batch=batch)
+    train(plan, toy.data(), driver=Downpour(), epochs=epochs, checkpoints=tmp_path, resume=True, show="lines")
+    said = capsys.readouterr().err
+    assert f"the checkpoint has all {total} steps already; ask for more epochs" in said
+
+
 def test_another_plan_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
     driver = Downpour(replicas=2, shards=2, rule=Adagrad(0.1))
     train_toy(plan_of_toy(machines=2), driver, epochs=4, checkpoints=tmp_path)
@@ -96,6 +112,39 @@ def test_another_plan_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads]
     newest = Checkpoints(tmp_path).latest({name: values.shape for name, values in run.parameters.items()})
     assert newest is not None
     assert (len(newest.manifest.entries), newest.state_names) == (5, ("sum",))
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "float64"), ("float64", "float32")])
+def test_another_precision_goes_on_from_a_checkpoint(
+    on_threads: list[WatchedThreads], tmp_path: Path, before: str, after: str
+) -> None:
+    driver = Downpour(rule=Adagrad(0.1))
+    train_toy(plan_of_toy(precision=before), driver, epochs=1, checkpoints=tmp_path)
+    run = train_toy(plan_of_toy(precision=after), driver, epochs=2, checkpoints=tmp_path, resume=True)
+    assert run.steps == (32,) and {values.dtype for values in run.parameters.values()} == {np.dtype(after)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples", "replicas", "begins", "ends"),
+    [(16, 256, 1, 32, 48), (64, 256, 1, 8, 12), (8, 256, 2, 32, 48), (16, 128, 1, 16, 24)],
+)
+def test_epochs_stay_epochs_when_the_batch_or_the_data_changes(
+    on_threads: list[WatchedThreads],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    batch: int,
+    examples: int,
+    replicas: int,
+    begins: int,
+    ends: int,
+) -> None:
+    train_toy(plan_of_toy(), Downpour(), epochs=2, checkpoints=tmp_path)
+    other, driver = plan_of_toy(batch=batch), Downpour(replicas=replicas)
+    data = toy.data(examples)
+    run = train(other, data, driver=driver, epochs=3, checkpoints=tmp_path, resume=True, show="lines")
+    said = capsys.readouterr().err
+    assert f"resumed from checkpoint 1 at step {begins * replicas}" in said
+    assert run.steps == (ends,) * replicas
 
 
 def test_first_parameters_may_be_given(on_threads: list[WatchedThreads], tmp_path: Path) -> None:

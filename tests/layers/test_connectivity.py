@@ -153,7 +153,7 @@ def test_edges_by_sender_whatever_their_order() -> None:
 @pytest.mark.parametrize(
     ("declare", "message"),
     [
-        (lambda: Patch(0), "size of a patch is 0; it must be at least 1"),
+        (lambda: Patch(0), "size of a patch is 0; write a whole number of at least 1"),
         (lambda: Patch(2, stride=0), "stride of a patch is 0"),
         (lambda: Patch(2, padding=2).shape((4, 4, 1), None), "must be 'valid', 'same' or 0 to 1"),
         (lambda: Patch((2, 2, 2)).shape((4, 4, 1), None), "does not name the 2 spatial axes"),
@@ -165,7 +165,8 @@ def test_edges_by_sender_whatever_their_order() -> None:
         (lambda: OneToOne().shape((4,), (5,)), "has the grid of its input"),
         (lambda: Edges([(0, 0), (0, 0)], nodes=1), "given twice"),
         (lambda: Edges([(0, 1)], nodes=1), "receivers are 0 to 0"),
-        (lambda: Edges([(-1, 0)], nodes=1), "edge"),
+        (lambda: Edges([(-1, 0)], nodes=1), "starts at node -1; senders are counted from 0"),
+        (lambda: Edges([(0, -1)], nodes=1), "leads to node -1; receivers are 0 to 0"),
         (lambda: Edges([(5, 0)], nodes=1).shape((4,), None), "starts at node 5, but the input has 4"),
         (lambda: Edges([(0, 0)], nodes=1).shape((4,), (1,)), "leave the number out"),
     ],

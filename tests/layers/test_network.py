@@ -101,25 +101,36 @@ def target_of_two_shapes(net: Network, x: Any) -> None:
     SquaredError(name="second")(Dense(3)(x), target)
 
 
+def loss_assigned_twice(net: Network, x: Any) -> None:
+    loss = SquaredError(name="mine")(Dense(2)(x), net.target("t"))
+    net.loss = (loss, loss)
+
+
 MISTAKES: list[tuple[Callable[[Network, Any], Any], str]] = [
     (lambda net, x: Network("2nd"), "'2nd' cannot name a network"),
     (lambda net, x: net.input("a.b", shape=3), r"'a\.b' cannot name a layer"),
-    (lambda net, x: net.input("y", shape=(3, 0)), "input 'y' has shape"),
-    (lambda net, x: net.input("y", shape=()), "input 'y' has shape"),
-    (lambda net, x: net.input("y", shape=2.5), r"input 'y' has shape \(2\.5,\)"),
+    (
+        lambda net, x: net.input("y", shape=(3, 0)),
+        r"the shape of input 'y' is \(3, 0\); write a whole number",
+    ),
+    (lambda net, x: net.input("y", shape=()), r"the shape of input 'y' is \(\)"),
+    (lambda net, x: net.input("y", shape=2.5), r"the shape of input 'y' is 2\.5"),
+    (lambda net, x: net.input("y", shape=True), "the shape of input 'y' is True"),
     (lambda net, x: net.input("x", shape=3), "already has a layer 'x'; give this one another name"),
     (lambda net, x: Dense(3, name="x")(x), "already has a layer 'x'"),
     (lambda net, x: Dense(3)(), "Dense needs the states of another layer"),
     (lambda net, x: Dense(3, name="d")(x, 5), "Dense 'd' was called on"),
     (lambda net, x: Dense(3)("x"), "Dense needs the states of another layer"),
+    (lambda net, x: Add()([x, x]), r"Add needs the states of another layer; write Add\(\)\(a, b\)"),
+    (lambda net, x: Dense(3, name="")(x), "'' cannot name a layer of kind Dense; use letters"),
     (
         lambda net, x: Dense(3, name="d")(x, Network("m").input("y", shape=3)),
         "Dense 'd' joins 'y' of network 'm'",
     ),
-    (lambda net, x: Dense(0), "0 nodes cannot be"),
+    (lambda net, x: Dense(0), "Dense: the number of nodes is 0; write"),
     (lambda net, x: Dense(3, activation="softmax"), "no activation 'softmax'; choose one of linear, relu"),
     (lambda net, x: Activation("swish"), "no activation 'swish'"),
-    (lambda net, x: LocallyConnected2D(0, 3), "0 filters cannot be"),
+    (lambda net, x: LocallyConnected2D(0, 3), "LocallyConnected2D: the number of filters is 0"),
     (
         lambda net, x: LocallyConnected2D(2, 5, name="l")(x),
         r"LocallyConnected2D 'l': a patch of 5 does not fit",
@@ -141,6 +152,11 @@ MISTAKES: list[tuple[Callable[[Network, Any], Any], str]] = [
     (target_of_two_shapes, "target 't' already serves a loss of another shape"),
     (lambda net, x: setattr(net, "loss", Dense(3)(x)), "is not a loss; assign for example"),
     (lambda net, x: setattr(net, "loss", 3), "3 is not a loss; assign"),
+    (
+        lambda net, x: setattr(net, "loss", digits().loss),
+        "'softmax_cross_entropy' is of network 'digits', not",
+    ),
+    (loss_assigned_twice, "loss 'mine' is assigned twice; name each loss once"),
     (lambda net, x: net.shape("y"), "network 'n' has no layer 'y'; it has x"),
     (lambda net, x: net.graph(), "is used by nobody"),
     (unused, "Dense 'lonely' of network 'n' is used by nobody"),

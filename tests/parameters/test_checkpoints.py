@@ -69,6 +69,7 @@ def write(
         dtype="float32",
         rule="Adagrad(rate=0.05)",
         steps=(40, 42),
+        steps_per_epoch=16,
         entries=tuple(entries),
     )
     checkpoints.commit(manifest)

@@ -128,8 +128,11 @@ def test_what_is_not_there_or_not_readable_is_said(tmp_path: Path) -> None:
         load_parameters(tmp_path / "net", SHAPES)
     with pytest.raises(ValueError, match="not a readable safetensors file"):
         load_parameters(tmp_path, SHAPES)
-    with pytest.raises(FileNotFoundError, match="create it first"):
+    with pytest.raises(FileNotFoundError, match="make it first"):
         save_parameters(tmp_path / "nowhere" / "net", WHOLE)
+    with pytest.raises(IsADirectoryError, match="is a folder; give a file name in it"):
+        save_parameters(tmp_path, WHOLE)
+    assert not list(tmp_path.iterdir())
 
 
 @given(st.data())

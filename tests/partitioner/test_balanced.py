@@ -92,6 +92,19 @@ def test_a_cut_under_patches_lies_where_the_patches_begin(
             assert all(m.source < m.destination for m in errors), "and its errors the other"
 
 
+def test_states_of_a_halo_travel_one_way_and_their_errors_the_other() -> None:
+    """One case of the above that is surely cut where the patches begin."""
+    net = Network("picture")
+    below = LocallyConnected2D(1, 3, name="below")(net.input("image", shape=(22, 4, 1)))  # 20 rows
+    above = LocallyConnected2D(1, (3, 1), name="above")(below)  # 18 rows
+    net.loss = SquaredError(name="loss")(above, net.target("y"))
+    plan = partition(net, Cluster.local(2), batch=1)
+    assert [piece.rows for piece in plan.ownership.of("above")] == [(0, 9), (9, 18)]
+    assert [piece.rows for piece in plan.ownership.of("below")] == [(0, 9), (9, 20)]
+    halo = [(m.direction, m.source, m.destination, m.rows) for m in plan.messages if m.layer == "below"]
+    assert halo == [("up", 1, 0, ((9, 11),)), ("down", 0, 1, ((9, 11),))]
+
+
 def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:
     net = Network("deep")
     states = net.input("image", shape=(64, 4, 1))

@@ -56,8 +56,8 @@ def test_the_other_layers_are_cut_automatically() -> None:
             Pieces((1, 1)),
             "Dense 'scores' names a machine twice, (1, 1); give each machine one piece",
         ),
-        ("scores", Pieces(()), "Dense 'scores' is given to no machine; name at least one"),
-        ("scores", Pieces(0), "Dense 'scores' is given to no machine"),
+        ("scores", Pieces(()), "Dense 'scores': the machines are (); write"),
+        ("scores", Pieces(0), "Dense 'scores': the number of machines is 0; write"),
         (
             "scores",
             Pieces(2, sizes=(5, 6)),
@@ -98,7 +98,7 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"batch": 0}, "a batch of 0 examples cannot be played; ask for at least 1"),
+        ({"batch": 0}, "the number of examples in a batch is 0; write a whole"),
         ({"precision": "float16"}, "there is no precision 'float16'; choose one of float32, float64"),
         ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of balanced"),
     ],
@@ -112,8 +112,8 @@ def test_settings_that_are_not_there_are_refused(settings: dict[str, object], se
 def test_clusters_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="a cluster needs at least one machine"):
         Cluster(())
-    with pytest.raises(ValueError, match="0 machines cannot play a network; ask for at least 1"):
+    with pytest.raises(ValueError, match="the number of machines is 0; write a whole number of at least 1"):
         Cluster.local(0)
     for broken in ({"threads": 0}, {"flops_per_s": 0.0}, {"bytes_per_s": -1.0}):
-        with pytest.raises(ValueError, match=r"machine 'm' has .*; each must be more than zero"):
+        with pytest.raises(ValueError, match=r"machine 'm': the number of .* is .*; write"):
             Machine("m", **broken)  # type: ignore[arg-type]

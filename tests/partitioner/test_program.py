@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from partita.layers.rows import from_indices, intersection
 from partita.partitioner import Instruction, Op, Plan, Program, parse_program
 from partita.partitioner.program import Operand, ordered, parse_instruction
 from tests.plans import plans
@@ -28,6 +31,74 @@ def test_an_instruction_waits_for_earlier_ones_only_and_repeats_nothing(plan: Pl
             behind = set().union(*(before[earlier] for earlier in instruction.after))
             assert not behind & set(instruction.after)
             before.append(behind | set(instruction.after))
+
+
+def ordered_by_pairs(program: Program, reads: list[tuple[Operand, ...]]) -> list[tuple[int, ...]]:
+    """Whom each instruction waits for, found by comparing it with every earlier one: slow, and plain."""
+
+    def shared(some: Sequence[Operand], others: Sequence[Operand]) -> bool:
+        return any(a.buffer == b.buffer and intersection(a.rows, b.rows) != () for a in some for b in others)
+
+    found: list[tuple[int, ...]] = []
+    done: list[set[int]] = []
+    wrote = [() if i.op is Op.SEND else (i.target,) for i in program.instructions]
+    for n in range(len(program)):
+        after: list[int] = []
+        met: set[int] = set()
+        for k in reversed(range(n)):
+            clash = shared(wrote[n], (*wrote[k], *reads[k])) or shared(reads[n], wrote[k])
+            if k not in met and clash:
+                after.append(k)
+                met |= done[k] | {k}
+        done.append(met)
+        found.append(tuple(sorted(after)))
+    return found
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Program, list[tuple[Operand, ...]]]]:
+    """Every program that `lower` orders, with what each of its instructions reads."""
+    found: list[tuple[Program, list[tuple[Operand, ...]]]] = []
+
+    def noted(machine: int, instructions: list[Instruction], reads: list[tuple[Operand, ...]]) -> Program:
+        program = ordered(machine, instructions, reads)
+        found.append((program, reads))
+        return program
+
+    monkeypatch.setattr("partita.partitioner.lower.ordered", noted)
+    return found
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(plans())
+def test_the_order_is_that_of_comparing_all_pairs(
+    seen: list[tuple[Program, list[tuple[Operand, ...]]]], plan: Plan
+) -> None:
+    seen.clear()
+    assert (*plan.programs, *plan.upward_programs) == tuple(program for program, _ in seen)
+    for program, reads in seen:
+        assert waits(program) == ordered_by_pairs(program, reads)
+
+
+operands = st.builds(
+    Operand,
+    st.sampled_from("abc"),
+    st.lists(st.integers(0, 9), max_size=4).map(from_indices),
+)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([Op.SEND, Op.UP]), operands, st.lists(operands, max_size=3)), max_size=25
+    )
+)
+def test_the_order_of_any_instructions_is_that_of_comparing_all_pairs(
+    steps: list[tuple[Op, Operand, list[Operand]]],
+) -> None:
+    reads = [tuple(others) for _, _, others in steps]
+    program = ordered(0, [Instruction(op, target) for op, target, _ in steps], reads)
+    assert waits(program) == ordered_by_pairs(program, reads)
 
 
 @pytest.mark.parametrize(

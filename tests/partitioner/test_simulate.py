@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Add, Dense, Full, Network, Node, SquaredError
 from partita.partitioner import (
     Cluster,
     Deadlock,
@@ -26,6 +26,7 @@ from partita.partitioner import (
 from partita.partitioner.bare_plan import PRECISIONS
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import Playback, play
+from tests.networks import LEARNS, leaky_sum
 from tests.plans import plans
 
 ComputeS = Callable[[Instruction, int], float]
@@ -208,3 +209,42 @@ def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:
     fast = tuple(replace(machine, flops_per_s=2 * machine.flops_per_s) for machine in base.machines)
     assert step(Cluster(fast)) < step(base)
     assert step(replace(base, link=Link(1e-2, 1e8))) > step(base) > step(replace(base, link=Link(0.0, 1e12)))
+
+
+def free_form() -> Network:
+    """A layer of nodes beside a dense one of half as many operations again, over one node below."""
+    net = Network("free_form")
+    below = Dense(1, name="below")(net.input("x", shape=2))
+    downward, learns = LEARNS[leaky_sum]
+    nodes = Node(Full(), leaky_sum, downward, learns, (100,), name="nodes")(below)
+    both = Add(name="both")(nodes, Dense(100, name="wide")(below))
+    net.loss = SquaredError(name="loss")(both, net.target("y"))
+    return net
+
+
+def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = partition(free_form(), Cluster.local(1), batch=8)
+    (program,) = plan.programs
+
+    def kernel_s() -> list[float]:
+        compute_s, _ = costs(plan)
+        return [compute_s(i, 0) - cost.INSTRUCTION_OVERHEAD_S for i in program.instructions]
+
+    slow = kernel_s()
+    monkeypatch.setattr(cost, "FREE_FORM_SLOWDOWN", 1.0)
+    factors = [a / b for a, b in zip(slow, kernel_s(), strict=True)]
+    of_nodes = [
+        i.op in (Op.UP, Op.GRADIENT, Op.ERRORS)
+        and str(i.target).startswith(("nodes[", "nodes.", "below<nodes["))
+        for i in program.instructions
+    ]
+    assert sum(of_nodes) == 3
+    assert factors == pytest.approx([30.0 if slower else 1.0 for slower in of_nodes])
+
+
+def test_a_machine_that_plays_free_form_nodes_counts_as_busy() -> None:
+    by_hand = {"nodes": Whole(0), "wide": Whole(1), "both": Whole(1), "loss": Whole(1)}
+    plan = partition(free_form(), Cluster.local(2), batch=8, cuts=by_hand)
+    assert [piece.machine for piece in plan.ownership.of("below")] == [1]

@@ -1,0 +1,77 @@
+"""What `train` and `Downpour` are given: each mistake gets one sentence before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.engine import SGD, Downpour, train
+from partita.partitioner import Cluster, Plan, partition
+from tests.drivers.conftest import WatchedThreads
+from tests.faults import toy
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return partition(toy.network(), Cluster.local(machines=2), batch=16)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"epochs": 1.5}, "epochs is 1.5; write a whole number of at least 1"),
+        ({"epochs": "2"}, "epochs is '2'; write a whole number"),
+        ({"epochs": True}, "epochs is True; write a whole number"),
+        ({"epochs": 2**53}, r"epochs is 9007199254740992; write a whole number below 2\*\*53"),
+        ({"epochs": 2**53 - 1}, r"the number of steps is \d+; write a whole number below 2\*\*53"),
+        ({"seed": -1}, "seed is -1; write a whole number of at least 0"),
+        ({"seed": 0.0}, "seed is 0.0; write a whole number"),
+        ({"plan": toy.network()}, "the plan is a Network; partition the network first"),
+        ({"driver": Downpour}, "the driver is <class .*; give one with its settings, for example Downpour"),
+        ({"driver": "downpour"}, "the driver is 'downpour'; give one"),
+        ({"initial": 7}, "initial is a int; give a dictionary of parameters by name, or the path of a file"),
+        ({"show": "line"}, "show is 'line'; give one of 'auto', 'live', 'lines', 'nothing'"),
+        ({"checkpoint_every_s": "1"}, "checkpoint_every_s is '1'; give seconds above 0"),
+        ({"checkpoint_every_s": float("nan")}, "checkpoint_every_s is nan; give seconds above 0"),
+    ],
+)
+def test_mistakes_are_named(plan: Plan, change: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"plan": plan, "data": toy.data(), "driver": Downpour(), "epochs": 1} | change
+    with pytest.raises(ValueError, match=sentence):
+        train(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"replicas": 0}, "Downpour's replicas is 0; write a whole number of at least 1"),
+        ({"shards": 2.0}, "Downpour's shards is 2.0; write a whole number"),
+        ({"fetch_every": "1"}, "Downpour's fetch_every is '1'; write a whole number"),
+        ({"run_ahead": 1 << 64}, r"Downpour's run_ahead is 18446744073709551616; .* below 2\*\*53"),
+        ({"rule": SGD}, r"Downpour's rule is <class .*; give a rule, for example SGD\(0\.05\)"),
+        ({"rule": 0.1}, "Downpour's rule is 0.1; give a rule"),
+    ],
+)
+def test_mistakes_in_a_driver_are_named(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Downpour(**change)
+
+
+def test_numbers_of_numpy_are_numbers(on_threads: list[WatchedThreads], plan: Plan) -> None:
+    driver = Downpour(replicas=np.int64(2), push_every=np.int32(1))  # type: ignore[arg-type]
+    assert (type(driver.replicas), type(driver.push_every)) == (int, int)
+    epochs, seed = np.int64(1), np.uint8(3)
+    run = train(plan, toy.data(), driver=driver, epochs=epochs, seed=seed, show="nothing")  # type: ignore[arg-type]
+    assert run.steps == (8, 8)
+
+
+def test_what_no_message_can_carry_is_refused_before_anything_starts(
+    on_threads: list[WatchedThreads], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("partita.engine.drivers.job.MAX_PAYLOAD", 4 * 40)
+    with pytest.raises(ValueError, match=r"one message carries 40; use at least 4 shards"):
+        train(plan, toy.data(), driver=Downpour(), epochs=1, show="nothing")
+    assert not on_threads
+    assert train(plan, toy.data(), driver=Downpour(shards=4), epochs=1, show="nothing").steps == (16,)

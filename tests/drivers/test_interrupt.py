@@ -1,0 +1,51 @@
+"""Signals: the first asks a run to stop, the second ends it, and either lets go of what is held."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from partita.engine.drivers.interrupt import SIGNALS, ends_on_sigterm, stops_on_ctrl_c
+
+
+@pytest.mark.parametrize("second", SIGNALS)
+@pytest.mark.parametrize("first", SIGNALS)
+def test_a_second_signal_leaves_no_folder(
+    tmp_path: Path, first: signal.Signals, second: signal.Signals
+) -> None:
+    before, asked = [signal.getsignal(number) for number in SIGNALS], []
+
+    def run() -> None:
+        with (
+            ends_on_sigterm(),
+            tempfile.TemporaryDirectory(dir=tmp_path),
+            stops_on_ctrl_c(lambda: asked.append(first)),
+        ):
+            signal.raise_signal(first)
+            assert asked == [first]
+            signal.raise_signal(second)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert asked == [first] and not list(tmp_path.iterdir())
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_sigterm_before_the_run_ends_it_at_once(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), ends_on_sigterm(), tempfile.TemporaryDirectory(dir=tmp_path):
+        signal.raise_signal(signal.SIGTERM)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_handler_of_the_users_own_stays() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with ends_on_sigterm():
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
