@@ -6,6 +6,7 @@ and a shard add stands in `part` and `shard`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -172,17 +173,17 @@ class Host(Process):
             self.learned()
         self.send(COORDINATOR, Informed(self.revision))
 
+    @abstractmethod
     def assign(self) -> None:
         """The task is here: make the machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tick(self) -> None:
         """Time passes for the machine."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hear(self, sender: str, message: Message, received: Received) -> None:
         """A message for the machine."""
-        raise NotImplementedError
 
     def learn(self, replaced: Replaced) -> None:
         """A host has been replaced."""
@@ -192,4 +193,3 @@ class Host(Process):
 
     def on_met(self, _: object) -> None:
         """Every part of the replica has done its step."""
-        raise NotImplementedError

@@ -7,6 +7,7 @@ It must not know what the processes do.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -24,7 +25,7 @@ Occurrence: TypeAlias = tuple[float, str, int, str, Any]
 _LAST_EVENTS = 60
 
 
-class Process:
+class Process(ABC):
     """One process on the simulated network: memory that a crash takes away, and a clock of its own."""
 
     def __init__(self, world: World, name: str, incarnation: int) -> None:
@@ -51,13 +52,13 @@ class Process:
         if target is not None:
             self.world.carry(self, target, message, payload)
 
+    @abstractmethod
     def resolve(self, name: str) -> Process | None:
         """The process that this one takes for the host of this name."""
-        raise NotImplementedError
 
+    @abstractmethod
     def on_message(self, delivery: Delivery) -> None:
         """A message has arrived."""
-        raise NotImplementedError
 
     def freeze(self) -> None:
         """SIGSTOP: what happens to it waits."""
