@@ -16,9 +16,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-Measured = Mapping[str, Sequence[float]]
-"""A figure for each round, by the variant's name."""
-
 
 @dataclass(frozen=True)
 class Row:

@@ -123,9 +123,7 @@ class _Training:
         from partita.engine.drivers.display import Display
 
         meter = Meter(self.steps, self.done, classifiers=len(self.job.plan.graph.classifiers))
-        launcher = ProcessLauncher(
-            listen=listen
-        )  # its hosts outlast a Ctrl-Z of this process, but not its end
+        launcher = ProcessLauncher(listen=listen)
         with launcher, Display(meter, show) as display:
             supervisor = self._supervisor(launcher, display, checkpoint_every_s)
             with stops_on_ctrl_c(supervisor.request_stop):

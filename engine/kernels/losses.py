@@ -44,13 +44,14 @@ class _ScoresKernel(LossKernel):
         per_row = self.site.sources[0].nodes_per_row
         for run in rows:
             place = columns(rows_of(out, run, self.site.error_windows[0]))
-            if not accumulate:
-                place[...] = 0
-            self._add_errors(place, columns(sources[0]), sources[1], columns(state), run[0] * per_row)
+            before = place.copy() if accumulate else None
+            self._write_errors(place, columns(sources[0]), sources[1], run[0] * per_row)
+            if before is not None:
+                place += before
 
     @abstractmethod
-    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
-        """Adds the errors of the scores from number `first` on; all arrays are `[node, example]`."""
+    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
+        """Writes the errors of the scores from number `first` on; all arrays are `[node, example]`."""
 
 
 class SoftmaxCrossEntropyKernel(_ScoresKernel):
@@ -87,9 +88,9 @@ class SoftmaxCrossEntropyKernel(_ScoresKernel):
         columns(state)[0] = np.log(total) + (self._largest - scores[labels, self._examples])
         np.divide(1 / self.site.batch, total, out=self._scale)
 
-    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
+    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
         """Softmax less one hot; the odds are those of the step's way up."""
-        out += self._odds[first : first + len(out)] * self._scale
+        np.multiply(self._odds[first : first + len(out)], self._scale, out=out)
         labels = self._labels(target) - first
         here = (labels >= 0) & (labels < len(out))
         out[labels[here], self._examples[here]] -= out.dtype.type(1 / self.site.batch)
@@ -118,7 +119,7 @@ class SquaredErrorKernel(_ScoresKernel):
         super().__init__(site, team)
         nothing = np.empty((0, 0), site.dtype)
         _squared_error(nothing, nothing, nothing)
-        _add_squared_error_errors(nothing, nothing, nothing, 0, 1)
+        _squared_error_errors(nothing, nothing, nothing, 0, 1)
 
     def up(
         self,
@@ -133,8 +134,8 @@ class SquaredErrorKernel(_ScoresKernel):
         """The loss of each example."""
         _squared_error(columns(sources[0]), columns(sources[1]), columns(state))
 
-    def _add_errors(self, out: Array, scores: Array, target: Array, losses: Array, first: int) -> None:
-        _add_squared_error_errors(out, scores, columns(target), first, self.site.batch)
+    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
+        _squared_error_errors(out, scores, columns(target), first, self.site.batch)
 
     def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
         """The sum of the losses; nothing is right or wrong."""
@@ -163,7 +164,7 @@ def _squared_error(scores: Array, target: Array, losses: Array) -> None:
 
 
 @compiled
-def _add_squared_error_errors(out: Array, scores: Array, target: Array, first: int, batch: int) -> None:
+def _squared_error_errors(out: Array, scores: Array, target: Array, first: int, batch: int) -> None:
     for k in range(out.shape[0]):
         for e in range(out.shape[1]):
-            out[k, e] += (scores[first + k, e] - target[first + k, e]) / batch
+            out[k, e] = (scores[first + k, e] - target[first + k, e]) / batch

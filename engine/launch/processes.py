@@ -38,7 +38,6 @@ class Bootstrap(msgspec.Struct, frozen=True):
     coordinator: Peer
     parent: int
     path: tuple[str, ...]
-    orphaned_s: float | None
 
     def __repr__(self) -> str:
         return f"Bootstrap({self.name}, {self.incarnation})"
@@ -47,13 +46,11 @@ class Bootstrap(msgspec.Struct, frozen=True):
 class ProcessLauncher(Launcher):
     """Starts each host as `python -m partita.engine.launch.worker NAME`, talking ZeroMQ over loopback."""
 
-    def __init__(self, *, listen: str | None = None, orphaned_s: float | None = None) -> None:
+    def __init__(self, *, listen: str | None = None) -> None:
         """Opens the coordinator's mailbox.
 
         Args:
             listen: its endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
-            orphaned_s: a host that does not hear the coordinator for so long ends itself; None: it waits for
-                ever (and dies with this process all the same).
 
         Raises:
             ValueError: the endpoint is none, or not of this machine's loopback.
@@ -66,7 +63,6 @@ class ProcessLauncher(Launcher):
                 "write tcp://127.0.0.1:PORT, or leave it out"
             )
         self._keys = KeyPair.generate()
-        self._orphaned_s = orphaned_s
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.mailbox = ZmqMailbox(self._keys, endpoint=listen or LOOPBACK)
 
@@ -84,7 +80,6 @@ class ProcessLauncher(Launcher):
             Peer(COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key),
             os.getpid(),
             tuple(sys.path),
-            self._orphaned_s,
         )
         process = subprocess.Popen(
             # Without -P, modules of the current folder would hide those of others. The name is for people.

@@ -43,7 +43,6 @@ def main() -> None:
             bootstrap.incarnation,
             bootstrap.coordinator,
             limit_threads=lambda threads: threadpool_limits(limits=threads, user_api="blas"),
-            orphaned_s=bootstrap.orphaned_s,
         )
         host.run()
     sys.stdout.flush()

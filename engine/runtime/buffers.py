@@ -1,4 +1,4 @@
-"""Every array of a part, allocated once for each program: a step allocates nothing.
+"""Every array that instructions name, allocated once for each program and used again in every step.
 
 States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters and
 gradients are flat vectors, one for the machine, of which each layer's arrays are views.
@@ -54,8 +54,7 @@ class Vectors:
     """A machine's parameters and their gradient: flat vectors, and each layer's arrays as views of them."""
 
     def __init__(self, plan: Plan, machine: int) -> None:
-        self.slots = layout_of(plan, shards=1).machines[machine]
-        size = sum(slot.size for slot in self.slots)
+        size = layout_of(plan, shards=1).machine_size(machine)
         dtype = np.dtype(plan.precision)
         self.parameters = np.zeros(size, dtype)
         self.gradient = np.zeros(size, dtype)

@@ -66,7 +66,6 @@ class Host:
         coordinator: Peer,
         *,
         limit_threads: Callable[[int], object] | None = None,
-        orphaned_s: float | None = None,
     ) -> None:
         """A host that has not begun.
 
@@ -76,9 +75,7 @@ class Host:
             incarnation: which process of that name.
             coordinator: whom it obeys.
             limit_threads: called with the threads of its task; for a process that belongs to the host alone.
-            orphaned_s: without a word from the coordinator for so long, the host ends itself; None: never.
         """
-        self._orphaned_s = float("inf") if orphaned_s is None else orphaned_s
         self._limit_threads = limit_threads
         self._mailbox = mailbox
         self._coordinator = coordinator
@@ -89,7 +86,6 @@ class Host:
         self._stopped = False
         self._acknowledged = False  # the coordinator has heard that this host is ready
         self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
-        self._heard_at = time.monotonic()
         self._refused: set[str] = set()
         self._link = Link(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
 
@@ -98,7 +94,7 @@ class Host:
         self._mailbox.allow([self._coordinator])
         self._mailbox.connect(self._coordinator)
         try:
-            while not self._stopped and time.monotonic() - self._heard_at < self._orphaned_s:
+            while not self._stopped:
                 self._turn()
         finally:
             if self._role is not None:
@@ -155,8 +151,6 @@ class Host:
         if reason is not None:
             self._refuse(event.sender, reason)
             return
-        if event.sender == COORDINATOR:
-            self._heard_at = now
         if self._failed and not isinstance(event.message, Stop):
             return
         match event.message:
@@ -177,9 +171,9 @@ class Host:
             if self._limit_threads is not None:
                 self._limit_threads(task.threads)
             self._role = self._built(task)
-            self._heard_at = self._spoke_at = time.monotonic()
+            self._spoke_at = time.monotonic()
             if self._directory is not None:
-                self._tell_role(self._directory, self._heard_at)
+                self._tell_role(self._directory, self._spoke_at)
             self._send(COORDINATOR, Ready(self._role.version), None)
 
     def _built(self, task: Task) -> Role:

@@ -21,6 +21,7 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import GivenFeed
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
@@ -61,25 +62,6 @@ class SessionTask:
     def inputs(self) -> tuple[Operand, ...]:
         """What the machine is fed, in the order in which `Play` brings it."""
         return tuple(i.target for i in self.program.instructions if i.op is Op.FEED)
-
-
-class LocalRule:
-    """Applies a rule to each layer's parameters, with the machine's own state of it."""
-
-    def __init__(self, rule: Rule, vectors: Vectors) -> None:
-        rule.compile(vectors.parameters.dtype)
-        self._rule, self._vectors = rule, vectors
-        self._state = rule.state(vectors.parameters.size, vectors.parameters.dtype)
-
-    def __call__(self, layer: str) -> None:
-        """Updates the layer's parameters by their gradient."""
-        span, state = self.part(layer)
-        self._rule.update(self._vectors.parameters[span], self._vectors.gradient[span], state)
-
-    def part(self, layer: str) -> tuple[slice, dict[str, Vector]]:
-        """The layer's range, and the rule's state there."""
-        span = self._vectors.span(layer)
-        return span, {name: vector[span] for name, vector in self._state.items()}
 
 
 class SessionRole(Role):

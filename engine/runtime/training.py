@@ -13,8 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
@@ -46,8 +44,8 @@ from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import ArrayFile, DatasetFeed, Sampler
 from partita.engine.runtime.player import Over, Player
-from partita.engine.runtime.session import LocalRule
 from partita.engine.runtime.task import CannotGoOn, Link, Role
+from partita.engine.runtime.updates import Accrual
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 
@@ -99,26 +97,6 @@ class TrainTask:
     def role(self, link: Link) -> TrainRole:
         """See `Task`."""
         return TrainRole(self, link)
-
-
-class Accrual(LocalRule):
-    """Adds each gradient to what will be pushed, and steps locally, in one pass."""
-
-    def __init__(self, rule: Rule, vectors: Vectors) -> None:
-        super().__init__(rule, vectors)
-        self.accrued = np.zeros_like(vectors.gradient)
-        self.in_flight = np.zeros_like(vectors.gradient)
-
-    def __call__(self, layer: str) -> None:
-        """See `LocalRule`."""
-        span, state = self.part(layer)
-        vectors = self._vectors
-        self._rule.step(vectors.parameters[span], vectors.gradient[span], self.accrued[span], state)
-
-    def flip(self, span: slice) -> None:
-        """What has accrued goes into flight; accruing restarts from zero."""
-        self.in_flight[span] = self.accrued[span]
-        self.accrued[span] = 0.0
 
 
 class TrainRole(Role):
