@@ -95,6 +95,13 @@ class _Lowering:
         rows = self.owned.rows(layer, self.machine)
         return () if rows is None else (rows,)
 
+    def _inputs(self, own: Operand) -> tuple[Operand, ...]:
+        """The rows of each input that the machine's rows of a layer listen to."""
+        return tuple(
+            Operand(source, self.graph.source_rows(own.buffer, own.rows[0], k))
+            for k, source in enumerate(self.graph[own.buffer].sources)
+        )
+
     def _emit(
         self,
         op: Op,
@@ -113,11 +120,8 @@ class _Lowering:
         target = Operand(grid.name, self._own(grid.name))
         for source in dict.fromkeys(grid.sources):
             self._obtain(source)
-        needed = [
-            Operand(source, self.graph.source_rows(grid.name, target.rows[0], k))
-            for k, source in enumerate(grid.sources)
-        ]
-        blocks = self._blocks(needed[0]) if grid.layer.splits_sum else [tuple(needed)]
+        needed = self._inputs(target)
+        blocks = self._blocks(needed[0]) if grid.layer.splits_sum else [needed]
         for n, block in enumerate(blocks):
             op = Op.UP if n == len(blocks) - 1 else Op.MULTIPLY
             self._emit(op, target, *block, accumulate=n > 0, reads=(parameters_of(target),))
@@ -209,17 +213,12 @@ class _Lowering:
         turns = sorted(
             self.turns.get(edge, ()), key=lambda turn: (turn.previous is not None, turn.following is None)
         )
-        waiting = {turn.following: 0 for turn in turns if turn.following is not None}
-        for turn in turns:
-            if turn.following is not None:
-                waiting[turn.following] += 1
+        last = {turn.following: turn for turn in turns}
         for turn in turns:
             self._take_turn(turn, error)
-            if turn.following is not None:
-                waiting[turn.following] -= 1
-                if not waiting[turn.following]:
-                    message = next(m for m in self.outgoing[edge.name] if m.destination == turn.following)
-                    self._emit(Op.SEND, Operand(edge.name, message.rows), peer=message.destination)
+            if turn.following is not None and last[turn.following] is turn:
+                message = next(m for m in self.outgoing[edge.name] if m.destination == turn.following)
+                self._emit(Op.SEND, Operand(edge.name, message.rows), peer=message.destination)
 
     def _take_turn(self, turn: Sum, error: Operand | None) -> None:
         for message in self.incoming.get(turn.edge.name, ()) if turn.previous is not None else ():
@@ -227,16 +226,12 @@ class _Lowering:
                 self._receive(message, turn.edge.name)
         consumer = turn.edge.consumer
         own = Operand(consumer, self._own(consumer))
-        inputs = tuple(
-            Operand(source, self.graph.source_rows(consumer, own.rows[0], k))
-            for k, source in enumerate(self.graph[consumer].sources)
-        )
         self._emit(
             Op.ERRORS,
             Operand(turn.edge.name, turn.rows),
             own if error is None else error,
             accumulate=turn.previous is not None,
-            reads=(own, *inputs, parameters_of(own)),
+            reads=(own, *self._inputs(own), parameters_of(own)),
         )
 
     def _learn(self, grid: Grid) -> None:
@@ -245,8 +240,5 @@ class _Lowering:
         own = self._own(grid.name)
         layer, gradient = Operand(grid.name, own), Operand(f"{grid.name}.gradient", own)
         error = Operand(self.owned.edges(grid.name)[0].name, own)
-        inputs = tuple(
-            Operand(s, self.graph.source_rows(grid.name, own[0], k)) for k, s in enumerate(grid.sources)
-        )
-        self._emit(Op.GRADIENT, gradient, error, reads=(layer, *inputs, parameters_of(layer)))
+        self._emit(Op.GRADIENT, gradient, error, reads=(layer, *self._inputs(layer), parameters_of(layer)))
         self._emit(Op.UPDATE, parameters_of(layer), gradient, accumulate=True)
