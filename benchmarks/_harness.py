@@ -48,22 +48,32 @@ class Options:
 
     rounds: int
     json: Path | None
+    rows: tuple[str, ...]
 
 
-def options(description: str, *, rounds: int) -> Options:
+def options(description: str, *, rounds: int, rows: tuple[str, ...] = ()) -> Options:
     """Reads the command line.
 
     Args:
         description: what `--help` says.
         rounds: how many there are if nobody asks for another number.
+        rows: the groups of rows that can be chosen, if there is a choice; all if nobody does.
     """
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=rounds, help="how often every variant has its turn")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here too")
+    if rows:
+        parser.add_argument("--rows", default=",".join(rows), metavar="NAME[,NAME]", help="only these")
     found = parser.parse_args()
     if found.rounds < 1:
         parser.error(f"{found.rounds} rounds measure nothing; ask for at least 1")
-    return Options(found.rounds, found.json)
+    chosen = tuple(found.rows.split(",")) if rows else ()
+    for name in chosen:
+        if name not in rows:
+            parser.error(f"there are no rows {name!r}; choose some of {', '.join(rows)}")
+    return Options(found.rounds, found.json, chosen)
 
 
 def in_turn(variants: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
@@ -89,6 +99,13 @@ def spread(figures: Sequence[float], *, unit: str = "", digits: int = 1) -> str:
     """`median (min to max) unit`."""
     low, middle, high = (f"{f(figures):.{digits}f}" for f in (min, statistics.median, max))
     return f"{middle} ({low} to {high}) {unit}".strip()
+
+
+def readable_seconds(figures: Sequence[float]) -> str:
+    """`median (min to max) ms`, or in microseconds below one millisecond."""
+    if statistics.median(figures) < 1e-3:
+        return spread([1e6 * seconds for seconds in figures], unit="us")
+    return spread([1e3 * seconds for seconds in figures], unit="ms")
 
 
 def print_table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> None:

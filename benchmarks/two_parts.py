@@ -16,13 +16,16 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from benchmarks import _speech
-from benchmarks._eager import Eager
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, report, row, spread
-from benchmarks._machine import Limits, describe
+from benchmarks._limits import limits
+from benchmarks._machine import describe
+from benchmarks._networks import WORKS, Array, data, flops, parameters
+from benchmarks._table import Player
+from benchmarks._worker import Worker
 from partita.engine.drivers.session import Session
 from partita.engine.drivers.step import Step
 from partita.engine.parameters.rules import SGD
@@ -35,6 +38,8 @@ STEPS: Final = 3
 AGREE: Final = 1e-4
 """By how much losses may differ, relatively, after the first steps."""
 
+WORK, BATCH = WORKS["speech"], 128
+
 ONE, OTHER, TWO, BOTH = "1 part", "another 1 part", "2 parts", "two independent 1 parts"
 EAGER_1, EAGER_2 = "torch eager, 1 thread", "torch eager, 2 threads"
 
@@ -42,15 +47,16 @@ EAGER_1, EAGER_2 = "torch eager, 1 thread", "torch eager, 2 threads"
 class Parts:
     """A session in a thread of its own, so that two of them can play at the same time."""
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, _speech.Array]) -> None:
+    def __init__(self, plan: Plan, initial: Mapping[str, Array]) -> None:
         self.plan = plan
         self.played: list[Step] = []
+        self._batch = data(plan.graph, BATCH)
         self._thread = ThreadPoolExecutor(1)
-        self._session = self._thread.submit(self._open, parameters).result()
+        self._session = self._thread.submit(self._open, initial).result()
 
-    def _open(self, parameters: Mapping[str, _speech.Array]) -> Session:
-        rule = SGD(_speech.RATE)
-        return Session(self.plan, parameters, train=True, rule=rule, hosts="processes", timeout_s=120.0)
+    def _open(self, initial: Mapping[str, Array]) -> Session:
+        rule = SGD(WORK.rate)
+        return Session(self.plan, initial, train=True, rule=rule, hosts="processes", timeout_s=120.0)
 
     def begin(self, steps: int, *, feed: bool = False) -> Future[tuple[list[float], list[float]]]:
         """Starts steps; the future has seconds and losses. With `feed` the first step brings the batch."""
@@ -60,7 +66,7 @@ class Parts:
         seconds, losses = [], []
         for number in range(steps):
             began = time.perf_counter()
-            step = self._session.step(_speech.batch() if feed and number == 0 else None)
+            step = self._session.step(self._batch if feed and number == 0 else None)
             seconds.append(time.perf_counter() - began)
             losses.append(step.loss)
             self.played.append(step)
@@ -79,24 +85,27 @@ class Parts:
 def main() -> None:
     """Measures, checks that all networks learn the same, and reports."""
     asked = options(__doc__ or "", rounds=7)
-    graph = _speech.speech()
-    initial = _speech.parameters(graph)
-    plans = [partition(graph, Cluster.local(machines=n), batch=_speech.BATCH) for n in (1, 1, 2)]
+    graph = WORK.network().graph()
+    initial = parameters(graph)
+    plans = [partition(graph, Cluster.local(machines=n), batch=BATCH) for n in (1, 1, 2)]
     print(describe(), flush=True)
     with ExitStack() as stack:
         parts = {
             name: stack.enter_context(Parts(plan, initial))
             for name, plan in zip((ONE, OTHER, TWO), plans, strict=True)
         }
-        eager = {name: stack.enter_context(Eager(threads=n)) for name, n in ((EAGER_1, 1), (EAGER_2, 2))}
+        eager = {
+            name: stack.enter_context(Player("_torch_player", "eager").start("speech", BATCH, threads))
+            for name, threads in ((EAGER_1, 1), (EAGER_2, 2))
+        }
         check_losses(
             {name: p.begin(STEPS, feed=True).result()[1] for name, p in parts.items()}
-            | {name: e.play(STEPS)[1] for name, e in eager.items()}
+            | {name: e.call("play", STEPS)["losses"] for name, e in eager.items()}
         )
         for some in parts.values():
             some.played.clear()
-        limits = Limits()
-        measured = in_turn(variants(parts, eager, limits), rounds=asked.rounds)
+        machine = stack.enter_context(limits(1))
+        measured = in_turn(variants(parts, eager, machine), rounds=asked.rounds)
     print(
         f"load at the end {os.getloadavg()[0]:.1f}; above the processes of one variant, others were at work"
     )
@@ -106,7 +115,7 @@ def main() -> None:
 
 
 def variants(
-    parts: Mapping[str, Parts], eager: Mapping[str, Eager], limits: Limits
+    parts: Mapping[str, Parts], eager: Mapping[str, Worker], machine: Worker
 ) -> dict[str, Callable[[], float]]:
     """What has its turn in a round: seconds of a step, throughput of two at once, and the limits."""
 
@@ -116,11 +125,12 @@ def variants(
 
     def step(name: str) -> Callable[[], float]:
         if name in eager:
-            return lambda: statistics.median(eager[name].play(1 + STEPS)[0][1:])
+            return lambda: statistics.median(eager[name].call("play", 1 + STEPS)["seconds"][1:])
         return lambda: statistics.median(parts[name].begin(1 + STEPS).result()[0][1:])
 
     steps = {name: step(name) for name in (ONE, TWO, EAGER_1, EAGER_2)}
-    return {**steps, BOTH: both, "GFLOP/s": limits.gemm, "GB/s": limits.memory}
+    rates = {"GFLOP/s": partial(machine.call, "gemm", "float32"), "GB/s": partial(machine.call, "memory")}
+    return {**steps, BOTH: both, **rates}
 
 
 def check_losses(losses: Mapping[str, list[float]]) -> None:
@@ -167,7 +177,8 @@ def rows(measured: Mapping[str, list[float]]) -> list[Row]:
     one, two, both = measured[ONE], measured[TWO], measured[BOTH]
     ceiling = [a * b for a, b in zip(one, both, strict=True)]
     gain = ratios(one, two)
-    gemm = [s * rate * 1e9 / _speech.gemm_flops() for s, rate in zip(one, measured["GFLOP/s"], strict=True)]
+    work = 1e-9 * flops(WORK.network().graph(), BATCH)
+    gemm = [s * rate / work for s, rate in zip(one, measured["GFLOP/s"], strict=True)]
     limit = f"a step takes {statistics.median(gemm):.2f}x its matrix products at this machine's rate"
     return [
         row("2 parts over 1 part", gain, at_least=1.0, note=f"aim 1.85; ceiling {spread(ceiling, digits=2)}"),

@@ -1,7 +1,8 @@
 """Run: a plan's programs on hosts, under a driver, and what comes of it.
 
-`train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`); its `Run` saves
-itself; `evaluate` and `predict` play a run on data; `Session` plays single steps.
+`train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`, `Adam` and others),
+whose rate may follow a schedule (`Cosine` and others); its `Run` saves itself; `evaluate` and `predict` play
+a run on data; `Session` plays single steps.
 """
 
 from partita.engine.drivers.downpour import Downpour
@@ -12,19 +13,45 @@ from partita.engine.drivers.session import Session
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
-from partita.engine.parameters.rules import SGD, Adagrad, Rule
+from partita.engine.parameters.rules import (
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Cosine,
+    ExponentialDecay,
+    InverseTime,
+    LinearWarmup,
+    Momentum,
+    RMSProp,
+    Rule,
+    Schedule,
+    StepDecay,
+)
 
 __all__ = [
+    "LARS",
     "SGD",
     "Adagrad",
+    "Adam",
+    "AdamW",
+    "Cosine",
     "Downpour",
     "Evaluation",
+    "ExponentialDecay",
     "HostError",
     "Interrupted",
+    "InverseTime",
+    "LinearWarmup",
+    "Momentum",
+    "RMSProp",
     "Rule",
     "Run",
     "RunFailed",
+    "Schedule",
     "Session",
+    "StepDecay",
     "evaluate",
     "predict",
     "train",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import cloudpickle
 import typer
+from rich.console import Console
 
 from partita import layers, partitioner
 from partita.engine.drivers.data import Data, check_data
@@ -29,8 +30,9 @@ from partita.engine.drivers.run import Run
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
+from partita.engine.kernels import calibration, calibration_table
 from partita.engine.parameters.files import check_target
-from partita.engine.parameters.rules import SGD, Adagrad, Rule
+from partita.engine.parameters.rules.options import SLOW, make_rule
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Pieces, Whole
@@ -49,7 +51,12 @@ class Rules(StrEnum):
     """Update rules by name."""
 
     SGD = "sgd"
+    MOMENTUM = "momentum"
     ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    LARS = "lars"
 
 
 class Drivers(StrEnum):
@@ -105,7 +112,24 @@ def train_command(
     ] = 1,
     shards: Annotated[int, typer.Option(help="Servers among which the parameters are divided.")] = 1,
     rule: Annotated[Rules, typer.Option(help="What a shard does with a gradient.")] = Rules.ADAGRAD,
-    rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
+    rate: Annotated[
+        float | None, typer.Option(help=f"Learning rate. [default: 0.05; {', '.join(SLOW)}: 0.001]")
+    ] = None,
+    momentum: Annotated[
+        float | None, typer.Option(help="How much of a velocity is kept; for momentum, rmsprop and lars.")
+    ] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay, 0 or above.")] = None,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Scale a step's gradient down to this norm where it is larger.")
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            help="How the rate changes with the updates of a shard: step:EVERY[:FACTOR], "
+            "exponential:STEPS:FACTOR, inverse:STEPS[:POWER], cosine:STEPS[:END], warmup:STEPS, or "
+            "warmup:STEPS,OTHER."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 10,
     fetch_every: Annotated[int, typer.Option(help="Steps from one fetch of parameters to the next.")] = 1,
     push_every: Annotated[int, typer.Option(help="Steps from one push of gradients to the next.")] = 1,
@@ -124,11 +148,17 @@ def train_command(
     with one_sentence_each():
         module = load_module(file)
         found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
-        rules: dict[Rules, Callable[[float], Rule]] = {Rules.SGD: SGD, Rules.ADAGRAD: Adagrad}
         settings = Downpour(
             replicas=replicas,
             shards=shards,
-            rule=rules[rule](rate),
+            rule=make_rule(
+                rule.value,
+                rate,
+                schedule=schedule,
+                momentum=momentum,
+                weight_decay=weight_decay,
+                clip_norm=clip_norm,
+            ),
             fetch_every=fetch_every,
             push_every=push_every,
         )
@@ -147,6 +177,21 @@ def train_command(
             listen=listen,
         )
         report(run, held_out, save)
+
+
+@app.command()
+def kernels(
+    forget: Annotated[bool, typer.Option("--forget", help="Delete what was measured.")] = False,
+) -> None:
+    """What was measured of kernels on this machine, and what is used."""
+    with one_sentence_each():
+        if forget:
+            print("forgotten" if calibration.forget() else "nothing was remembered")
+            return
+        if (trouble := calibration.trouble()) is not None:
+            print(trouble)
+        print(calibration.signature())
+        Console().print(calibration_table.table(calibration.measured()))
 
 
 def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.layers import rows as row_sets
-from partita.layers.checks import check_extents, check_flag
+from partita.layers.checks import check_extents, check_flag, check_whole
 from partita.layers.region import Extent, Region, Shape
 from partita.layers.rows import Rows
 
@@ -139,6 +139,9 @@ class Patch(Connectivity):
         stride: step from one patch to the next.
         padding: rows of zeros around the input: a number, "valid" (none) or "same" (output = input / stride).
         per_channel: listen to the node's own channel only (pooling), instead of all of them (filters).
+        dilation: step from one node of a patch to the next.
+        groups: into how many runs of equal length channels and filters fall; a filter listens to the channels
+            of the run that has its own number.
 
     Raises:
         ValueError: one of them is none of these.
@@ -148,9 +151,11 @@ class Patch(Connectivity):
     stride: Extent = 1
     padding: Extent | Literal["valid", "same"] = 0
     per_channel: bool = False
+    dilation: Extent = 1
+    groups: int = 1
 
     def __post_init__(self) -> None:
-        for setting in ("size", "stride"):
+        for setting in ("size", "stride", "dilation"):
             extents = check_extents(getattr(self, setting), f"the {setting} of a patch is")
             object.__setattr__(self, setting, extents)
         if not (isinstance(self.padding, str) and self.padding in ("valid", "same")):
@@ -159,9 +164,12 @@ class Patch(Connectivity):
             )
             object.__setattr__(self, "padding", padding)
         check_flag(self.per_channel, "per_channel of a patch is")
+        object.__setattr__(self, "groups", check_whole(self.groups, "the number of groups of a patch is"))
+        if self.per_channel and self.groups > 1:
+            raise ValueError("a patch has groups and is per_channel too; leave one of the two out")
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
-        """One place for each patch, with as many filters as asked for (1 if not said).
+        """One place for each patch, with as many filters as asked for (one for each group if not said).
 
         Raises:
             ValueError: the patches do not fit the input, or cannot have what was asked for.
@@ -184,29 +192,26 @@ class Patch(Connectivity):
                     f"a patch of {self.size} does not fit into an input of shape {source}; "
                     f"make it at most {extent} wide, or pad the input"
                 )
-        return (*spatial, source[-1] if self.per_channel else (nodes or (1,))[0])
+        filters = source[-1] if self.per_channel else (nodes or (self.groups,))[0]
+        if source[-1] % self.groups or filters % self.groups:
+            raise ValueError(
+                f"{source[-1]} channels and {filters} filters do not fall into {self.groups} equal groups; "
+                f"choose a number of groups that divides both"
+            )
+        return (*spatial, filters)
 
     def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
         """The patch of every node of the region, without the padding."""
         if not region.size:
             return ()
-        axes = self.axes(source)
-        if axes[0].stride <= axes[0].size:
-            return self._box(region, axes, source)
-        start, stop = region.rows  # patches that leave rows out between them
-        rows = (Region(((row, row + 1), *region.bounds[1:])) for row in range(start, stop))
-        return tuple(box for row in rows for box in self._box(row, axes, source))
-
-    def _box(self, region: Region, axes: tuple[PatchAxis, ...], source: Shape) -> tuple[Region, ...]:
-        bounds = [
-            (
-                max(start * axis.stride - axis.before, 0),
-                min((stop - 1) * axis.stride - axis.before + axis.size, extent),
-            )
-            for (start, stop), axis, extent in zip(region.bounds, axes, source, strict=False)
+        heard = [
+            axis.heard(places, extent)
+            for axis, places, extent in zip(self.axes(source), region.bounds, source, strict=False)
         ]
-        found = Region((*bounds, region.bounds[-1] if self.per_channel else (0, source[-1])))
-        return (found,) if found.size else ()
+        rest = [row_sets.bounds(positions) for positions in heard[1:]]
+        channels = region.bounds[-1] if self.per_channel else (0, source[-1])
+        found = (Region((rows, *rest, channels)) for rows in heard[0])
+        return tuple(box for box in found if box.size)
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The patch of each node in the order (spatial axes, channel), padding included."""
@@ -217,26 +222,26 @@ class Patch(Connectivity):
         inside = np.ones((1,) * (2 * n), dtype=bool)
         for i, (axis, extent) in enumerate(zip(axes, extents, strict=True)):
             first = rows[0] if i == 0 else 0
-            place = (np.arange(first, first + extent) * axis.stride - axis.before)[:, None] + np.arange(
-                axis.size
-            )
-            place = place.reshape(
+            start = np.arange(first, first + extent) * axis.stride - axis.before
+            place = (start[:, None] + np.arange(axis.size) * axis.dilation).reshape(
                 [extent if j == i else axis.size if j == n + i else 1 for j in range(2 * n)]
             )
             flat = flat * source[i] + place
             inside = inside & (place >= 0) & (place < source[i])
         places, patch = math.prod(extents), math.prod(axis.size for axis in axes)
         flat = np.where(inside, flat * source[-1], PADDING).reshape(places, 1, patch, 1)
-        channels = np.arange(source[-1])
-        channel = channels.reshape(1, -1, 1, 1) if self.per_channel else channels.reshape(1, 1, 1, -1)
+        filters, group = np.arange(shape[-1]), source[-1] // self.groups
+        first_channel = filters if self.per_channel else filters // (shape[-1] // self.groups) * group
+        heard = np.arange(1 if self.per_channel else group)
+        channel = first_channel.reshape(1, -1, 1, 1) + heard.reshape(1, 1, 1, -1)
         table = np.where(flat == PADDING, PADDING, flat + channel)
-        table = np.broadcast_to(table, (places, shape[-1], *table.shape[2:]))
         table = table.reshape(places * shape[-1], math.prod(table.shape[2:]))
         return np.arange(len(table) + 1) * table.shape[1], table.reshape(-1)
 
     def fan_in(self, source: Shape) -> int:
         """Nodes in a patch."""
-        return math.prod(axis.size for axis in self.axes(source)) * (1 if self.per_channel else source[-1])
+        channels = 1 if self.per_channel else source[-1] // self.groups
+        return math.prod(axis.size for axis in self.axes(source)) * channels
 
     def axes(self, source: Shape) -> tuple[PatchAxis, ...]:
         """How patches lie on each spatial axis of an input of this shape.
@@ -245,40 +250,58 @@ class Patch(Connectivity):
             ValueError: the patches are for another number of axes, or the padding is as large as they are.
         """
         n = len(source) - 1
-        for what, value in (("size", self.size), ("stride", self.stride), ("padding", self.padding)):
+        for what in ("size", "stride", "padding", "dilation"):
+            value = getattr(self, what)
             if isinstance(value, tuple) and len(value) != n:
                 raise ValueError(
                     f"the {what} {value} of a patch does not name the {n} spatial axes of {source}"
                 )
-        return tuple(
-            PatchAxis.place(self.size, self.stride, self.padding, axis=i, extent=source[i]) for i in range(n)
-        )
+        return tuple(PatchAxis.place(self, axis=i, extent=source[i]) for i in range(n))
 
 
 @dataclass(frozen=True, slots=True)
 class PatchAxis:
-    """Patches on one axis: `out` of them, `size` long, every `stride` nodes, the first at `-before`."""
+    """Patches on one axis: `out` of them, one every `stride` nodes, the first at `-before`; each has `size`
+    nodes, one every `dilation`.
+    """
 
     size: int
     stride: int
     before: int
     out: int
+    dilation: int = 1
 
     @classmethod
-    def place(
-        cls, size: Extent, stride: Extent, padding: Extent | str, *, axis: int, extent: int
-    ) -> PatchAxis:
-        """Patches over the `extent` nodes of this axis."""
-        size = size[axis] if isinstance(size, tuple) else size
-        stride = stride[axis] if isinstance(stride, tuple) else stride
-        padding = padding[axis] if isinstance(padding, tuple) else padding
+    def place(cls, patch: Patch, *, axis: int, extent: int) -> PatchAxis:
+        """Patches over the `extent` nodes of this axis.
+
+        Raises:
+            ValueError: the padding is as large as they are.
+        """
+        size, stride, dilation, padding = (
+            value[axis] if isinstance(value, tuple) else value
+            for value in (patch.size, patch.stride, patch.dilation, patch.padding)
+        )
+        reach = (size - 1) * dilation + 1
         if padding == "same":
             out = -(-extent // stride)
-            return cls(size, stride, max((out - 1) * stride + size - extent, 0) // 2, out)
+            return cls(size, stride, max((out - 1) * stride + reach - extent, 0) // 2, out, dilation)
         if padding == "valid":
             padding = 0
-        if not isinstance(padding, int) or not 0 <= padding < size:
+        if not isinstance(padding, int) or not 0 <= padding < reach:
             raise ValueError(
-                f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {size - 1}"
+                f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {reach - 1}"
             )
-        return cls(size, stride, padding, (extent + 2 * padding - size) // stride + 1)
+        return cls(size, stride, padding, (extent + 2 * padding - reach) // stride + 1, dilation)
+
+    def heard(self, places: tuple[int, int], extent: int) -> Rows:
+        """Which of the `extent` nodes of the axis lie in the patches of these places."""
+        first, last = (place * self.stride - self.before for place in (places[0], places[1] - 1))
+        if self.dilation == 1 and self.stride <= self.size:
+            return row_sets.intersection(((first, last + self.size),), ((0, extent),))
+        return row_sets.from_indices(
+            node
+            for start in range(first, last + 1, self.stride)
+            for node in range(start, start + self.size * self.dilation, self.dilation)
+            if 0 <= node < extent
+        )

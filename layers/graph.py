@@ -47,6 +47,11 @@ class Grid:
         return math.prod(self.shape[1:])
 
     @property
+    def shares_weights(self) -> bool:
+        """Whether all nodes use the same parameters, which then belong to the machine of its first row."""
+        return any(parameter.shared for parameter in self.parameters)
+
+    @property
     def is_given(self) -> bool:
         """Whether it is an input or a target."""
         return isinstance(self.layer, Given)

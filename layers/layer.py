@@ -48,6 +48,8 @@ class Parameter:
         initialiser: "glorot", "he", "normal", "zeros", "ones", or one number for all.
         fan_in, fan_out: edges into and out of a node, for the initialiser.
         row_starts: flat position at which each row of the layer begins, and the end; None for equal rows.
+        shared: every node uses the whole array, as in a convolution. It then belongs to the machine of the
+            layer's first row, its home, which lends it to the others and sums their gradients.
 
     Raises:
         ValueError: there is no such initialiser.
@@ -59,6 +61,7 @@ class Parameter:
     fan_in: int = 1
     fan_out: int = 1
     row_starts: tuple[int, ...] | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "initialiser", check_initialiser(self.initialiser))
@@ -70,6 +73,8 @@ class Parameter:
 
     def span(self, rows: tuple[int, int]) -> tuple[int, int]:
         """The flat range `[start, stop)` that belongs to these rows of the layer."""
+        if self.shared:
+            return (0, self.size) if rows[0] == 0 else (0, 0)
         if self.row_starts is not None:
             return self.row_starts[rows[0]], self.row_starts[rows[1]]
         stride = math.prod(self.shape[1:])

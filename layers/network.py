@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from partita.layers.checks import check_shape
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Given, Layer
+from partita.layers.layer import Given, Layer, Parameter
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
 from partita.layers.states import States
@@ -85,6 +85,7 @@ class Network:
         try:
             shape = layer.shape(shapes)
             parameters = tuple(replace(p, name=f"{name}.{p.name}") for p in layer.parameters(shape, shapes))
+            _check_sharing(parameters)
         except ValueError as error:
             raise ValueError(f"{layer.kind} '{name}': {error}") from error
         grid = Grid(
@@ -203,6 +204,12 @@ class Network:
 
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {len(self._grids)} layers)"
+
+
+def _check_sharing(parameters: Sequence[Parameter]) -> None:
+    if len({parameter.shared for parameter in parameters}) > 1:
+        kept = ", ".join(parameter.name for parameter in parameters if not parameter.shared)
+        raise ValueError(f"its nodes share some of its parameters, but not {kept}; let them share all or none")
 
 
 def _checked(name: object, what: str) -> str:

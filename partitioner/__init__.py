@@ -12,6 +12,7 @@ from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.simulate import Deadlock, Playback
+from partita.partitioner.step_kind import StepKind
 
 __all__ = [
     "Cluster",
@@ -27,6 +28,7 @@ __all__ = [
     "Plan",
     "Playback",
     "Program",
+    "StepKind",
     "Whole",
     "parse_program",
     "partition",

@@ -5,22 +5,24 @@ Immutable; derived on demand. `plan.py` adds how it prints and draws itself.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
 from partita.layers.graph import Graph
 from partita.partitioner import cost
+from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.lower import lower
-from partita.partitioner.messages import Message, errors, states
+from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
+from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.program import Program
 from partita.partitioner.simulate import Playback, play
-from partita.partitioner.windows import ITEM_BYTES, WindowPlan, windows_of
-
-PRECISIONS = {name: ITEM_BYTES[name] for name in ("float32", "float64")}
-"""Bytes of a number."""
+from partita.partitioner.sizes import Sizes
+from partita.partitioner.step_kind import StepKind
+from partita.partitioner.windows import WindowPlan, windows_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class BarePlan:
         cluster: the machines.
         batch: examples in a minibatch.
         ownership: who owns which rows.
-        precision: of states, errors and parameters.
+        precision: of states and errors, and of parameters where kernels read them.
     """
 
     graph: Graph
@@ -47,26 +49,46 @@ class BarePlan:
         return self.ownership.pieces
 
     @property
-    def bytes_per_node(self) -> int:
-        """Of the states of one node for a batch."""
-        return self.batch * PRECISIONS[self.precision]
+    def sizes(self) -> Sizes:
+        """How many bytes a row of each buffer takes."""
+        return Sizes(self.graph, self.batch, self.precision)
 
-    @cached_property
+    @property
     def messages(self) -> tuple[Message, ...]:
         """Every message of a training step, or of a prediction where the network has no loss."""
-        up = states(self.ownership, bytes_per_node=self.bytes_per_node)
-        return up + (errors(self.ownership, bytes_per_node=self.bytes_per_node) if self.graph.losses else ())
+        return self.messages_for(StepKind())
 
-    @cached_property
+    @property
     def programs(self) -> tuple[Program, ...]:
-        """A step of training, for each machine."""
-        return lower(self.ownership, self.messages, train=bool(self.graph.losses))
+        """A step of training, for each machine; the way up where the network has no loss."""
+        return self.programs_for(StepKind())
 
-    @cached_property
+    @property
     def upward_programs(self) -> tuple[Program, ...]:
         """The way up alone (to the losses, if there are any), for each machine."""
-        up = tuple(message for message in self.messages if message.direction == "up")
-        return lower(self.ownership, up, train=False)
+        return self.programs_for(StepKind(train=False))
+
+    def messages_for(self, kind: StepKind) -> tuple[Message, ...]:
+        """Every message of a step of this kind."""
+        kind = kind.of(self.graph)
+        if kind not in self._messages:
+            self._messages[kind] = messages_of(self.ownership, self.sizes, kind)
+        return self._messages[kind]
+
+    def programs_for(self, kind: StepKind) -> tuple[Program, ...]:
+        """A step of this kind, for each machine."""
+        kind = kind.of(self.graph)
+        if kind not in self._programs:
+            self._programs[kind] = lower(self.ownership, self.messages_for(kind), kind)
+        return self._programs[kind]
+
+    @cached_property
+    def _messages(self) -> dict[StepKind, tuple[Message, ...]]:
+        return {}
+
+    @cached_property
+    def _programs(self) -> dict[StepKind, tuple[Program, ...]]:
+        return {}
 
     @cached_property
     def playback(self) -> Playback:
@@ -75,15 +97,11 @@ class BarePlan:
         Raises:
             Deadlock: never, for a plan of `partition`; tests look.
         """
-        n_bytes = PRECISIONS[self.precision]
+        sizes, machines = self.sizes, self.cluster.machines
         return play(
             self.programs,
-            lambda instruction, machine: cost.compute_seconds(
-                instruction, self.graph, self.cluster.machines[machine], batch=self.batch, n_bytes=n_bytes
-            ),
-            lambda operand, source, destination: cost.message_seconds(
-                operand, self.graph, self.cluster.link, batch=self.batch, n_bytes=n_bytes
-            ),
+            lambda instruction, machine: cost.compute_seconds(instruction, sizes, machines[machine]),
+            lambda operand, source, destination: cost.message_seconds(operand, sizes, self.cluster.link),
         )
 
     @property
@@ -101,25 +119,49 @@ class BarePlan:
             for start, stop in [parameter.span(piece.rows)]
         )
 
-    def windows(self, program: Program) -> dict[str, WindowPlan]:
-        """The arrays of states and errors that a machine holds to play one of the plan's programs."""
-        return windows_of(self.ownership, program, batch=self.batch, precision=self.precision)
+    def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:
+        """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.
 
-    def memory_bytes(self, machine: int) -> int:
-        """Bytes of the arrays of the machine's part.
+        Args:
+            program: of one of its machines.
+            keep: the buffers that hold their rows until the next step begins; what is fed always does. Others may
+                lie in the same memory, one after another. None: all keep theirs.
+        """
+        return arranged(
+            self.ownership, program, windows_of(self.ownership, program, self.sizes), keep
+        )
 
-        Counted are the windows of states and errors, and vectors as long as the machine's parameters: the
-        parameters and their gradient; in training also what has accrued, what is in flight, and one vector
-        for the state of the update rule (some rules keep none, some more). Left out are the scratch memory of
-        kernels, the index tables of `Node` layers, messages in flight, and Python itself.
+    def memory_bytes(
+        self,
+        machine: int,
+        *,
+        kind: StepKind = StepKind(),  # noqa: B008 - frozen
+        driver: Driver = "downpour",
+        rule_vectors: int = 1,
+        keep: Collection[str] | None = (),
+    ) -> int:
+        """Bytes that the machine's part takes at most: its windows, its vectors, and scratch.
+
+        Left out are other scratch of kernels, the index tables of `Node` layers, messages in flight, and Python
+        itself.
+
+        Args:
+            machine: whose part.
+            kind: of the steps that are played.
+            driver: "downpour" keeps two vectors more than a "session": what has accrued, and what is in flight.
+            rule_vectors: how many vectors the update rule remembers: SGD none, Adagrad one, Adam two.
+            keep: as for `windows`.
 
         Raises:
             ValueError: the network has a loss, but a layer without a way down.
         """
-        vectors = 5 if self.graph.losses else 2
-        windows = self.windows(self.programs[machine]).values()
-        numbers = vectors * self.n_parameters(machine)
-        return sum(window.n_bytes for window in windows) + numbers * PRECISIONS[self.precision]
+        program = self.programs_for(kind)[machine]
+        threads = self.cluster.machines[machine].threads
+        vectors = vector_bytes(
+            self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
+        )
+        windows = arena_bytes(self.windows(program, keep=keep))
+        return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
 
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""

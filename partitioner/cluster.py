@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from numbers import Real
 
@@ -12,6 +13,11 @@ from partita.layers.checks import check_whole
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"{name!r} cannot name a machine; write for example Machine('a')")
+
+
+def _check_device(device: object, machine: str) -> None:
+    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
+        raise ValueError(f"machine '{machine}': the device is {device!r}; write 'cpu', or for example 'cuda:0'")
 
 
 def _check_number(value: object, what: str, *, may_be_zero: bool = False) -> None:
@@ -31,9 +37,10 @@ class Machine:
         flops_per_s: rate of its matrix products. The default is a guess for a server's core of the 2020s.
         bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory.
         memory_bytes: what a part may take; None for no limit.
+        device: where its kernels run: "cpu", or a GPU as "cuda:0".
 
     Raises:
-        ValueError: one of them is not such a number, or not more than zero.
+        ValueError: one of them is not such a number, or not more than zero, or there is no such device.
     """
 
     name: str
@@ -41,6 +48,7 @@ class Machine:
     flops_per_s: float = 80e9
     bytes_per_s: float = 10e9
     memory_bytes: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -50,6 +58,7 @@ class Machine:
         _check_number(self.bytes_per_s, f"{found} bytes/s is")
         if self.memory_bytes is not None:
             object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{found} bytes is"))
+        _check_device(self.device, self.name)
 
 
 @dataclass(frozen=True)

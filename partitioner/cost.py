@@ -6,10 +6,13 @@ Rates come from the `Machine` and the `Link`; overheads are guesses, stated here
 from __future__ import annotations
 
 from partita.layers import rows as row_sets
-from partita.layers.graph import Graph, Grid
+from partita.layers.graph import Grid
+from partita.layers.losses import Loss
 from partita.layers.node import Node
+from partita.partitioner.buffer_names import layer_of
 from partita.partitioner.cluster import Link, Machine
 from partita.partitioner.program import Instruction, Op, Operand
+from partita.partitioner.sizes import Sizes
 
 INSTRUCTION_OVERHEAD_S = 40e-6
 """To hand an instruction to a kernel thread and hear that it is done. A guess for Python."""
@@ -19,33 +22,59 @@ FREE_FORM_SLOWDOWN = 30.0
 """How many times longer an operation of a `Node` takes than one of a matrix product: it runs as scalar code.
 Measured once on one machine; it stands until there is calibration."""
 
+LEARN_BLOCK_BYTES = 1 << 20
+"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half of a
+core's second cache."""
 
-def compute_seconds(
-    instruction: Instruction, graph: Graph, machine: Machine, *, batch: int, n_bytes: int
-) -> float:
-    """How long a machine's kernel threads are busy with an instruction. `n_bytes` is the size of a number."""
-    rate = machine.flops_per_s * machine.threads
-    layer = instruction.target.buffer.partition("<")[0].partition(".")[0]
-    if instruction.op in (Op.MULTIPLY, Op.UP):
-        share = _share(instruction, graph, layer) if graph[layer].layer.splits_sum else 1.0
-        work = _effort(graph[layer]) * _nodes(graph, instruction.target, layer) * batch * share / rate
-    elif instruction.op is Op.ERRORS:
-        consumer = instruction.target.buffer.partition("<")[2].partition("#")[0]
-        own = instruction.sources[0]
-        share = row_sets.count(instruction.target.rows) / max(graph[layer].n_rows, 1)
-        grid = graph[consumer]
+
+def compute_seconds(instruction: Instruction, sizes: Sizes, machine: Machine) -> float:
+    """How long a machine's kernel threads are busy with an instruction."""
+    flops = _operations(instruction, sizes)
+    n_bytes = _traffic(instruction, sizes)
+    return INSTRUCTION_OVERHEAD_S + flops / (machine.flops_per_s * machine.threads) + n_bytes / machine.bytes_per_s
+
+
+def _operations(instruction: Instruction, sizes: Sizes) -> float:
+    """Of a kernel's arithmetic, in those of a matrix product."""
+    graph, op, target = sizes.graph, instruction.op, instruction.target
+    layer = layer_of(target.buffer)
+    if op in (Op.MULTIPLY, Op.UP, Op.SUMMARISE):
+        grid, share = graph[layer], 1.0
+        if grid.layer.splits_sum or isinstance(grid.layer, Loss):
+            scores = instruction.sources[0]
+            share = row_sets.count(scores.rows) / max(graph[scores.buffer].n_rows, 1)
+        rows = 1 if op is Op.SUMMARISE else row_sets.count(target.rows)
+        return _effort(grid) * rows * grid.nodes_per_row * sizes.batch * share
+    if op is Op.ERRORS:
+        grid = graph[target.buffer.partition("<")[2].partition("#")[0]]
+        own = row_sets.count(instruction.sources[0].rows)
+        share = row_sets.count(target.rows) / max(graph[layer].n_rows, 1)
         if not grid.layer.splits_sum:
-            share = min(1.0, share * grid.n_rows / max(row_sets.count(own.rows), 1))
-        work = _effort(grid) * _nodes(graph, own, consumer) * batch * share / rate
-    elif instruction.op is Op.GRADIENT:
-        work = _effort(graph[layer]) * _nodes(graph, instruction.target, layer) * batch / rate
-    elif instruction.op is Op.UPDATE:
-        rows = instruction.target.rows[0]
-        numbers = sum(p.span(rows)[1] - p.span(rows)[0] for p in graph[layer].parameters)
-        work = 4.0 * numbers * n_bytes / machine.bytes_per_s
-    else:
-        work = 2.0 * _nodes(graph, instruction.target, layer) * batch * n_bytes / machine.bytes_per_s
-    return INSTRUCTION_OVERHEAD_S + work
+            share = min(1.0, share * grid.n_rows / max(own, 1))
+        return _effort(grid) * own * grid.nodes_per_row * sizes.batch * share
+    if op in (Op.GRADIENT, Op.LEARN):
+        grid = graph[layer]
+        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
+    return 0.0
+
+
+def _traffic(instruction: Instruction, sizes: Sizes) -> float:
+    """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
+    op, target = instruction.op, instruction.target
+    if op in (Op.UPDATE, Op.LEARN):  # the parameters and a rule's state; a whole gradient was written before
+        return (4.0 if op is Op.UPDATE else 3.0) * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.SQUARES:
+        return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
+    if op in (Op.FEED, Op.DELTA, Op.ADD):
+        return 2.0 * sizes.n_bytes(target)
+    return 0.0
+
+
+def _numbers(operand: Operand, sizes: Sizes) -> int:
+    """How many parameters these rows have."""
+    grid = sizes.graph[layer_of(operand.buffer)]
+    spans = [parameter.span(rows) for parameter in grid.parameters for rows in operand.rows]
+    return sum(stop - start for start, stop in spans)
 
 
 def slowdown(grid: Grid) -> float:
@@ -57,24 +86,11 @@ def slowdown(grid: Grid) -> float:
     return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
 
 
-def message_seconds(
-    operand: Operand, graph: Graph, link: Link, *, batch: int, n_bytes: int
-) -> tuple[float, float]:
+def message_seconds(operand: Operand, sizes: Sizes, link: Link) -> tuple[float, float]:
     """How long a message occupies its sender's link, and how long after that it arrives."""
-    layer = operand.buffer.partition("<")[0]
-    size = _nodes(graph, operand, layer) * batch * n_bytes
-    return MESSAGE_OVERHEAD_S + size / link.bytes_per_s, link.latency_s
+    return MESSAGE_OVERHEAD_S + sizes.n_bytes(operand) / link.bytes_per_s, link.latency_s
 
 
 def _effort(grid: Grid) -> float:
     """Operations of one node for one example, in those of a matrix product."""
     return grid.flops_per_node * slowdown(grid)
-
-
-def _nodes(graph: Graph, operand: Operand, layer: str) -> int:
-    return row_sets.count(operand.rows) * graph[layer].nodes_per_row
-
-
-def _share(instruction: Instruction, graph: Graph, layer: str) -> float:
-    rows = graph[graph[layer].sources[0]].n_rows
-    return sum(row_sets.count(source.rows) for source in instruction.sources) / rows

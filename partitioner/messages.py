@@ -4,17 +4,26 @@ Up: a state goes once to each machine that needs it, however many edges lead the
 the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
 machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
 on the cut; in a fully connected layer each machine sends the sum over its own receivers to the owner.
+
+Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which returns
+the sum of its gradients. Where every machine must know something of every other (of the scores that it judges,
+of the size of its gradients), each sends its row to each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
 from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.program import Operand
+from partita.partitioner.access import BLOCK
+from partita.partitioner.sizes import Sizes
+from partita.partitioner.step_kind import StepKind
 
 
 @dataclass(frozen=True)
@@ -22,10 +31,10 @@ class Message:
     """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
 
     Args:
-        direction: "up" for states, "down" for errors.
-        layer: whose nodes.
-        buffer: `LAYER` for states, `LAYER<CONSUMER` for the errors that a consumer returns.
-        rows: of the layer.
+        direction: "up" for states and what else the way up needs, "down" for errors, gradients and their norms.
+        layer: whose nodes; "" for norms, which are of all.
+        buffer: what they are, see `buffer_names`.
+        rows: of the buffer.
         n_bytes: of one message, for the whole batch.
     """
 
@@ -56,23 +65,67 @@ class Sum:
     following: int | None
 
 
-def states(owned: Ownership, *, bytes_per_node: int) -> tuple[Message, ...]:
-    """The messages of the way up, in topological order."""
-    found = []
+def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
+    """Every message of a step: of the way up in topological order, then of the way down."""
+    up = [*_lent(owned, sizes), *_states(owned, sizes), *_summaries(owned, sizes)]
+    if not kind.train:
+        return tuple(up)
+    down = [*_errors(owned, sizes), *_returned(owned, sizes), *(_norms(owned, sizes) if kind.norms else ())]
+    return (*up, *down)
+
+
+def _message(
+    sizes: Sizes, direction: Literal["up", "down"], operand: Operand, source: int, destination: int
+) -> Message:
+    buffer = operand.buffer
+    layer = "" if buffer == NORMS else layer_of(buffer)
+    return Message(direction, layer, buffer, operand.rows, source, destination, sizes.n_bytes(operand))
+
+
+def _lent(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in owned.graph.computed:
+        for other in owned.borrowers(grid.name):
+            weights = Operand(grid.name + PARAMETERS, BLOCK)
+            yield _message(sizes, "up", weights, owned.of(grid.name)[0].machine, other)
+
+
+def _returned(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in reversed(owned.graph.computed):
+        for other in owned.borrowers(grid.name):
+            gradient = Operand(grid.name + GRADIENT, BLOCK)
+            yield _message(sizes, "down", gradient, other, owned.of(grid.name)[0].machine)
+
+
+def _summaries(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for loss in owned.graph.losses:
+        yield from _to_each_other(sizes, "up", loss + SUMMARY, owned.tells(loss))
+
+
+def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    yield from _to_each_other(sizes, "down", NORMS, owned.learners)
+
+
+def _to_each_other(
+    sizes: Sizes, direction: Literal["up", "down"], buffer: str, machines: tuple[int, ...]
+) -> Iterator[Message]:
+    """Row n of the buffer is the n-th machine's, and all must have all."""
+    for n, source in enumerate(machines):
+        for destination in machines:
+            if source != destination:
+                yield _message(sizes, direction, Operand(buffer, ((n, n + 1),)), source, destination)
+
+
+def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
         for destination in range(owned.machines):
             needed = owned.needed_by_all(grid.name, destination)
             for piece in owned.of(grid.name):
                 rows = row_sets.intersection(needed, (piece.rows,))
                 if rows and piece.machine != destination:
-                    size = row_sets.count(rows) * grid.nodes_per_row * bytes_per_node
-                    found.append(Message("up", grid.name, grid.name, rows, piece.machine, destination, size))
-    return tuple(found)
+                    yield _message(sizes, "up", Operand(grid.name, rows), piece.machine, destination)
 
 
-def errors(owned: Ownership, *, bytes_per_node: int) -> tuple[Message, ...]:
-    """The messages of the way down, in reverse topological order."""
-    found = []
+def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
             joined: dict[tuple[int, int], Rows] = {}
@@ -81,9 +134,7 @@ def errors(owned: Ownership, *, bytes_per_node: int) -> tuple[Message, ...]:
                     key = (turn.machine, turn.following)
                     joined[key] = row_sets.union(joined.get(key, ()), turn.rows)
             for (source, destination), rows in joined.items():
-                size = row_sets.count(rows) * grid.nodes_per_row * bytes_per_node
-                found.append(Message("down", grid.name, edge.name, rows, source, destination, size))
-    return tuple(found)
+                yield _message(sizes, "down", Operand(edge.name, rows), source, destination)
 
 
 def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Graph, Grid
+from partita.layers.losses import Loss
 from partita.layers.rows import Rows
 
 
@@ -46,7 +47,8 @@ class Edge:
 class Ownership:
     """The pieces of every computed layer, in ascending rows; each machine has at most one piece of a layer.
 
-    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to.
+    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row of
+    a loss whose scores are cut may belong to every machine that owns scores: each judges its own.
     """
 
     graph: Graph
@@ -56,6 +58,9 @@ class Ownership:
     def __post_init__(self) -> None:
         for grid in self.graph.computed:
             pieces = self.of(grid.name)
+            if self.judges(grid.name):
+                self._check_judges(grid.name)
+                continue
             met = [0, *(stop for piece in pieces for stop in piece.rows), grid.n_rows]
             if not pieces or any(a != b for a, b in zip(met[::2], met[1::2], strict=True)):
                 raise ValueError(
@@ -68,6 +73,16 @@ class Ownership:
                 raise ValueError(
                     f"a machine has two pieces of '{grid.name}'; give each machine one: {owners}"
                 )
+
+    def _check_judges(self, loss: str) -> None:
+        scores = self.graph[loss].sources[0]
+        found = sorted(piece.machine for piece in self.of(loss))
+        expected = sorted(piece.machine for piece in self.of(scores))
+        if found != expected or any(piece.rows != (0, 1) for piece in self.of(loss)):
+            raise ValueError(
+                f"the loss '{loss}' is on machines {found}, but its scores '{scores}' on {expected}; put it on "
+                "all of them, or on one machine"
+            )
 
     def of(self, layer: str) -> tuple[Piece, ...]:
         """The pieces of a layer, in ascending rows."""
@@ -83,6 +98,33 @@ class Ownership:
     def rows(self, layer: str, machine: int) -> tuple[int, int] | None:
         """The rows of a layer that a machine owns, if any."""
         return next((piece.rows for piece in self.of(layer) if piece.machine == machine), None)
+
+    def judges(self, loss: str) -> tuple[int, ...]:
+        """The machines that each judge their own scores, in the order of those; none where a loss is whole."""
+        layer = self.graph[loss].layer
+        if not isinstance(layer, Loss) or not layer.splits_scores or len(self.of(loss)) < 2:
+            return ()
+        return tuple(piece.machine for piece in self.of(self.graph[loss].sources[0]))
+
+    def tells(self, loss: str) -> tuple[int, ...]:
+        """Those judges that must tell one another of their scores: all, or none."""
+        layer = self.graph[loss].layer
+        return self.judges(loss) if isinstance(layer, Loss) and layer.summary_rows else ()
+
+    def borrowers(self, layer: str) -> tuple[int, ...]:
+        """The machines that use a layer's shared weights but do not own them, in the order of their pieces."""
+        shares = self.graph[layer].shares_weights
+        return tuple(piece.machine for piece in self.of(layer)[1:]) if shares else ()
+
+    @cached_property
+    def learners(self) -> tuple[int, ...]:
+        """The machines that own parameters, ascending."""
+        found = {
+            piece.machine
+            for piece in self.pieces
+            if self.graph[piece.layer].parameters and piece.machine not in self.borrowers(piece.layer)
+        }
+        return tuple(sorted(found))
 
     def edges(self, layer: str) -> tuple[Edge, ...]:
         """Who listens to a layer, in the order in which the errors of its nodes are summed."""
@@ -102,15 +144,30 @@ class Ownership:
     @cached_property
     def _needed(self) -> dict[tuple[Edge, int], Rows]:
         return {
-            (edge, piece.machine): self.graph.source_rows(edge.consumer, piece.rows, edge.number)
+            (edge, piece.machine): self._needed_by(edge, piece)
             for edges in self._edges.values()
             for edge in edges
             for piece in self.of(edge.consumer)
         }
 
+    def _needed_by(self, edge: Edge, piece: Piece) -> Rows:
+        own = self.rows(edge.layer, piece.machine)
+        if edge.number == 0 and own is not None and self.judges(edge.consumer):
+            return (own,)
+        return self.graph.source_rows(edge.consumer, piece.rows, edge.number)
+
     def needed_by_all(self, layer: str, machine: int) -> Rows:
         """The rows of a layer that any piece of the machine listens to."""
         return row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
+
+    def flops(self, piece: Piece, *, batch: int) -> float:
+        """Operations of a piece for a batch on the way up; of a loss that several machines judge, its share."""
+        whole = piece_flops(self.graph[piece.layer], piece.rows, batch=batch)
+        if not self.judges(piece.layer):
+            return whole
+        scores = self.graph[self.graph[piece.layer].sources[0]]
+        start, stop = self.rows(scores.name, piece.machine) or (0, 0)
+        return whole * (stop - start) / scores.n_rows
 
     def by_part(self, edge: Edge) -> bool:
         """Whether each machine sums the errors of its own receivers, and the owners add up the sums.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
-from partita.partitioner.bare_plan import PRECISIONS
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.plan import Plan
+from partita.partitioner.sizes import PRECISIONS
 from partita.partitioner.strategies import STRATEGIES
 from partita.partitioner.table import readable_bytes
 
@@ -32,7 +32,7 @@ def partition(
         cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`.
         strategy: what decides for the other layers; "balanced" gives each machine operations in proportion to
             its speed.
-        precision: "float32" or "float64".
+        precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
 
     Raises:
         ValueError: the network is not finished or cannot be trained, a cut cannot be, or a part does not fit

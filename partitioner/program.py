@@ -7,19 +7,19 @@ An instruction names the rows of the buffers that it writes and reads, and the e
 be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
 list goes first.
 
-Buffers: `h1` holds states of layer h1; `h1<h2` the errors of h1's nodes that layer h2 returns; `h1<h2@3` such
-errors as machine 3 sent them, before they are added; `h2.parameters` and `h2.gradient` the rows' parameters
-and their gradient.
+What the names of buffers mean stands in `buffer_names`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.step_kind import StepKind
 
 
 class Op(StrEnum):
@@ -35,14 +35,20 @@ class Op(StrEnum):
     """Adds one block of a weighted sum; more blocks follow."""
     UP = "UP"
     """Computes states; for a layer that splits its sum, the last block, bias and activation."""
+    SUMMARISE = "SUMMARISE"
+    """Computes what other machines must know of the scores that this one judges."""
     DELTA = "DELTA"
     """Turns errors of states into errors of sums."""
     ERRORS = "ERRORS"
     """Computes errors of an input's rows."""
     ADD = "ADD"
-    """Adds errors that came another way; without `accumulate` (`=`), copies them."""
+    """Adds errors or gradients that came another way; without `accumulate` (`=`), copies them."""
+    LEARN = "LEARN"
+    """Computes the gradient of a layer's parameters block by block, and hands each block to the driver."""
     GRADIENT = "GRADIENT"
     """Computes the gradient of a layer's parameters."""
+    SQUARES = "SQUARES"
+    """Computes the sums of squares of the machine's parameters and of their gradients."""
     UPDATE = "UPDATE"
     """Hands the gradient to the driver: accrue it, step locally."""
 
@@ -136,10 +142,11 @@ def _parse_operand(written: str) -> Operand:
 
 @dataclass(frozen=True)
 class Program:
-    """What one machine does in a step."""
+    """What one machine does in a step of some kind."""
 
     machine: int
     instructions: tuple[Instruction, ...]
+    kind: StepKind = StepKind()
 
     def __str__(self) -> str:
         return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))
@@ -148,24 +155,26 @@ class Program:
         return len(self.instructions)
 
 
-def parse_program(machine: int, text: str) -> Program:
+def parse_program(machine: int, text: str, kind: StepKind = StepKind()) -> Program:  # noqa: B008 - frozen
     """The program that `str` wrote."""
-    return Program(machine, tuple(parse_instruction(line) for line in text.splitlines() if line.strip()))
+    instructions = tuple(parse_instruction(line) for line in text.splitlines() if line.strip())
+    return Program(machine, instructions, kind)
 
 
-def ordered(machine: int, instructions: list[Instruction], reads: list[tuple[Operand, ...]]) -> Program:
+def ordered(
+    instructions: Sequence[Instruction], uses: Sequence[tuple[Sequence[Operand], Sequence[Operand]]]
+) -> tuple[Instruction, ...]:
     """Finds what each instruction must wait for: whoever wrote what it reads, or used what it overwrites.
 
     Args:
-        machine: whose program it is.
         instructions: in the order of their priority, in which running one after the other would be right.
-        reads: for each instruction, everything that it reads; it writes its target unless it is a SEND.
+        uses: for each instruction, everything that it reads, and everything that it writes.
     """
     finished: list[Instruction] = []
     before: list[int] = []  # for each instruction, a bit set of all that is done when it is
     past = _Past()
-    for n, (i, read) in enumerate(zip(instructions, reads, strict=True)):
-        writes = [] if i.op is Op.SEND else [past.of(i.target)]
+    for n, (i, (read, written)) in enumerate(zip(instructions, uses, strict=True)):
+        writes = [past.of(operand) for operand in written]
         others = [past.of(operand) for operand in read]
         clashes = 0
         for used in writes:
@@ -184,8 +193,8 @@ def ordered(machine: int, instructions: list[Instruction], reads: list[tuple[Ope
             used.writers |= 1 << n
         for used in (*writes, *others):
             used.users |= 1 << n
-        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
-    return Program(machine, tuple(finished))
+        finished.append(replace(i, after=tuple(sorted(after))))
+    return tuple(finished)
 
 
 class _Used:

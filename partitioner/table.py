@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.ownership import piece_flops
 
 
 def plan_table(plan: BarePlan) -> str:
@@ -32,7 +31,7 @@ def _machines(plan: BarePlan) -> str:
     playback = plan.playback
     for m, machine in enumerate(plan.cluster.machines):
         flops = sum(
-            piece_flops(plan.graph[piece.layer], piece.rows, batch=plan.batch)
+            plan.ownership.flops(piece, batch=plan.batch)
             for piece in plan.pieces
             if piece.machine == m
         )

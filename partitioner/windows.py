@@ -1,6 +1,6 @@
 """The windows of a program: which rows of each buffer a machine holds, and how many bytes they take.
 
-Plain arithmetic. The engine allocates exactly these arrays, and a plan's memory is their sum.
+Plain arithmetic. The engine allocates exactly these arrays; where they lie is `arena`'s.
 """
 
 from __future__ import annotations
@@ -8,30 +8,38 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from partita.layers.graph import Grid
-from partita.layers.layer import Given
 from partita.layers.region import Shape
 from partita.layers.rows import bounds
+from partita.partitioner.buffer_names import (
+    NORMS,
+    holds_gradient,
+    holds_parameters,
+    holds_summary,
+    layer_of,
+    sent_as,
+)
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Operand, Program
-
-ITEM_BYTES = {"float32": 4, "float64": 8, "int64": 8}
-"""Bytes of a number, by NumPy's name for its kind."""
+from partita.partitioner.access import Access
+from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """An array to allocate: rows of a buffer for every example of a batch.
+    """An array to allocate: rows of a buffer, for every example of a batch where they are states or errors.
 
     Args:
-        rows: `[start, stop)` of the layer.
-        shape: of the array, `[rows, other node axes ..., example]`.
-        dtype: NumPy's name of it; labels are "int64", all else has the plan's precision.
+        rows: `[start, stop)` of the buffer.
+        shape: of the array, `[rows, other node axes ..., example]`; of shared weights and their gradient
+            `[1, number]`.
+        dtype: the kind of its numbers, see `Sizes.row`.
+        offset: where it begins in the machine's memory for windows, in bytes.
     """
 
     rows: tuple[int, int]
     shape: Shape
     dtype: str
+    offset: int = 0
 
     @property
     def n_bytes(self) -> int:
@@ -39,32 +47,44 @@ class WindowPlan:
         return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
-def windows_of(owned: Ownership, program: Program, *, batch: int, precision: str) -> dict[str, WindowPlan]:
+def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, WindowPlan]:
     """What a program's machine holds of each buffer, by the names that its instructions use.
 
-    Parameters and gradients are left out: they lie in vectors, not in windows.
+    What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
     """
     found: dict[str, WindowPlan] = {}
     for instruction in program.instructions:
         for operand in (instruction.target, *instruction.sources):
             name = operand.buffer
-            if name not in found and not name.endswith((".parameters", ".gradient")):
-                grid, rows = owned.graph[name.partition("<")[0]], _rows(owned, operand, program.machine)
-                shape = (rows[1] - rows[0], *grid.shape[1:], batch)
-                found[name] = WindowPlan(rows, shape, _dtype(grid, precision))
+            if name not in found and not in_vectors(owned, program, name):
+                rows = _rows(owned, operand, program.machine)
+                shape, kind = sizes.row(name)
+                found[name] = WindowPlan(rows, (rows[1] - rows[0], *shape), kind)
     return found
 
 
+def in_vectors(owned: Ownership, program: Program, buffer: str) -> bool:
+    """Whether a buffer is no window of its own, but part of the machine's parameters or their gradient."""
+    if buffer != sent_as(buffer):
+        return False
+    if not (holds_parameters(buffer) or holds_gradient(buffer)):
+        return False
+    borrowers = owned.borrowers(layer_of(buffer))
+    if holds_parameters(buffer) or program.kind.gradients == "whole":
+        return program.machine not in borrowers
+    return not borrowers
+
+
 def _rows(owned: Ownership, operand: Operand, machine: int) -> tuple[int, int]:
-    layer, returned, _ = operand.buffer.partition("<")
-    if "@" in operand.buffer:  # received, added and done with: nobody needs other rows of it
+    name, layer = operand.buffer, layer_of(operand.buffer)
+    if "@" in name:  # received, added and done with: nobody needs other rows of it
         return bounds(operand.rows)
-    if not returned:
+    if name == NORMS:
+        return 0, len(owned.learners)
+    if holds_summary(name):
+        return 0, len(owned.tells(layer))
+    if holds_parameters(name) or holds_gradient(name):
+        return 0, 1
+    if "<" not in name:
         return owned.state_window(layer, machine)
-    edge = next(edge for edge in owned.edges(layer) if edge.name == operand.buffer)
-    return owned.error_window(edge, machine)
-
-
-def _dtype(grid: Grid, precision: str) -> str:
-    labels = isinstance(grid.layer, Given) and grid.layer.classes is not None
-    return "int64" if labels else precision
+    return owned.error_window(Access(owned, machine).edge(name), machine)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from partita.layers import (
     Network,
     Node,
     OneToOne,
+    Parameter,
     Patch,
     SoftmaxCrossEntropy,
     SquaredError,
@@ -110,9 +112,21 @@ def patches(draw: st.DrawFn, shape: Shape) -> Patch:
     return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()))
 
 
+class Convolution(LocallyConnected2D):
+    """Filters whose weights all places share."""
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        return tuple(
+            replace(parameter, shape=parameter.shape[2:], shared=True)
+            for parameter in super().parameters(shape, sources)
+        )
+
+
 @st.composite
-def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Layer:
-    """Any layer of one input of this shape; none that is fully connected if `local`."""
+def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool = False) -> Layer:
+    """Any layer of one input of this shape; none that is fully connected if `local`, some that share weights if
+    `shared`.
+    """
     makers: list[Callable[[], Layer]] = [
         lambda: Activation(draw(st.sampled_from(FUNCTIONS))),
         lambda: draw(node_layers(shape, local=local)),
@@ -121,14 +135,17 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False) -> Layer:
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
+        makers += [lambda: draw(local_layers(shape, kind=Convolution))] * (4 * shared)
     return draw(st.sampled_from(makers))()
 
 
 @st.composite
-def local_layers(draw: st.DrawFn, shape: Shape) -> LocallyConnected2D:
+def local_layers(
+    draw: st.DrawFn, shape: Shape, *, kind: type[LocallyConnected2D] = LocallyConnected2D
+) -> LocallyConnected2D:
     """Filters on a picture of this shape."""
     patch = draw(patches(shape))
-    return LocallyConnected2D(
+    return kind(
         draw(st.integers(1, 2)),
         patch.size,
         stride=patch.stride,
@@ -155,14 +172,23 @@ def shapes() -> st.SearchStrategy[Shape]:
 
 
 @st.composite
-def networks(draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True, local: bool = False) -> Graph:
-    """A whole network as a graph, with losses or without; no other layer is fully connected if `local`."""
+def networks(
+    draw: st.DrawFn,
+    *,
+    max_layers: int = 7,
+    losses: bool = True,
+    local: bool = False,
+    shared: bool = False,
+) -> Graph:
+    """A whole network as a graph, with losses or without; `local` and `shared` as in `layers`."""
     net = Network("drawn")
     given = [net.input(f"in{n}", shape=draw(shapes())) for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
-    placed: list[States] = [draw(layers(source.shape, local=local))(source) for source in given]
+    placed: list[States] = [
+        draw(layers(source.shape, local=local, shared=shared))(source) for source in given
+    ]
     heard: set[str] = set()
     for _ in range(draw(st.integers(0, max(0, max_layers - len(given))))):
-        layer, sources = draw(_grown(given, placed, local=local))
+        layer, sources = draw(_grown(given, placed, local=local, shared=shared))
         heard.update(source.name for source in sources)
         placed.append(layer(*sources))
     if losses:
@@ -173,14 +199,14 @@ def networks(draw: st.DrawFn, *, max_layers: int = 7, losses: bool = True, local
 
 @st.composite
 def _grown(
-    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States], *, local: bool
+    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States], *, local: bool, shared: bool
 ) -> tuple[Layer, tuple[States, ...]]:
     """A further layer and its inputs: mostly the last one, else a branch; or a sum, often a skip."""
     source = draw(st.sampled_from([placed[-1]] * 3 + [*placed, *given]))
     equal = [states for states in placed if states.shape == source.shape]
     if equal and draw(st.integers(0, 3)) == 0:
         return Add(), (source, *draw(st.lists(st.sampled_from(equal), min_size=1, max_size=2)))
-    return draw(layers(source.shape, local=local)), (source,)
+    return draw(layers(source.shape, local=local, shared=shared)), (source,)
 
 
 def _judged(

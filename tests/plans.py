@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from partita.layers import Graph
-from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, Whole, partition
+from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, StepKind, Whole, partition
 from tests.networks import networks
+
+
+kinds = st.sampled_from(
+    [StepKind(), StepKind(gradients="whole"), StepKind(norms=True), StepKind(train=False)]
+)
+"""Every kind of step."""
 
 
 @st.composite
@@ -47,9 +53,10 @@ def plans(
     max_batch: int = 3,
     precision: str = "float32",
     local: bool = False,
+    shared: bool = False,
 ) -> Plan:
     """A plan of a drawn network, cut by hand and automatically over a drawn cluster."""
-    graph = draw(networks(max_layers=max_layers, losses=losses, local=local))
+    graph = draw(networks(max_layers=max_layers, losses=losses, local=local, shared=shared))
     cluster = draw(clusters(max_machines=max_machines))
     by_hand = draw(cuts(graph, len(cluster)))
     batch = draw(st.integers(1, max_batch))

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.numerics import master
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
 
@@ -19,13 +20,13 @@ Data: TypeAlias = Mapping[str, npt.ArrayLike]
 def check_data(
     graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
 ) -> dict[str, Array]:
-    """The arrays that the network is fed, in the precision that it computes in (labels as int64).
+    """The arrays that the network is fed: float32, or float64 where it computes in it; labels as int64.
 
     Args:
         graph: the network.
         data: as the user gave it; targets that are not asked for are left out.
         targets: whether the losses need theirs.
-        precision: "float32" or "float64".
+        precision: of the plan.
         ignored: names that the data may have besides those of the network. If not given, a network without a
             loss takes any: it may be what is left of one for prediction.
 
@@ -82,8 +83,8 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
             f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
         )
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {precision}")
-    converted = np.ascontiguousarray(array, dtype=precision)
+        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {master(precision)}")
+    converted = np.ascontiguousarray(array, dtype=master(precision))
     bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
     if bad.any():
         raise ValueError(

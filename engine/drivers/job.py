@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.engine.drivers.data import Array
 from partita.engine.drivers.downpour import Downpour
+from partita.engine.numerics import master
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
 from partita.engine.parameters.initialise import initialise
@@ -60,6 +61,11 @@ class Job:
         ).steps_per_epoch
 
     @property
+    def precision(self) -> str:
+        """Of parameters, and of the data as users give it."""
+        return master(self.plan.precision).name
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every parameter."""
         return {name: parameter.shape for name, parameter in self.plan.graph.parameters.items()}
@@ -77,7 +83,7 @@ class Job:
         """
         found = Checkpoints(self.checkpoints).latest(self.shapes)
         rule = self.driver.rule
-        if found is not None and set(found.state_names) != set(rule.state(1, np.dtype(self.plan.precision))):
+        if found is not None and set(found.state_names) != set(rule.state(1, self.precision)):
             raise ValueError(
                 f"checkpoint {found.path} was written with {found.manifest.rule}, whose state {rule} cannot "
                 "go on with; resume with the same rule, or give another folder"
@@ -98,7 +104,7 @@ class Job:
     def check_sizes(self) -> None:
         """What a machine keeps on a shard travels in one message. Raises ValueError where it is too much."""
         layout = layout_of(self.plan, shards=self.driver.shards)
-        most = MAX_PAYLOAD // np.dtype(self.plan.precision).itemsize
+        most = MAX_PAYLOAD // np.dtype(self.precision).itemsize
         largest = max((o.machine_stop - o.machine_start for o in layout.overlaps), default=0)
         if largest > most:
             raise ValueError(
@@ -123,12 +129,12 @@ class Job:
         for name, array in arrays.items():
             self._files[name].write(array)
         if initial is None:
-            parameters = initialise(self.plan.graph.parameters.values(), self.seed, dtype=self.plan.precision)
+            parameters = initialise(self.plan.graph.parameters.values(), self.seed, dtype=self.precision)
         elif isinstance(initial, str | Path):
             parameters = load_parameters(initial, self.shapes)
         else:
             parameters = {
-                name: np.ascontiguousarray(values, self.plan.precision) for name, values in initial.items()
+                name: np.ascontiguousarray(values, self.precision) for name, values in initial.items()
             }
             why = difference({name: values.shape for name, values in parameters.items()}, self.shapes)
             if why is not None:
@@ -144,7 +150,7 @@ class Job:
         plan, driver = self.plan, self.driver
         layout = layout_of(plan, shards=driver.shards)
         return ShardTask(
-            shard, layout, driver.rule, run, self.checkpoints, checkpoint, self.initial, plan.precision
+            shard, layout, driver.rule, run, self.checkpoints, checkpoint, self.initial, self.precision
         )
 
     def _part(self, *, replica: int, machine: int) -> TrainTask:
@@ -173,4 +179,4 @@ class Job:
         path = self.folder / f"{grid.name}.data"
         if isinstance(grid.layer, Given) and grid.layer.classes is not None:
             return ArrayFile(path, "int64", (self.examples,))
-        return ArrayFile(path, self.plan.precision, (self.examples, *grid.shape))
+        return ArrayFile(path, self.precision, (self.examples, *grid.shape))

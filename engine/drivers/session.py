@@ -6,48 +6,31 @@ fails, the session ends with one clear error.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Literal, Self, TypeVar, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 
 from partita.engine.drivers.checks import check_choice, check_plan, check_seconds
 from partita.engine.drivers.data import check_data
-from partita.engine.drivers.step import HostError, Sent, Step
+from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
+from partita.engine.drivers.step import Step
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.numerics import master, storage, stored, widen_array
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import (
-    Assign,
-    Directory,
-    Failed,
-    Heartbeat,
-    Hello,
-    Informed,
-    Load,
-    Message,
-    Play,
-    Played,
-    Ready,
-    Stop,
-)
-from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
-from partita.engine.runtime.task import pack_task
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 
-Hosts = Literal["threads", "processes"]
-Answer = TypeVar("Answer", bound=Message)
+Hosts = Literal["inline", "threads", "processes"]
 
 
 class Session:
@@ -73,11 +56,13 @@ class Session:
             parameters: every parameter of the network by name, `[*shape]`, of the plan's precision.
             train: play the way down too.
             rule: what changes the parameters after each step, on the spot.
-            hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback.
-            timeout_s: how long any answer may take.
+            hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
+                the one machine of a plan in the calling thread, which costs least for small networks.
+            timeout_s: how long any answer of a host may take.
 
         Raises:
-            ValueError: a parameter is missing, or a machine's are too many for a message.
+            ValueError: a parameter is missing, a machine's are too many for a message, or hosts cannot be
+                these.
             HostError: a host fails or does not come up.
         """
         check_plan(plan)
@@ -86,31 +71,39 @@ class Session:
         missing = [name for name in plan.graph.parameters if name not in parameters]
         if missing:
             raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
-        self._plan, self._timeout_s, self._train = plan, timeout_s, train
-        self._fed = False
+        self._plan, self._train = plan, train
+        self._fed, self._step = False, 0
         self._layout = layout_of(plan, shards=1)
         self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
-        self._names = [part_name(0, m) for m in range(len(plan.cluster))]
-        self._step = 0
-        self._launcher: Launcher = ThreadLauncher() if hosts == "threads" else ProcessLauncher()
+        self._stage = self._opened(hosts, timeout_s)
         try:
-            self._assemble()
             self.load(parameters)
         except BaseException:
-            self._launcher.close(patience_s=0.0)
+            self._stage.close(orderly=False)
             raise
+
+    def _opened(self, hosts: Hosts, timeout_s: float) -> Stage:
+        if hosts != "inline":
+            launcher: Launcher = ThreadLauncher() if hosts == "threads" else ProcessLauncher()
+            return HostedStage(self._tasks, launcher, timeout_s=timeout_s)
+        if len(self._tasks) > 1:
+            raise ValueError(
+                f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
+                f"{len(self._tasks)}; give 'threads' or 'processes'"
+            )
+        return InlineStage(self._tasks[0])
 
     @property
     def launcher(self) -> Launcher:
-        """Where the hosts are."""
-        return self._launcher
+        """Where the hosts are; a session in line has none."""
+        assert isinstance(self._stage, HostedStage), "a session in line has no hosts"
+        return self._stage.launcher
 
     def load(self, parameters: Mapping[str, Vector]) -> None:
         """Replaces the parameters."""
-        for name, slots in zip(self._names, self._layout.machines, strict=True):
-            self._say(name, Load(), gather(slots, parameters, self._plan.precision))
-        self._answers(Ready)
+        dtype = master(self._plan.precision)
+        self._stage.load([gather(slots, parameters, dtype) for slots in self._layout.machines])
 
     def step(
         self,
@@ -133,20 +126,17 @@ class Session:
         """
         real = self._plan.batch if examples is None else examples
         batch = self._checked(batch, real, collect)
-        for task, name in zip(self._tasks, self._names, strict=True):
-            inputs = None if batch is None else list(self._inputs(task, batch))
-            self._say(name, Play(self._step, real, collect), inputs)
-        answers = self._answers(Played)
+        inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
+        played = self._stage.play(self._step, inputs, real, collect)
         self._step += 1
-        played = [answer for answer, _ in answers]
         judged = bool(self._plan.graph.losses)
-        states, vectors = self._joined(collect, [payload for _, payload in answers])
+        states, vectors = self._joined(collect, [part.collected for part in played]) if collect else ({}, {})
         return Step(
-            sum(p.loss for p in played) / real if judged else float("nan"),
-            sum(p.correct for p in played),
-            max(p.step_s for p in played),
-            tuple(p.busy_s for p in played),
-            tuple(Sent(p.sent_messages, p.sent_bytes) for p in played),
+            sum(part.loss for part in played) / real if judged else float("nan"),
+            sum(part.correct for part in played),
+            max(part.step_s for part in played),
+            tuple(part.busy_s for part in played),
+            tuple(part.sent for part in played),
             states,
             vectors,
         )
@@ -179,7 +169,7 @@ class Session:
 
     def _check_sizes(self) -> None:
         """A machine's parameters come in one message."""
-        gib, item_bytes = float(1 << 30), np.dtype(self._plan.precision).itemsize
+        gib, item_bytes = float(1 << 30), master(self._plan.precision).itemsize
         for machine in range(len(self._plan.cluster)):
             n_bytes = self._layout.machine_size(machine) * item_bytes
             if n_bytes > MAX_PAYLOAD:
@@ -190,9 +180,7 @@ class Session:
 
     def close(self) -> None:
         """Stops every host."""
-        for name in self._names:
-            self._say(name, Stop())
-        self._launcher.close()
+        self._stage.close()
 
     def __enter__(self) -> Self:
         return self
@@ -200,73 +188,35 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close() if kind is None else self._launcher.close(patience_s=0.0)
-
-    def _assemble(self) -> None:
-        for name in self._names:
-            self._launcher.launch(name, 0)
-        for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
-            self._launcher.reach(name, 0, hello.endpoint)
-        for task, name in zip(self._tasks, self._names, strict=True):
-            self._say(name, Assign(self._plan.graph.name), pack_task(task))
-        self._answers(Ready)
-        for name in self._names:
-            self._say(
-                name, Directory(tuple(peer for peer in self._launcher.peers if peer.name != name), revision=1)
-            )
-        self._answers(Informed)
-        for name in self._names:
-            self._say(name, Heartbeat(0))
+        self._stage.close(orderly=kind is None)
 
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
             grid = self._plan.graph[operand.buffer]
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
-            dtype = np.int64 if labels else self._plan.precision
+            dtype = np.dtype(np.int64) if labels else storage(self._plan.precision)
             shape = (*grid.shape, self._plan.batch)
             for rows in operand.rows:
-                yield np.ascontiguousarray(node_major(batch[operand.buffer], rows, shape), dtype)
-
-    def _say(self, name: str, message: Message, payload: object = None) -> None:
-        self._launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
-
-    def _answers(self, kind: type[Answer]) -> list[tuple[Answer, Payload | None]]:
-        """The next message of this kind from every host, in the order of the machines."""
-        found: dict[str, tuple[Answer, Payload | None]] = {}
-        began = time.monotonic()
-        while len(found) < len(self._names):
-            for event in self._launcher.mailbox.receive(0.1):
-                self._check(event)
-                if isinstance(event.message, kind):
-                    assert event.payload is None or isinstance(event.payload, Payload)
-                    found.setdefault(event.sender, (event.message, event.payload))
-            for name, _, reason in self._launcher.ended():
-                raise HostError(name, reason)
-            if time.monotonic() - began > self._timeout_s:
-                missing = ", ".join(name for name in self._names if name not in found)
-                raise HostError(missing, f"no {kind.__name__} for {self._timeout_s:.0f} s")
-        return [found[name] for name in self._names]
-
-    def _check(self, event: Received) -> None:
-        if isinstance(event.message, Failed):
-            raise HostError(event.sender, event.message.reason, event.message.traceback)
+                yield stored(node_major(batch[operand.buffer], rows, shape), dtype)
 
     def _joined(
         self, collect: tuple[str, ...], payloads: list[Payload | None]
     ) -> tuple[dict[str, Array], dict[str, dict[str, Vector]]]:
         """What the parts sent back, put together; a payload holds a machine's rows of each name in order."""
-        graph, dtype = self._plan.graph, np.dtype(self._plan.precision)
+        graph, precision = self._plan.graph, self._plan.precision
         states: dict[str, Array] = {}
         vectors: dict[str, dict[str, Vector]] = {}
         for name in collect:
             if name in ("parameters", "gradient"):
-                vectors[name] = {p.name: np.zeros(p.shape, dtype) for p in graph.parameters.values()}
+                vectors[name] = {
+                    p.name: np.zeros(p.shape, master(precision)) for p in graph.parameters.values()
+                }
             else:
                 grid = graph[name.partition("<")[0]]
-                states[name] = np.zeros((*grid.shape, self._plan.batch), dtype)
+                states[name] = np.zeros((*grid.shape, self._plan.batch), storage(precision))
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors)
-        return states, vectors
+        return {name: widen_array(array) for name, array in states.items()}, vectors
 
     def _take(
         self,
@@ -281,7 +231,7 @@ class Session:
         for name in collect:
             if name in vectors:
                 slots = self._layout.machines[machine]
-                vector = np.zeros(self._layout.machine_size(machine), self._plan.precision)
+                vector = np.zeros(self._layout.machine_size(machine), master(self._plan.precision))
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
             elif (rows := self._plan.ownership.rows(name.partition("<")[0], machine)) is not None:

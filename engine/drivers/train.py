@@ -184,7 +184,7 @@ class _Training:
                 checkpoint=commit.checkpoint,
                 run=self.run_id,
                 shapes=job.shapes,
-                dtype=job.plan.precision,
+                dtype=job.precision,
                 rule=repr(job.driver.rule),
                 steps=commit.steps,
                 steps_per_epoch=job.steps_per_epoch,

@@ -3,18 +3,20 @@
 `kernel` says what a kernel is; `registry` picks and compiles the one for a layer at a site. `dense`, `local`,
 `pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
 definition, with `node_compiler` (a user's functions) and `node_loops` (what runs them). `activations`,
-`patches`, `parameters`, `views`, `scalar` and `parallel` are what they share. `reference` plays a definition
+`patches`, `parameters`, `views` and `parallel` are what they share. `reference` plays a definition
 in plain Python, the truth of the tests, and `check` compares a user's `downward` with differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients
-from partita.engine.kernels.kernel import Array, Kernel, LossKernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site
 from partita.engine.kernels.node_compiler import NodeCompileError
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 
 __all__ = [
     "Array",
+    "Arrays",
+    "Call",
     "GradientCheck",
     "Kernel",
     "LossKernel",

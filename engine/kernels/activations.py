@@ -1,134 +1,148 @@
-"""Activation functions over whole arrays, in place: what dense, local and element-wise kernels share.
+"""Activation functions over whole arrays: what dense, local and element-wise kernels share.
 
-The bits of an element never depend on where in the array it lies, because cuts move elements: NumPy's
-functions use the same arithmetic for whole vectors and for tails (a test looks at every offset), and the
-compiled loops consist of single IEEE operations.
+Arrays hold numbers as they are stored, float32, float64 or bfloat16's bits; the arithmetic of the last is
+float32, rounded once. The bits of an element never depend on where in the array it lies, because cuts move
+elements: loops consist of single IEEE operations and fused multiply-adds.
+
+A loop that works in place takes its array once. Given as two arguments, an array would overlap itself, and
+the loop would run without vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
+import numba
 import numpy as np
+from numba.extending import register_jitable
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.scalar import compiled
+from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics.functions import hyperbolic_tangent, logistic
+
+Function = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Loops:
+    """Of one activation function, compiled. Arrays of one call are of one shape, C-contiguous."""
+
+    activate: Callable[[Array], None]
+    """`(sums)`, flat: replaces sums by states."""
+    finish: Callable[[Array, Array], None]
+    """`(sums, bias)`, `[node, example]` and `[node]`: adds the bias, and replaces sums by states."""
+    finish_into: Callable[[Array, Array, Array], None]
+    """`(sums, bias, state)`: as `finish`, from sums of another type into the states."""
+    multiply: Callable[[Array, Array], None]
+    """`(state, error)`, flat: `error *= slope(state)`."""
+    write: Callable[[Array, Array, Array], None]
+    """`(state, error, out)`, flat: `out = error * slope(state)`."""
+    add: Callable[[Array, Array, Array], None]
+    """`(state, error, out)`, flat: `out += error * slope(state)`."""
 
 
 def activate(function: str, sums: Array) -> None:
-    """Replaces sums by states, in place. Any shape, float32 or float64, C-contiguous."""
-    _VALUES[function](sums)
+    """Replaces sums by states, in place. Any shape, C-contiguous."""
+    if function != "linear":
+        LOOPS[function].activate(sums.reshape(-1))
 
 
 def multiply_by_slope(function: str, state: Array, error: Array) -> None:
     """Turns errors of states into errors of sums, in place: `error *= slope(state)`. Both of one shape."""
     if function != "linear":
-        _SLOPES[function](state.reshape(-1), error.reshape(-1))
+        LOOPS[function].multiply(state.reshape(-1), error.reshape(-1))
 
 
 def add_error(function: str, state: Array, error: Array, out: Array, *, accumulate: bool) -> None:
     """Writes `error * slope(state)` into `out`, or adds it to what is there. All of one shape."""
-    if not accumulate:
-        np.copyto(out, error)
-        multiply_by_slope(function, state, out)
-    elif function == "linear":
-        np.add(out, error, out=out)
-    else:
-        _ADDERS[function](state.reshape(-1), error.reshape(-1), out.reshape(-1))
+    loop = LOOPS[function].add if accumulate else LOOPS[function].write
+    loop(state.reshape(-1), error.reshape(-1), out.reshape(-1))
 
 
-def warm(function: str, dtype: np.dtype[np.floating]) -> None:
-    """Compiles what this function needs for this dtype."""
-    nothing = np.empty(0, dtype)
-    activate(function, nothing)
-    multiply_by_slope(function, nothing, nothing)
-    add_error(function, nothing, nothing, nothing, accumulate=True)
+def warm(function: str, dtype: np.dtype[Any]) -> None:
+    """Compiles what this function needs for numbers that are stored so."""
+    array = numba.typeof(np.empty(0, dtype))
+    loops = LOOPS[function]
+    for loop, n_arrays in ((loops.activate, 1), (loops.multiply, 2), (loops.write, 3), (loops.add, 3)):
+        loop.compile((array,) * n_arrays)  # type: ignore[attr-defined]
 
 
-def _linear(sums: Array) -> None:
-    pass
+@register_jitable
+def _linear(total: Any) -> Any:
+    return total
 
 
-def _relu(sums: Array) -> None:
-    _clip_below_zero(sums.reshape(-1))
+@register_jitable
+def _linear_slope(state: Any) -> Any:
+    return type(state)(1)
 
 
-def _sigmoid(sums: Array) -> None:
-    with np.errstate(over="ignore"):  # far below zero, exp gives infinity and the state is 0, as it should be
-        np.negative(sums, out=sums)
-        np.exp(sums, out=sums)
-    np.add(sums, 1, out=sums)
-    np.reciprocal(sums, out=sums)
+@register_jitable
+def _relu(total: Any) -> Any:
+    return type(total)(0) if total <= 0 else total  # a NaN stays one
 
 
-def _tanh(sums: Array) -> None:
-    np.tanh(sums, out=sums)
+@register_jitable
+def _relu_slope(state: Any) -> Any:
+    return type(state)(1) if state > 0 else type(state)(0)
 
 
-@compiled
-def _clip_below_zero(sums: Array) -> None:
-    # Not np.maximum: of 0.0 and -0.0 it may return the one in a vector and the other in a tail.
-    zero = sums.dtype.type(0)
-    for i in range(len(sums)):
-        value = sums[i]
-        sums[i] = zero if value <= zero else value  # a NaN stays one
+@register_jitable
+def _sigmoid_slope(state: Any) -> Any:
+    return state * (type(state)(1) - state)
 
 
-@compiled
-def _relu_slope(state: Array, error: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        error[i] *= one if state[i] > 0 else one - one
+@register_jitable
+def _tanh_slope(state: Any) -> Any:
+    return type(state)(1) - state * state
 
 
-@compiled
-def _sigmoid_slope(state: Array, error: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        error[i] *= state[i] * (one - state[i])
+def _loops(value: Function, slope: Function) -> Loops:
+    """The loops around a value of a sum, and a slope of a state."""
+
+    @compiled
+    def activate(sums: Array) -> None:
+        for i in range(len(sums)):
+            sums[i] = narrow(value(widen(sums[i])), sums[i])
+
+    @compiled
+    def finish(sums: Array, bias: Array) -> None:
+        for node in range(sums.shape[0]):
+            states, constant = sums[node], widen(bias[node])
+            for e in range(sums.shape[1]):
+                states[e] = narrow(value(widen(states[e]) + constant), states[e])
+
+    @compiled
+    def finish_into(sums: Array, bias: Array, state: Array) -> None:
+        for node in range(sums.shape[0]):
+            states, constant = state[node], widen(bias[node])
+            for e in range(sums.shape[1]):
+                states[e] = narrow(value(sums[node, e] + constant), states[e])
+
+    @compiled
+    def multiply(state: Array, error: Array) -> None:
+        for i in range(len(state)):
+            error[i] = narrow(widen(error[i]) * slope(widen(state[i])), error[i])
+
+    @compiled
+    def write(state: Array, error: Array, out: Array) -> None:
+        for i in range(len(state)):
+            out[i] = narrow(widen(error[i]) * slope(widen(state[i])), out[i])
+
+    @compiled
+    def add(state: Array, error: Array, out: Array) -> None:
+        for i in range(len(state)):
+            out[i] = narrow(widen(out[i]) + widen(error[i]) * slope(widen(state[i])), out[i])
+
+    return Loops(activate, finish, finish_into, multiply, write, add)
 
 
-@compiled
-def _tanh_slope(state: Array, error: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        error[i] *= one - state[i] * state[i]
-
-
-@compiled
-def _add_relu_error(state: Array, error: Array, out: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        out[i] += error[i] * (one if state[i] > 0 else one - one)
-
-
-@compiled
-def _add_sigmoid_error(state: Array, error: Array, out: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        out[i] += error[i] * (state[i] * (one - state[i]))
-
-
-@compiled
-def _add_tanh_error(state: Array, error: Array, out: Array) -> None:
-    one = state.dtype.type(1)
-    for i in range(len(state)):
-        out[i] += error[i] * (one - state[i] * state[i])
-
-
-_VALUES: dict[str, Callable[[Array], None]] = {
-    "linear": _linear,
-    "relu": _relu,
-    "sigmoid": _sigmoid,
-    "tanh": _tanh,
+LOOPS: Final[dict[str, Loops]] = {
+    "linear": _loops(_linear, _linear_slope),
+    "relu": _loops(_relu, _relu_slope),
+    "sigmoid": _loops(logistic, _sigmoid_slope),
+    "tanh": _loops(hyperbolic_tangent, _tanh_slope),
 }
-_SLOPES: dict[str, Callable[[Array, Array], None]] = {
-    "relu": _relu_slope,
-    "sigmoid": _sigmoid_slope,
-    "tanh": _tanh_slope,
-}
-_ADDERS: dict[str, Callable[[Array, Array, Array], None]] = {
-    "relu": _add_relu_error,
-    "sigmoid": _add_sigmoid_error,
-    "tanh": _add_tanh_error,
-}
+"""By the name of the function."""

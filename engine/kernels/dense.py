@@ -1,114 +1,136 @@
-"""Fully connected layers: NumPy's BLAS on blocks of columns of the weight matrix `[rows, inputs]`.
+"""Fully connected layers: products of matrices on blocks of columns of the weight `[rows, inputs]`.
 
-An input of any shape is flattened in the order of its grid. BLAS takes as many threads as the process lets it
-(threadpoolctl sets that, once, where a part starts); results agree within rounding, not to the bit, between
-different cuts and numbers of threads.
+An input of any shape is flattened in the order of its grid. A product takes as many threads as the process
+gives its BLAS (threadpoolctl sets that, once, where a part starts); results agree within rounding, not to the
+bit, between different cuts and numbers of threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels import activations
-from partita.engine.kernels.kernel import Array, Kernel, Site
+from partita.engine.kernels.activations import LOOPS
+from partita.engine.kernels.calls import bound, in_turn, over_rows
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.products import product
 from partita.engine.kernels.views import columns, rows_of
+from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 from partita.layers.rows import Rows
 
 
 class DenseKernel(Kernel):
     """`state = activation(weight @ input + bias)` for the machine's rows.
 
-    Steps allocate nothing: the scratch for the second and later terms of a sum is kept from the first step
-    on. Calls for different rows may run at the same time.
+    A product in bfloat16 is rounded once. A sum of several products, one for each block of the input, is
+    kept in float32 until it is whole.
     """
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
         layer, source = site.grid.layer, site.sources[0]
-        self._activation, self._inputs_per_row = layer.activation, source.nodes_per_row
-        self._units = (site.rows[1] - site.rows[0]) * site.grid.nodes_per_row
-        self._sum_scratch: Array | None = None
-        self._error_scratch: Array | None = None
-        activations.warm(self._activation, site.dtype)
+        self._loops, self._is_linear = LOOPS[layer.activation], layer.activation == "linear"
+        self._inputs_per_row, self._units_per_row = source.nodes_per_row, site.grid.nodes_per_row
+        self._weight = arrays.parameters[0].reshape(site.n_rows * self._units_per_row, -1)
+        self._state = columns(arrays.state)
+        self._scratch: tuple[Array, Array] | None = None
         assert site.windows[0] == (0, source.n_rows), (
             f"{site.grid.name} holds only {site.windows[0]} of its input"
         )
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """One product of a block of the weight's columns with a block of the input's rows."""
         rows = block or self.site.windows[0]
-        weight = self._weight(parameters[0], rows)
-        inputs = columns(rows_of(sources[0], rows, self.site.windows[0]))
-        sums = columns(state)
-        if first:
-            np.matmul(weight, inputs, out=sums)
-        else:
-            if self._sum_scratch is None:
-                self._sum_scratch = np.empty_like(sums)
-            np.matmul(weight, inputs, out=self._sum_scratch)
-            np.add(sums, self._sum_scratch, out=sums)
-        if last:
-            if len(parameters) > 1:
-                np.add(sums, parameters[1].reshape(-1, 1), out=sums)
-            activations.activate(self._activation, sums)
+        weight = self._weight_of(rows)
+        inputs = columns(rows_of(self.arrays.sources[0], rows, self.site.windows[0]))
+        if first and last:
+            return in_turn(self._product(weight, inputs, self._state), self._finish(self._state))
+        term, sums = self._scratch_of_blocks()
+        if first and sums is self._state:
+            return self._product(weight, inputs, sums)
+        add = bound(_start if first else _continue, term, sums)
+        return in_turn(self._product(weight, inputs, term), add, self._finish(sums) if last else nothing)
 
-    def delta(self, state: Array, error: Array) -> None:
+    def delta(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
-        activations.multiply_by_slope(self._activation, state, error)
+        if self._is_linear:
+            return nothing
+        state, errors = self.arrays.state.reshape(-1), self.arrays.own_errors.reshape(-1)
+        return over_rows(self.team, self._loops.multiply, state, errors)
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
-        window = self.site.error_windows[0]
+        out, delta, window = self.arrays.errors_of(source), self.arrays.own_errors, self.site.error_windows[0]
+        calls = []
         for run in rows:
-            weight = self._weight(parameters[0], run)
-            place = columns(rows_of(out, run, window))
-            if not accumulate:
-                np.matmul(weight.T, columns(delta), out=place)
-                continue
-            scratch = self._error_scratch
-            if scratch is None:  # as large as the window: calls for different rows never share a place
-                scratch = self._error_scratch = np.empty_like(out)
-            product = columns(rows_of(scratch, run, window))
-            np.matmul(weight.T, columns(delta), out=product)
-            np.add(place, product, out=place)
+            weight, place = self._weight_of(run).T, columns(rows_of(out, run, window))
+            term = np.empty_like(place) if accumulate else place
+            calls.append(self._product(weight, columns(delta), term))
+            if accumulate:
+                calls.append(bound(_continue, term, place))
+        return in_turn(*calls)
 
-    def gradient(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-    ) -> None:
+    @property
+    def gradient_dtype(self) -> np.dtype[Any]:
+        """As states are stored: a product's own output."""
+        return self.site.dtype
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
-        weight = gradients[0].reshape(self._units, -1)
-        np.matmul(columns(delta), columns(sources[0]).T, out=weight)
-        if len(gradients) > 1:
-            np.add.reduce(columns(delta), axis=1, out=gradients[1].reshape(-1))
+        delta = columns(rows_of(self.arrays.own_errors, rows or self.site.rows, self.site.rows))
+        weight, inputs = out[0].reshape(len(delta), -1), columns(self.arrays.sources[0])
+        multiply = self._product(delta, inputs.T, weight)
+        if len(out) == 1:
+            return multiply
+        return in_turn(multiply, over_rows(self.team, _sum_examples, delta, out[1].reshape(-1)))
 
-    def _weight(self, weight: Array, rows: tuple[int, int]) -> Array:
-        start, stop = rows[0] * self._inputs_per_row, rows[1] * self._inputs_per_row
-        return weight.reshape(self._units, -1)[:, start:stop]
+    def _product(self, a: Array, b: Array, out: Array) -> Call:
+        return product(a, b, out, threads=self.site.threads)
+
+    def _weight_of(self, rows: tuple[int, int]) -> Array:
+        """Its columns for these rows of the input."""
+        return self._weight[:, rows[0] * self._inputs_per_row : rows[1] * self._inputs_per_row]
+
+    def _scratch_of_blocks(self) -> tuple[Array, Array]:
+        """For a sum in blocks: where a product goes, and where the sum is kept, the state if it is exact."""
+        if self._scratch is None:
+            exact = self.site.dtype == self.site.master
+            sums = self._state if exact else np.empty(self._state.shape, self.site.master)
+            self._scratch = np.empty_like(self._state), sums
+        return self._scratch
+
+    def _finish(self, sums: Array) -> Call:
+        """Adds the bias and applies the activation, from the sums into the state."""
+        bias = self.arrays.parameters[1:]
+        if sums is self._state and self._is_linear and not bias:
+            return nothing
+        constants = bias[0].reshape(-1) if bias else np.zeros(len(sums), self.site.dtype)
+        if sums is self._state:
+            return over_rows(self.team, self._loops.finish, sums, constants)
+        return over_rows(self.team, self._loops.finish_into, sums, constants, self._state)
+
+
+@compiled
+def _start(term: Array, sums: Array) -> None:
+    for node in range(sums.shape[0]):
+        for e in range(sums.shape[1]):
+            sums[node, e] = widen(term[node, e])
+
+
+@compiled
+def _continue(term: Array, sums: Array) -> None:
+    for node in range(sums.shape[0]):
+        for e in range(sums.shape[1]):
+            sums[node, e] = narrow(widen(sums[node, e]) + widen(term[node, e]), sums[node, e])
+
+
+@compiled_reassociating
+def _sum_examples(errors: Array, out: Array) -> None:
+    for node in range(errors.shape[0]):
+        row, total = errors[node], widen(errors[node, 0])
+        for e in range(1, errors.shape[1]):
+            total += widen(row[e])
+        out[node] = narrow(total, out[node])

@@ -2,125 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from partita.engine.kernels import activations
-from partita.engine.kernels.kernel import Array, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import rows_of
 from partita.layers.activations import Activation
-from partita.layers.rows import Rows, intersection
+from partita.layers.rows import Rows, difference, intersection
 
 
 class ActivationKernel(Kernel):
     """An activation function of every node."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
         assert isinstance(site.grid.layer, Activation)
-        self._function, self._team = site.grid.layer.function, team
+        self._function = site.grid.layer.function
         activations.warm(self._function, site.dtype)
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""
-        first_row, window = self.site.rows[0], self.site.windows[0]
+        own, operations = self.site.rows, self.site.operations
+        state, source = self.arrays.state, rows_of(self.arrays.sources[0], own, self.site.windows[0])
 
         def work(start: int, stop: int) -> None:
-            own = state[start - first_row : stop - first_row]
-            np.copyto(own, rows_of(sources[0], (start, stop), window))
-            activations.activate(self._function, own)
+            states = rows_of(state, (start, stop), own)
+            np.copyto(states, rows_of(source, (start, stop), own))
+            activations.activate(self._function, states)
 
-        self._team.split(*self.site.rows, work, operations=self.site.operations)
+        return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """The errors times the slope."""
-        window = self.site.error_windows[0]
-        if not accumulate:
-            clear_rest(self.site, rows, out, window)
+        own, window, operations = self.site.rows, self.site.error_windows[0], self.site.operations
+        state, delta, out = self.arrays.state, self.arrays.own_errors, self.arrays.errors_of(source)
+        rest = () if accumulate else unheard(self.site, rows, out, window)
+        heard = intersection(rows, (own,))
 
         def work(start: int, stop: int) -> None:
-            place, run = rows_of(out, (start, stop), window), (start, stop)
-            states, errors = rows_of(state, run, self.site.rows), rows_of(delta, run, self.site.rows)
-            activations.add_error(self._function, states, errors, place, accumulate=accumulate)
+            run = (start, stop)
+            states, errors = rows_of(state, run, own), rows_of(delta, run, own)
+            activations.add_error(
+                self._function, states, errors, rows_of(out, run, window), accumulate=accumulate
+            )
 
-        for run in intersection(rows, (self.site.rows,)):
-            self._team.split(*run, work, operations=self.site.operations)
+        def call() -> None:
+            for place in rest:
+                place[...] = 0
+            for run in heard:
+                self.team.split(*run, work, operations=operations)
+
+        return call
 
 
 class AddKernel(Kernel):
     """The sum of the inputs, in their order. Every input receives the layer's own errors."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
-
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds input after input."""
-        terms = [
-            rows_of(term, self.site.rows, window)
-            for term, window in zip(sources, self.site.windows, strict=True)
-        ]
-        np.add(terms[0], terms[1], out=state)
-        for term in terms[2:]:
-            np.add(state, term, out=state)
+        own, state = self.site.rows, self.arrays.state
+        heard = zip(self.arrays.sources, self.site.windows, strict=True)
+        one, other, *others = (rows_of(term, own, window) for term, window in heard)
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
+        def call() -> None:
+            np.add(one, other, out=state)
+            for term in others:
+                np.add(state, term, out=state)
+
+        return call
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Hands the errors on."""
-        window = self.site.error_windows[source]
-        if not accumulate:
-            clear_rest(self.site, rows, out, window)
-        for run in intersection(rows, (self.site.rows,)):
-            place, error = rows_of(out, run, window), rows_of(delta, run, self.site.rows)
-            if accumulate:
-                np.add(place, error, out=place)
-            else:
-                np.copyto(place, error)
+        own, window = self.site.rows, self.site.error_windows[source]
+        delta, out = self.arrays.own_errors, self.arrays.errors_of(source)
+        rest = () if accumulate else unheard(self.site, rows, out, window)
+        pairs = [(rows_of(out, run, window), rows_of(delta, run, own)) for run in intersection(rows, (own,))]
+
+        def call() -> None:
+            for place in rest:
+                place[...] = 0
+            for place, error in pairs:
+                if accumulate:
+                    np.add(place, error, out=place)
+                else:
+                    np.copyto(place, error)
+
+        return call
 
 
-def clear_rest(site: Site, rows: Rows, out: Array, window: tuple[int, int]) -> None:
-    """Writes zeros into the asked rows that no node of this machine listens to."""
-    for start, stop in rows:
-        for run in ((start, min(stop, site.rows[0])), (max(start, site.rows[1]), stop)):
-            if run[0] < run[1]:
-                rows_of(out, run, window)[...] = 0
+def unheard(site: Site, rows: Rows, out: Array, window: tuple[int, int]) -> tuple[Array, ...]:
+    """Of the asked rows, views of those that no node of this machine listens to."""
+    return tuple(rows_of(out, run, window) for run in difference(rows, (site.rows,)))

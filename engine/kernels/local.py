@@ -19,11 +19,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.engine.kernels import activations
-from partita.engine.kernels.kernel import Array, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
-from partita.engine.kernels.scalar import compiled, compiled_reassociating, fma
 from partita.engine.kernels.views import rows_of
+from partita.engine.numerics import compiled, compiled_reassociating, fma
 from partita.layers.connectivity import Patch
 from partita.layers.rows import Rows
 
@@ -31,12 +31,14 @@ from partita.layers.rows import Rows
 class LocallyConnectedKernel(Kernel):
     """`state = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
-        layer, self._team = site.grid.layer, team
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer = site.grid.layer
         self._activation = layer.activation
         assert isinstance(layer.connectivity, Patch)
         self._geometry = PatchGeometry.of(layer.connectivity, site.sources[0].shape)
+        self._inputs = self._picture(arrays.sources[0])
+        self._weights = self._shaped(arrays.parameters[0])
         self._warm()
 
     def _warm(self) -> None:
@@ -48,99 +50,73 @@ class LocallyConnectedKernel(Kernel):
         _weight_gradient(pictures, places, weight, 0, 0, geometry)
         activations.warm(self._activation, dtype)
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """A small matrix product for each place."""
-        own, (window, _) = self.site.rows, self.site.windows[0]
-        inputs, weight = self._picture(sources[0]), self._weight(parameters[0])
-        bias = (
-            parameters[1].reshape(state.shape[:-1])
-            if len(parameters) > 1
-            else np.empty((0, 0, 0), state.dtype)
+        own, (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
+        state, parameters, empty = (
+            self.arrays.state,
+            self.arrays.parameters,
+            np.empty((0, 0, 0), self.site.dtype),
         )
+        bias = parameters[1].reshape(state.shape[:-1]) if len(parameters) > 1 else empty
 
         def work(start: int, stop: int) -> None:
             states = rows_of(state, (start, stop), own)
-            _up(
-                inputs,
-                rows_of(weight, (start, stop), own),
-                rows_of(bias, (start, stop), own) if len(bias) else bias,
-                states,
-                start,
-                window,
-                self._geometry,
-            )
+            weight = rows_of(self._weights, (start, stop), own)
+            biases = rows_of(bias, (start, stop), own) if len(bias) else bias
+            _up(self._inputs, weight, biases, states, start, window, self._geometry)
             activations.activate(self._activation, states)
 
-        self._team.split(*own, work, operations=self.site.operations)
+        return lambda: self.team.split(*own, work, operations=operations)
 
-    def delta(self, state: Array, error: Array) -> None:
+    def delta(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
-        activations.multiply_by_slope(self._activation, state, error)
+        state, error = self.arrays.state, self.arrays.own_errors
+        return lambda: activations.multiply_by_slope(self._activation, state, error)
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Gathers, for each row of the input, from the places whose patches reach it, in ascending order."""
-        window, weight = self.site.error_windows[0], self._weight(parameters[0])
-        picture = self._picture(out)
+        window, operations = self.site.error_windows[0], self.site.operations
+        picture, delta = self._picture(self.arrays.errors_of(0)), self.arrays.own_errors
 
         def work(start: int, stop: int) -> None:
             place = rows_of(picture, (start, stop), window)
             if not accumulate:
                 place[...] = 0
-            _errors(place, weight, delta, start, stop, *self.site.rows, self._geometry)
+            _errors(place, self._weights, delta, start, stop, *self.site.rows, self._geometry)
 
-        for run in rows:
-            self._team.split(*run, work, operations=self.site.operations)
+        def call() -> None:
+            for run in rows:
+                self.team.split(*run, work, operations=operations)
 
-    def gradient(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        gradients: Sequence[Array],
-    ) -> None:
+        return call
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
         """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
-        own, (window, _) = self.site.rows, self.site.windows[0]
-        inputs, weight = self._picture(sources[0]), self._weight(gradients[0])
+        asked = rows or self.site.rows
+        (window, _), operations = self.site.windows[0], self.site.operations
+        delta = rows_of(self.arrays.own_errors, asked, self.site.rows)
+        weight = self._shaped(out[0])
 
         def work(start: int, stop: int) -> None:
-            errors = rows_of(delta, (start, stop), own)
-            _weight_gradient(
-                inputs, errors, rows_of(weight, (start, stop), own), start, window, self._geometry
-            )
+            errors = rows_of(delta, (start, stop), asked)
+            gradient = rows_of(weight, (start, stop), asked)
+            _weight_gradient(self._inputs, errors, gradient, start, window, self._geometry)
 
-        self._team.split(*own, work, operations=self.site.operations)
-        if len(gradients) > 1:
-            np.add.reduce(delta, axis=-1, out=gradients[1].reshape(delta.shape[:-1]))
+        def call() -> None:
+            self.team.split(*asked, work, operations=operations)
+            if len(out) > 1:
+                np.add.reduce(delta, axis=-1, out=out[1].reshape(delta.shape[:-1]))
+
+        return call
 
     def _picture(self, array: Array) -> Array:
         height, width, channels, batch = array.shape
         return array.reshape(height, width * channels, batch)
 
-    def _weight(self, weight: Array) -> Array:
-        rows, geometry = self.site.rows[1] - self.site.rows[0], self._geometry
-        _, columns, filters = self.site.grid.shape
-        return weight.reshape(rows, columns, filters, geometry.size_y, geometry.size_x * geometry.channels)
+    def _shaped(self, weight: Array) -> Array:
+        geometry, (_, columns, filters) = self._geometry, self.site.grid.shape
+        return weight.reshape(-1, columns, filters, geometry.size_y, geometry.size_x * geometry.channels)
 
 
 @compiled

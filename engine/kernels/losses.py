@@ -1,170 +1,185 @@
-"""Losses over scores `[score, example]` and a target; one machine has all scores.
+"""Losses over scores `[score, example]` and a target.
 
-The errors are those of the mean loss over the examples of the site's batch.
+A machine judges the scores in its window: all of them, or its own, and then it knows a summary of everybody's
+where the loss needs one. The errors are those of the mean loss over the examples of the site's batch.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, LossKernel, Site
+from partita.engine.kernels import loss_loops as loops
+from partita.engine.kernels.kernel import Array, Arrays, Call, LossKernel, Site
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.scalar import compiled
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers.rows import Rows
 
 
 class _ScoresKernel(LossKernel):
-    """What the losses share: which errors are asked for, and where they go."""
+    """What the losses share: which scores are here, and where their errors go."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
-        scores = site.sources[0]
-        assert site.windows[0] == (0, scores.n_rows), (
-            f"loss {site.grid.name} needs all scores, not {site.windows[0]}"
-        )
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.scores, self.state = columns(arrays.sources[0]), columns(arrays.state)
+        self.first = site.windows[0][0] * site.sources[0].nodes_per_row
+        self.judged = np.zeros((2, site.batch))
+        self._write_errors(self.scores[:0], slice(0, 0), accumulate=False)()
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
-        """The errors of the scores in these rows; `delta` is not read, nothing stands above a loss."""
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
-        per_row = self.site.sources[0].nodes_per_row
-        for run in rows:
-            place = columns(rows_of(out, run, self.site.error_windows[0]))
-            before = place.copy() if accumulate else None
-            self._write_errors(place, columns(sources[0]), sources[1], run[0] * per_row)
-            if before is not None:
-                place += before
+        out, window, per_row = (
+            self.arrays.errors_of(0),
+            self.site.error_windows[0],
+            self.site.sources[0].nodes_per_row,
+        )
+        calls = []
+        for start, stop in rows:
+            here = slice(start * per_row - self.first, stop * per_row - self.first)
+            place = columns(rows_of(out, (start, stop), window))
+            calls.append(self._write_errors(place, here, accumulate=accumulate))
+
+        def call() -> None:
+            for write in calls:
+                write()
+
+        return call
+
+    def metrics(self, count: int) -> tuple[float, int]:
+        """The sum of the losses, and how many examples are right: as far as the scores here can tell."""
+        return loops.tally(self.judged, count)
 
     @abstractmethod
-    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
-        """Writes the errors of the scores from number `first` on; all arrays are `[node, example]`."""
+    def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
+        """Writes the errors of these of the scores."""
+
+    def _of_examples(self, work: Callable[[int, int], None]) -> Call:
+        """Shares the examples among the threads."""
+        work(0, 0)
+        return lambda: self.team.split(0, self.site.batch, work, operations=self.site.operations)
 
 
-class SoftmaxCrossEntropyKernel(_ScoresKernel):
-    """The negative log of the softmax probability of the right label.
+class _LabelKernel(_ScoresKernel):
+    """What the losses share whose target is a label; where scores are cut, machines know of one another's."""
 
-    The exponentials of the way up are kept for the way down: with many classes they are what a loss costs.
-    """
+    n_summary: int
+    """How many numbers for each example a machine tells the others."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site, team)
-        self._classes = site.sources[0].n_nodes
-        self._odds = np.empty((self._classes, site.batch), site.dtype)  # exp(score - largest)
-        self._largest, self._scale = np.empty(site.batch, site.dtype), np.empty(site.batch, site.dtype)
-        self._best = np.zeros(site.batch, np.int64)
-        self._examples = np.arange(site.batch)
-        _find_largest(self._odds[:1], self._largest, self._best)
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        self.labels = columns(arrays.sources[1])
+        self.whole = arrays.summaries is None
+        alone = np.zeros((1, self.n_summary, site.batch), site.master)
+        self.summaries = alone if arrays.summaries is None else arrays.summaries
+        assert not self.whole or site.windows[0] == (0, site.sources[0].n_rows), (
+            f"loss {site.grid.name} needs all scores, or a summary of them, not {site.windows[0]}"
+        )
+        super().__init__(site, arrays, team)
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
-        """The loss of each example."""
-        scores, labels = columns(sources[0]), self._labels(sources[1])
-        _find_largest(scores, self._largest, self._best)
-        np.subtract(scores, self._largest, out=self._odds)
-        np.exp(self._odds, out=self._odds)
-        total = np.sum(self._odds, axis=0)
-        columns(state)[0] = np.log(total) + (self._largest - scores[labels, self._examples])
-        np.divide(1 / self.site.batch, total, out=self._scale)
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The loss of each example, as far as it is of the scores here."""
+        judge, labels, classes = self._of_examples(self._judge()), self.labels, self.site.sources[0].n_nodes
 
-    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
-        """Softmax less one hot; the odds are those of the step's way up."""
-        np.multiply(self._odds[first : first + len(out)], self._scale, out=out)
-        labels = self._labels(target) - first
-        here = (labels >= 0) & (labels < len(out))
-        out[labels[here], self._examples[here]] -= out.dtype.type(1 / self.site.batch)
+        def call() -> None:
+            if not loops.all_fit(labels, classes):
+                self._refuse(labels, classes)
+            judge()
 
-    def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
-        """The sum of the losses, and for how many examples the right label has the largest score."""
-        losses = state.reshape(-1)[:count]
-        right = (self._best == self._labels(sources[1]))[:count]
-        return float(losses.sum(dtype=np.float64)), int((right & np.isfinite(losses)).sum())
+        return call
 
-    def _labels(self, target: Array) -> Array:
-        given = target.reshape(-1)
-        fits = (given >= 0) & (given < self._classes)
-        if not fits.all():
-            raise ValueError(
-                f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {given[~fits][0]}; "
-                f"with {self._classes} scores, labels are 0 to {self._classes - 1}"
-            )
-        return given.astype(np.int64)
+    @abstractmethod
+    def _judge(self) -> Callable[[int, int], None]:
+        """What judges the examples `[begin, end)`."""
+
+    def _refuse(self, labels: Array, classes: int) -> None:
+        wrong = labels[(labels < 0) | (labels >= classes)]
+        raise ValueError(
+            f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {wrong[0]}; "
+            f"with {classes} scores, labels are 0 to {classes - 1}"
+        )
 
 
-class SquaredErrorKernel(_ScoresKernel):
+class SoftmaxCrossEntropyKernel(_LabelKernel):
+    """The negative log of the softmax probability of the right label."""
+
+    n_summary = 2
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        self.kept = np.zeros((2, site.batch), site.master)
+        super().__init__(site, arrays, team)
+
+    def summarise(self, piece: int) -> Call:
+        """Each example's largest score here, and the sum of exponentials relative to it."""
+        scores, summary, total = self.scores, self.summaries[piece], self.judged[0]
+        return self._of_examples(
+            lambda begin, end: loops.summarise_softmax(scores, summary, total, begin, end)
+        )
+
+    def _judge(self) -> Callable[[int, int], None]:
+        given = self.labels, self.summaries, self.kept, self.judged, self.state
+        scores, first = self.scores, self.first
+        if self.whole:
+            return lambda begin, end: loops.judge_whole_softmax(scores, *given, begin, end)
+        return lambda begin, end: loops.judge_softmax(scores, first, *given, begin, end)
+
+    def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
+        scores, first, labels, kept = self.scores[here], self.first + here.start, self.labels, self.kept
+        return lambda: loops.write_softmax_errors(out, scores, labels, kept, first, accumulate)
+
+
+class OneAgainstAllKernel(_LabelKernel):
+    """A logistic classifier for each score."""
+
+    n_summary = 1
+
+    def summarise(self, piece: int) -> Call:
+        """Each example's largest score here."""
+        scores, largest = self.scores, self.summaries[piece, 0]
+        return self._of_examples(lambda begin, end: loops.find_largest(scores, largest, begin, end))
+
+    def _judge(self) -> Callable[[int, int], None]:
+        given = self.labels, self.summaries, self.judged, self.state
+        scores, first = self.scores, self.first
+        if self.whole:
+            return lambda begin, end: loops.judge_whole_one_against_all(scores, *given, begin, end)
+        return lambda begin, end: loops.judge_one_against_all(scores, first, *given, begin, end)
+
+    def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
+        scores, first, labels = self.scores[here], self.first + here.start, self.labels
+        return lambda: loops.write_one_against_all_errors(out, scores, labels, first, accumulate)
+
+
+class _TargetKernel(_ScoresKernel):
+    """What the losses share that compare each score with a number of its own."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        self.target = columns(rows_of(arrays.sources[1], site.windows[0], site.windows[1]))
+        super().__init__(site, arrays, team)
+
+
+class LogisticCrossEntropyKernel(_TargetKernel):
+    """The cross-entropy of each score's logistic with its target."""
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The sum over the scores, for each example."""
+        given = self.scores, self.target, self.judged, self.state
+        return self._of_examples(lambda begin, end: loops.judge_logistic(*given, begin, end))
+
+    def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
+        scores, target = self.scores[here], self.target[here]
+        return lambda: loops.write_logistic_errors(out, scores, target, accumulate)
+
+
+class SquaredErrorKernel(_TargetKernel):
     """Half the sum of squared differences."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site, team)
-        nothing = np.empty((0, 0), site.dtype)
-        _squared_error(nothing, nothing, nothing)
-        _squared_error_errors(nothing, nothing, nothing, 0, 1)
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The sum over the scores, for each example."""
+        given = self.scores, self.target, self.judged, self.state
+        return self._of_examples(lambda begin, end: loops.judge_squared(*given, begin, end))
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
-        """The loss of each example."""
-        _squared_error(columns(sources[0]), columns(sources[1]), columns(state))
-
-    def _write_errors(self, out: Array, scores: Array, target: Array, first: int) -> None:
-        _squared_error_errors(out, scores, columns(target), first, self.site.batch)
-
-    def metrics(self, sources: Sequence[Array], state: Array, count: int) -> tuple[float, int]:
-        """The sum of the losses; nothing is right or wrong."""
-        return float(state.reshape(-1)[:count].sum(dtype=np.float64)), 0
-
-
-@compiled
-def _find_largest(scores: Array, largest: Array, best: Array) -> None:
-    """The largest score of each example, and which it is (the first of equal ones)."""
-    largest[...] = scores[0]
-    best[...] = 0
-    for k in range(1, scores.shape[0]):
-        for e in range(scores.shape[1]):
-            larger = scores[k, e] > largest[e]
-            largest[e] = scores[k, e] if larger else largest[e]
-            best[e] = k if larger else best[e]
-
-
-@compiled
-def _squared_error(scores: Array, target: Array, losses: Array) -> None:
-    losses[...] = 0
-    for k in range(scores.shape[0]):
-        for e in range(scores.shape[1]):
-            difference = scores[k, e] - target[k, e]
-            losses[0, e] += difference * difference / 2
-
-
-@compiled
-def _squared_error_errors(out: Array, scores: Array, target: Array, first: int, batch: int) -> None:
-    for k in range(out.shape[0]):
-        for e in range(out.shape[1]):
-            out[k, e] = (scores[first + k, e] - target[first + k, e]) / batch
+    def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
+        scores, target = self.scores[here], self.target[here]
+        return lambda: loops.write_squared_errors(out, scores, target, accumulate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from partita.engine.kernels.scalar import compiled
+from partita.engine.numerics import compiled
 from partita.layers.connectivity import Patch
 from partita.layers.region import Shape
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry, receivers
-from partita.engine.kernels.scalar import compiled
 from partita.engine.kernels.views import rows_of
+from partita.engine.numerics import compiled
 from partita.layers.connectivity import Patch
 from partita.layers.rows import Rows
 
@@ -25,72 +24,52 @@ from partita.layers.rows import Rows
 class _PoolKernel(Kernel):
     """What the pools share: places row by row upward, rows of the input downward."""
 
-    def __init__(self, site: Site, team: Team) -> None:
-        super().__init__(site)
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
         connectivity = site.grid.layer.connectivity
         assert isinstance(connectivity, Patch)
         assert connectivity.per_channel, "a pool looks at one channel"
-        self._team, self._geometry = team, PatchGeometry.of(connectivity, site.sources[0].shape)
+        self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
         assert self._geometry.before_y == self._geometry.before_x == 0, "pools are not padded"
-        nothing = np.empty((0, 0, 0), site.dtype)
-        self._pool(nothing, nothing, 0)
-        self._spread(nothing, nothing, nothing, nothing, (0, 0))
+        self._x, self._states = _picture(arrays.sources[0]), _picture(arrays.state)
+        empty = np.empty((0, 0, 0), site.dtype)
+        self._pool(empty, empty, 0)
+        self._spread(empty, empty, (0, 0))
 
     @abstractmethod
     def _pool(self, x: Array, state: Array, top: int) -> None:
         """Computes rows of places; the first patch begins in row `top` of `x`."""
 
     @abstractmethod
-    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+    def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
         """Adds to these rows of the input's errors, in `out`."""
 
-    def up(
-        self,
-        sources: Sequence[Array],
-        state: Array,
-        parameters: Sequence[Array],
-        *,
-        block: tuple[int, int] | None = None,
-        first: bool = True,
-        last: bool = True,
-    ) -> None:
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Pools every patch."""
         own, (window, _) = self.site.rows, self.site.windows[0]
-        x, states = _picture(sources[0]), _picture(state)
+        stride, operations = self._geometry.stride_y, self.site.operations
 
         def work(start: int, stop: int) -> None:
-            self._pool(x, rows_of(states, (start, stop), own), start * self._geometry.stride_y - window)
+            self._pool(self._x, rows_of(self._states, (start, stop), own), start * stride - window)
 
-        self._team.split(*own, work, operations=self.site.operations)
+        return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(
-        self,
-        source: int,
-        rows: Rows,
-        out: Array,
-        *,
-        sources: Sequence[Array],
-        state: Array,
-        delta: Array,
-        parameters: Sequence[Array],
-        accumulate: bool,
-    ) -> None:
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch; places in ascending rows."""
-        x, states, deltas, window = (
-            _picture(sources[0]),
-            _picture(state),
-            _picture(delta),
-            self.site.error_windows[0],
-        )
+        delta, out = _picture(self.arrays.own_errors), _picture(self.arrays.errors_of(source))
+        window, operations = self.site.error_windows[0], self.site.operations
 
         def work(start: int, stop: int) -> None:
-            place = rows_of(_picture(out), (start, stop), window)
+            place = rows_of(out, (start, stop), window)
             if not accumulate:
                 place[...] = 0
-            self._spread(place, x, states, deltas, (start, stop))
+            self._spread(place, delta, (start, stop))
 
-        for run in rows:
-            self._team.split(*run, work, operations=self.site.operations)
+        def call() -> None:
+            for run in rows:
+                self.team.split(*run, work, operations=operations)
+
+        return call
 
 
 class MaxPoolKernel(_PoolKernel):
@@ -99,8 +78,9 @@ class MaxPoolKernel(_PoolKernel):
     def _pool(self, x: Array, state: Array, top: int) -> None:
         _max(x, state, top, self._geometry)
 
-    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
-        _spread_to_max(out, x, state, delta, rows, self.site.rows, self.site.windows[0][0], self._geometry)
+    def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
+        x, state, window = self._x, self._states, self.site.windows[0][0]
+        _spread_to_max(out, x, state, delta, rows, self.site.rows, window, self._geometry)
 
 
 class AveragePoolKernel(_PoolKernel):
@@ -109,7 +89,7 @@ class AveragePoolKernel(_PoolKernel):
     def _pool(self, x: Array, state: Array, top: int) -> None:
         _average(x, state, top, self._geometry)
 
-    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
+    def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
         _spread_evenly(out, delta, rows, self.site.rows, self._geometry)
 
 
@@ -119,8 +99,9 @@ class L2PoolKernel(_PoolKernel):
     def _pool(self, x: Array, state: Array, top: int) -> None:
         _l2(x, state, top, self._geometry)
 
-    def _spread(self, out: Array, x: Array, state: Array, delta: Array, rows: tuple[int, int]) -> None:
-        _spread_by_share(out, x, state, delta, rows, self.site.rows, self.site.windows[0][0], self._geometry)
+    def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
+        x, state, window = self._x, self._states, self.site.windows[0][0]
+        _spread_by_share(out, x, state, delta, rows, self.site.rows, window, self._geometry)
 
 
 def _picture(array: Array) -> Array:

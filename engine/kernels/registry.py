@@ -1,12 +1,15 @@
-"""Which kernel plays which layer. Adding one is a line here and a file beside it."""
+"""Which kernel plays which layer, on which device, in which precision. Adding one is a line here and a file
+beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
-from partita.engine.kernels.kernel import Kernel, Site
+from partita.engine.kernels.kernel import Arrays, Kernel, Site
 from partita.engine.kernels.local import LocallyConnectedKernel
 from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel, SquaredErrorKernel
 from partita.engine.kernels.node import NodeKernel
@@ -25,38 +28,53 @@ from partita.layers import (
     SquaredError,
 )
 
-_KERNELS: dict[type[Layer], Callable[[Site, Team], Kernel]] = {
-    Activation: ActivationKernel,
-    Add: AddKernel,
-    AveragePool2D: AveragePoolKernel,
-    Dense: DenseKernel,
-    L2Pool2D: L2PoolKernel,
-    LocallyConnected2D: LocallyConnectedKernel,
-    MaxPool2D: MaxPoolKernel,
-    SoftmaxCrossEntropy: SoftmaxCrossEntropyKernel,
-    SquaredError: SquaredErrorKernel,
+Maker: TypeAlias = Callable[[Site, Arrays, Team], Kernel]
+
+FLOATS = ("float32", "float64")
+ALL = (*FLOATS, "bfloat16")
+
+_LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
+    (Activation, "cpu", FLOATS, ActivationKernel),
+    (Add, "cpu", FLOATS, AddKernel),
+    (AveragePool2D, "cpu", FLOATS, AveragePoolKernel),
+    (Dense, "cpu", ALL, DenseKernel),
+    (L2Pool2D, "cpu", FLOATS, L2PoolKernel),
+    (LocallyConnected2D, "cpu", ALL, LocallyConnectedKernel),
+    (MaxPool2D, "cpu", FLOATS, MaxPoolKernel),
+    (SoftmaxCrossEntropy, "cpu", ALL, SoftmaxCrossEntropyKernel),
+    (SquaredError, "cpu", ALL, SquaredErrorKernel),
+)
+
+_KERNELS: dict[tuple[type[Layer], str, str], Maker] = {
+    (layer, device, precision): maker for layer, device, precisions, maker in _LINES for precision in precisions
 }
 
 
-def build(site: Site, team: Team | None = None) -> Kernel:
+def build(site: Site, arrays: Arrays, team: Team | None = None) -> Kernel:
     """The kernel that plays a layer at a site, compiled and ready: no step waits for a compiler.
 
     A layer that is not in the table (a `Node`, a user's own class) is played by its node definition. A
-    subclass of a layer in the table counts as a layer of its own, because its arithmetic may differ.
+    subclass of a layer in the table counts as a layer of its own, because its arithmetic may differ. Where a
+    layer has no kernel in bfloat16, that of float32 plays it on widened copies.
 
     Args:
         site: where it works.
+        arrays: what it works on.
         team: threads that kernels share; by default a team of the kernel's own, of `site.threads`.
 
     Raises:
         ValueError: the layer has no kernel and no definition, or its definition cannot be compiled.
     """
-    layer = site.grid.layer
-    team = team or Team(site.threads)
-    if type(layer) in _KERNELS:
-        return _KERNELS[type(layer)](site, team)
+    return _maker(site)(site, arrays, team or Team(site.threads))
+
+
+def _maker(site: Site) -> Maker:
+    layer, device = site.grid.layer, site.device.partition(":")[0]
+    found = _KERNELS.get((type(layer), device, site.precision))
+    if found is not None:
+        return found
     if layer.definition is not None and len(site.sources) == 1:
-        return NodeKernel(site, team)
+        return NodeKernel
     why = "has no node definition" if layer.definition is None else f"listens to {len(site.sources)} inputs"
     raise ValueError(
         f"{layer.kind} '{site.grid.name}' has no kernel, and {why}; "

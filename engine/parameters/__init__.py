@@ -4,8 +4,8 @@
 shard's vectors, `rules` changes them in one pass over memory, `initialise` makes first values from names and
 a seed, `checkpoint` writes what a shard holds and `reader` reads it into any other layout, `manifest` says
 what is in it, `files` keeps whole networks. No module here knows a socket or a thread. A part makes its local
-steps with the same rules and a state of its own: for `SGD` that is the paper's w <- w - alpha*g, for
-`Adagrad` it is ours (the paper does not say what a part's own rate is).
+steps with the same rules and a state of its own: for `SGD` that is the paper's w <- w - alpha*g, for the
+others it is ours (the paper does not say what a part's own rate is).
 """
 
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -14,24 +14,52 @@ from partita.engine.parameters.initialise import Spec, initial_range, initialise
 from partita.engine.parameters.layout import Layout, Overlap, Slot, gather, scatter
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord
 from partita.engine.parameters.reader import Checkpoint
-from partita.engine.parameters.rules import SGD, Adagrad, Rule
+from partita.engine.parameters.rules import (
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Cosine,
+    ExponentialDecay,
+    InverseTime,
+    LinearWarmup,
+    Moment,
+    Momentum,
+    RMSProp,
+    Rule,
+    Schedule,
+    StepDecay,
+)
 from partita.engine.parameters.storage import Snapshot, Storage
 from partita.engine.parameters.vector import Vector
 
 __all__ = [
+    "LARS",
     "SGD",
     "Adagrad",
+    "Adam",
+    "AdamW",
     "Checkpoint",
     "CheckpointError",
     "Checkpoints",
+    "Cosine",
+    "ExponentialDecay",
+    "InverseTime",
     "Layout",
+    "LinearWarmup",
     "Manifest",
+    "Moment",
+    "Momentum",
     "Overlap",
+    "RMSProp",
     "Rule",
+    "Schedule",
     "ShardRecord",
     "Slot",
     "Snapshot",
     "Spec",
+    "StepDecay",
     "Storage",
     "Vector",
     "gather",

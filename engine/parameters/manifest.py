@@ -34,6 +34,8 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         epoch: of the process that wrote it.
         version: pushes applied.
         seen: for each part, the last push applied: (incarnation, sequence).
+        updates: the most that any of its numbers has had, in this run and those before it: what schedules go
+            by. 0 in files that were written before there were any.
     """
 
     run: str
@@ -41,6 +43,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epoch: int
     version: int
     seen: dict[str, tuple[int, int]]
+    updates: int = 0
 
     @property
     def file(self) -> str:

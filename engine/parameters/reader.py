@@ -100,6 +100,19 @@ class Checkpoint:
         record = self.records.get(shard)
         return record.seen if record is not None and record.run == run else {}
 
+    def updates(self, slots: Sequence[Slot]) -> int:
+        """How many updates the numbers of these slots have had: the most that a shard says that held some."""
+        return max(
+            (
+                self.records[entry.shard].updates
+                for entry in self.manifest.entries
+                if any(
+                    _overlap(held, slot) for _, held in self._tensors[entry.file].values() for slot in slots
+                )
+            ),
+            default=0,
+        )
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """Of all numbers."""
@@ -154,3 +167,8 @@ class Checkpoint:
         if parameter not in self.manifest.shapes:
             raise ValueError(f"the checkpoint has no {parameter!r}; it has {list(self.manifest.shapes)}")
         return int(np.prod(self.manifest.shapes[parameter], dtype=np.int64))
+
+
+def _overlap(one: Slot, other: Slot) -> bool:
+    """Whether two slots have a number in common."""
+    return one.parameter == other.parameter and max(one.start, other.start) < min(one.stop, other.stop)

@@ -1,7 +1,7 @@
 """What a shard holds: its values and its rule's state, each one flat vector, and what is done to them.
 
 It must not know messages, versions or who sent a gradient: `partita.engine.protocol.shard` decides what is
-applied and in which order. One thread uses it at a time.
+applied, in which order, and how many updates went before. One thread uses it at a time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.rules import Moment, Rule, all_finite
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
+
+
+class NotFinite(ArithmeticError):
+    """Numbers of a shard are NaN or infinite. One sentence, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,27 @@ class Snapshot:
     values: Vector
     state: Mapping[str, Vector] = field(default_factory=dict)
 
+    def check_finite(self) -> None:
+        """Numbers that have run away must not become the newest checkpoint.
+
+        Raises:
+            NotFinite: a value, or a number of the rule's state, is NaN or infinite.
+        """
+        vectors = {"parameters": self.values}
+        vectors.update((f"'{name}' of the update rule", vector) for name, vector in self.state.items())
+        for what, vector in vectors.items():
+            if not all_finite(vector):
+                raise NotFinite(f"its {what} are not finite; lower the learning rate, or look at the data")
+
 
 class Storage:
     """The values of a shard, in float32 or float64, and the state of its rule."""
 
     def __init__(self, rule: Rule, values: Vector, state: Mapping[str, Vector] | None = None) -> None:
-        """Takes copies.
+        """Takes copies, and compiles what a push needs.
 
         Args:
-            rule: applied to every gradient.
+            rule: of the replicas; what it leaves to a shard is applied to every gradient.
             values: `[n]`, float32 or float64.
             state: of the rule, from a checkpoint; None to begin with an empty history.
 
@@ -48,9 +64,10 @@ class Storage:
                 f"{rule} keeps {sorted(fresh)} of {values.size} numbers each, found {found}; "
                 "continue with the rule that the checkpoint was written with"
             )
-        self.rule = rule
+        self.rule = rule.on_shard()
         self._values = values.copy()
         self._state = {name: np.array(given[name], values.dtype) for name in fresh}
+        self.apply(Span("values", 0, 0), np.zeros(0, values.dtype), 0)
 
     @property
     def size(self) -> int:
@@ -62,11 +79,18 @@ class Storage:
         """Of the values, and of every gradient."""
         return self._values.dtype
 
-    def apply(self, span: Span, gradient: Vector) -> None:
-        """Updates the values of the span with a gradient of its size and of the storage's dtype, in one pass.
+    def apply(self, span: Span, gradient: Vector, updates: int) -> None:
+        """Updates the values of the span with a gradient, in one pass.
+
+        Args:
+            span: of the values.
+            gradient: of its size and of the storage's dtype.
+            updates: how many these values have had before.
 
         Raises:
             ValueError: the gradient has another size or dtype; nothing is changed.
+            NotFinite: a number of the gradient is NaN or infinite. The pass itself finds out (to look first
+                would cost a third of it), so the values are spoilt, and nobody may read them any more.
         """
         part = self._slice(span)
         if gradient.shape != (span.stop - span.start,) or gradient.dtype != self.dtype:
@@ -75,7 +99,12 @@ class Storage:
                 f"it must be {self.dtype} ({span.stop - span.start},)"
             )
         state = {name: vector[part] for name, vector in self._state.items()}
-        self.rule.update(self._values[part], np.ascontiguousarray(gradient), state)
+        update = self.rule.bind(self._values[part], np.ascontiguousarray(gradient), state)
+        if not update(Moment(updates)):
+            raise NotFinite(
+                f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "
+                "look at the data"
+            )
 
     def read(self, span: Span) -> Vector:
         """A copy of the values of the span: what is sent does not change under way."""

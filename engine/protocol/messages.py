@@ -51,11 +51,15 @@ class Fetch(_Message, frozen=True, tag=True):
 
 
 class Parameters(_Message, frozen=True, tag=True):
-    """Answers `Fetch`. The payload is the sender's slice of the machine's vector."""
+    """Answers `Fetch`. The payload is the sender's slice of the machine's vector.
+
+    `updates` is how many its numbers have had, from all replicas and since the first run.
+    """
 
     request: int
     epoch: int
     version: int
+    updates: int = 0
 
 
 class Push(_Message, frozen=True, tag=True):

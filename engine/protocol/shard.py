@@ -41,10 +41,14 @@ class Persisted:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Effect: update these values with the gradient in the payload, by the shard's rule."""
+    """Effect: update these values with the gradient in the payload, by the shard's rule.
+
+    `updates` is how many the values have had before.
+    """
 
     span: Span
     payload: object
+    updates: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,7 @@ class Persist:
     checkpoint: int
     epoch: int
     version: int
+    updates: int
     seen: Mapping[str, Watermark]
 
 
@@ -95,6 +100,7 @@ class ShardMachine:
         epoch: int,
         ranges: Mapping[int, tuple[int, int]],
         version: int = 0,
+        updates: int = 0,
         seen: Mapping[str, Watermark] | None = None,
         item_bytes: int = 4,
         lease_s: float = 3.0,
@@ -107,6 +113,7 @@ class ShardMachine:
             epoch: the incarnation of this process.
             ranges: for each machine, its `(start, stop)` in the shard's own flat vector.
             version: pushes applied so far, as the checkpoint it starts from says.
+            updates: how many each value has had, as the checkpoint says: also one of another run.
             seen: the watermarks of that checkpoint, of the same run. (Parts of another run count their pushes
                 from zero again: a run that resumes from a checkpoint of another one starts with none.)
             item_bytes: bytes of one number of a payload.
@@ -119,6 +126,8 @@ class ShardMachine:
         self.fenced = False
         self._ranges: Final = dict(ranges)
         self._restored_version: Final = version
+        self._restored_updates: Final = updates
+        self._updates: Final = dict.fromkeys(ranges, updates)
         self._parts = {part: _Part(*watermark) for part, watermark in (seen or {}).items()}
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
         self._item_bytes: Final = item_bytes
@@ -134,6 +143,11 @@ class ShardMachine:
     def seen(self) -> dict[str, Watermark]:
         """The last push applied of each part."""
         return {name: (part.incarnation, part.sequence) for name, part in self._parts.items()}
+
+    @property
+    def updates(self) -> int:
+        """The most that any value has had: pushes to the range of one machine, in every run so far."""
+        return max(self._updates.values(), default=self._restored_updates)
 
     @property
     def lost(self) -> dict[str, int]:
@@ -220,8 +234,9 @@ class ShardMachine:
         applied.append(self.version)
         del applied[:-MOST_STALE]
         start, stop = self._ranges[machine]
-        values = Span("values", start, stop)
-        return [Apply(values, payload), self._acknowledge(sender, push, part.staleness), *lost]
+        apply = Apply(Span("values", start, stop), payload, self._updates[machine])
+        self._updates[machine] += 1
+        return [apply, self._acknowledge(sender, push, part.staleness), *lost]
 
     def _miss(self, sender: str, part: _Part, sequence: int) -> list[ShardEffect]:
         """Notes that every push of the part below this one was acknowledged; those not applied here are lost.
@@ -265,7 +280,8 @@ class ShardMachine:
         if part is None:
             return []
         span = Span("values", *self._ranges[machine])
-        answer = Send(sender, Parameters(fetch.request, self.epoch, self.version), span)
+        updates = self._updates[machine]
+        answer = Send(sender, Parameters(fetch.request, self.epoch, self.version, updates), span)
         return [answer, *self._miss(sender, part, fetch.settled)]
 
     def _save(self, checkpoint: int, now: float) -> list[ShardEffect]:
@@ -280,7 +296,7 @@ class ShardMachine:
             return []
         lost = sum(part.lost for part in self._parts.values())
         self._writing = Saved(checkpoint, self.epoch, self.version, "", "", lost)
-        return [Persist(checkpoint, self.epoch, self.version, self.seen)]
+        return [Persist(checkpoint, self.epoch, self.version, self.updates, self.seen)]
 
     def _persisted(self, event: Persisted, now: float) -> list[ShardEffect]:
         writing, self._writing = self._writing, None
@@ -297,6 +313,8 @@ class ShardMachine:
         """The invariants I1, I3 and I4 as far as one shard can see them. Raises AssertionError."""
         applied = sum(part.applied for part in self._parts.values())
         assert self.version == self._restored_version + applied, (self.version, applied)
+        updates = sum(updates - self._restored_updates for updates in self._updates.values())
+        assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
             assert _machine_of(name) in self._ranges, name
             assert min(part.sequence + 1, part.incarnation, part.lost) >= 0, (name, part)

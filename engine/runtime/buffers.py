@@ -6,12 +6,15 @@ gradients are flat vectors, one for the machine, of which each layer's arrays ar
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.numerics import master, narrow_array, storage
 from partita.engine.parameters.layout import Layout, Slot
+from partita.layers.layer import Parameter
 from partita.layers.rows import Rows
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Program
@@ -50,14 +53,36 @@ class Window:
         return [self.array[a - self.start : b - self.start] for a, b in rows]
 
 
-class Vectors:
-    """A machine's parameters and their gradient: flat vectors, and each layer's arrays as views of them."""
+def piece_shape(parameter: Parameter, rows: tuple[int, int]) -> tuple[int, ...]:
+    """The shape of what belongs to these rows of a layer: flat where rows differ in their edges."""
+    start, stop = parameter.span(rows)
+    if parameter.row_starts is not None:
+        return (stop - start,)
+    stride = math.prod(parameter.shape[1:])
+    return ((stop - start) // stride, *parameter.shape[1:])
 
-    def __init__(self, plan: Plan, machine: int) -> None:
+
+class Vectors:
+    """A machine's parameters and their gradient: flat vectors, and each layer's arrays as views of them.
+
+    Attributes:
+        parameters: the masters, `[n]`, float32 or float64.
+        copy: the same in bfloat16 (its bits, `[n]` of uint16) where the plan computes in it, else None.
+        gradient: `[n]`, like the masters; empty where nothing asks for a whole gradient.
+    """
+
+    def __init__(self, plan: Plan, machine: int, *, gradient: bool = True) -> None:
+        """Allocates.
+
+        Args:
+            plan: whose parameters.
+            machine: as whom.
+            gradient: whether the gradient is kept whole.
+        """
         size = layout_of(plan, shards=1).machine_size(machine)
-        dtype = np.dtype(plan.precision)
-        self.parameters = np.zeros(size, dtype)
-        self.gradient = np.zeros(size, dtype)
+        self.parameters = np.zeros(size, master(plan.precision))
+        self.gradient = np.zeros(size if gradient else 0, master(plan.precision))
+        self.copy = np.zeros(size, storage(plan.precision)) if plan.precision == "bfloat16" else None
         self._spans: dict[str, tuple[int, int]] = {}
         self._shapes: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         position = 0
@@ -67,8 +92,7 @@ class Vectors:
             for parameter in grid.parameters if rows is not None else ():
                 assert rows is not None
                 start, stop = parameter.span(rows)
-                ragged = parameter.row_starts is not None
-                shape = (stop - start,) if ragged else (rows[1] - rows[0], *parameter.shape[1:])
+                shape = piece_shape(parameter, rows)
                 self._shapes.setdefault(grid.name, []).append((position, position + stop - start, shape))
                 position += stop - start
             self._spans[grid.name] = (begin, position)
@@ -76,6 +100,20 @@ class Vectors:
     def span(self, layer: str) -> slice:
         """The layer's range in the vectors."""
         return slice(*self._spans[layer])
+
+    @property
+    def read(self) -> Array:
+        """The parameters as kernels read them."""
+        return self.parameters if self.copy is None else self.copy
+
+    def changed(self, span: slice = slice(None)) -> None:
+        """The masters of a range came from elsewhere, so its copy is made anew."""
+        if self.copy is not None:
+            narrow_array(self.parameters[span], self.copy[span])
+
+    def spans(self, layer: str) -> list[slice]:
+        """The ranges of the layer's parameters in the vectors."""
+        return [slice(start, stop) for start, stop, _ in self._shapes.get(layer, [])]
 
     def views(self, layer: str, vector: Array) -> list[Array]:
         """The layer's pieces of its parameters in a vector, in their shapes."""
@@ -89,7 +127,7 @@ class Buffers:
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
         self.plan, self.machine = plan, machine
         self.windows: dict[str, Window] = {
-            name: Window(window.rows[0], np.zeros(window.shape, window.dtype))
+            name: Window(window.rows[0], np.zeros(window.shape, _dtype(window.dtype)))
             for name, window in plan.windows(program).items()
         }
 
@@ -100,3 +138,8 @@ class Buffers:
     def n_bytes(self) -> int:
         """Of all windows."""
         return sum(window.array.nbytes for window in self.windows.values())
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """Of a window: labels are int64, all else is stored as the plan's precision."""
+    return np.dtype(np.int64) if name == "int64" else storage(name)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeAlias
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, Kernel, LossKernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
+from partita.engine.numerics import add_array, widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.learn import Learning, Scratch, Updates
+from partita.engine.runtime.metrics import Metrics
 from partita.layers.graph import Grid
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import COMPUTES, Instruction, Op, Program
-
-Call: TypeAlias = Callable[[], None]
+from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
 
 
 class Feed(ABC):
@@ -36,38 +36,6 @@ class Feed(ABC):
         """How many examples of the batch are real; the rest is padding that counts for nothing."""
 
 
-class Metrics:
-    """Sums over examples: what each loss of this machine came to. One thread at a time adds to a loss."""
-
-    def __init__(self) -> None:
-        self._losses: dict[str, float] = {}
-        self._correct: dict[str, int] = {}
-
-    def expect(self, name: str) -> None:
-        """There is a loss of this name."""
-        self._losses[name], self._correct[name] = 0.0, 0
-
-    def add(self, name: str, loss: float, correct: int) -> None:
-        """What a loss came to in a step."""
-        self._losses[name] += loss
-        self._correct[name] += correct
-
-    def clear(self) -> None:
-        """Starts from zero."""
-        for name in self._losses:
-            self.expect(name)
-
-    @property
-    def loss(self) -> float:
-        """Of all losses, in the order of the program."""
-        return sum(self._losses.values())
-
-    @property
-    def correct(self) -> int:
-        """Of all losses."""
-        return sum(self._correct.values())
-
-
 class Computations:
     """The computations of one program on one machine."""
 
@@ -80,7 +48,7 @@ class Computations:
         buffers: Buffers,
         vectors: Vectors,
         feed: Feed,
-        update: Callable[[str], None] | None = None,
+        updates: Updates | None = None,
     ) -> None:
         """Builds and compiles every kernel.
 
@@ -91,14 +59,26 @@ class Computations:
             buffers: states and errors.
             vectors: parameters and gradients.
             feed: fills inputs and targets.
-            update: what a driver does with a layer's gradient, by the layer's name; None: nothing.
+            updates: what a driver does with gradients; None leaves them alone.
         """
         self.graph, self.owned, self.machine = plan.graph, plan.ownership, machine
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
-        self._update = update
+        self.not_finite: set[str] = set()
+        self._updates, self._scratch = updates, Scratch()
         self._team = Team(plan.cluster.machines[machine].threads)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels = {
+            grid.name: self._kernel(grid, rows)
+            for grid in self.graph.computed
+            if (rows := self.owned.rows(grid.name, machine)) is not None
+        }
+        self._learnings = {
+            name: Learning(self._kernels[name], start=vectors.span(name).start)
+            for instruction in program.instructions
+            if instruction.op is Op.LEARN
+            for name in [_layer(instruction.target)]
+        }
+        self._scratch.reserve(max((found.scratch_bytes for found in self._learnings.values()), default=0))
         self.calls: tuple[Call | None, ...] = tuple(
             self._call(instruction) if instruction.op in COMPUTES else None
             for instruction in program.instructions
@@ -123,7 +103,8 @@ class Computations:
             Op.ERRORS: self._errors,
             Op.ADD: self._add,
             Op.GRADIENT: self._gradient,
-            Op.UPDATE: self._apply,
+            Op.UPDATE: self._update,
+            Op.LEARN: self._learn,
         }
         return makers[instruction.op](instruction)
 
@@ -139,13 +120,9 @@ class Computations:
 
     def _up(self, instruction: Instruction) -> Call:
         name = instruction.target.buffer
-        kernel, sources, state, parameters = self._site(name)
+        kernel = self._kernels[name]
         block = instruction.sources[0].rows[0] if self.graph[name].layer.splits_sum else None
-        first, last = not instruction.accumulate, instruction.op is Op.UP
-
-        def call() -> None:
-            kernel.up(sources, state, parameters, block=block, first=first, last=last)
-
+        call = kernel.up(block=block, first=not instruction.accumulate, last=instruction.op is Op.UP)
         if not isinstance(kernel, LossKernel):
             return call
         judge = kernel
@@ -153,33 +130,18 @@ class Computations:
 
         def call_and_judge() -> None:
             call()
-            self.metrics.add(name, *judge.metrics(sources, state, self.feed.count))
+            self.metrics.add(name, *judge.metrics(self.feed.count))
 
         return call_and_judge
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
-        kernel, _, state, _ = self._site(operand.buffer)
-        (error,) = self.buffers[instruction.target.buffer].of(instruction.target.rows)
-        return lambda: kernel.delta(state, error)
+        return self._kernels[operand.buffer].delta()
 
     def _errors(self, instruction: Instruction) -> Call:
         edge = self._edge(instruction.target.buffer)
-        kernel, sources, state, parameters = self._site(edge.consumer)
-        own = instruction.sources[0]
-        (delta,) = self.buffers[own.buffer].of(own.rows)
-        out = self.buffers[edge.name].array
-        rows, accumulate = instruction.target.rows, instruction.accumulate
-        return lambda: kernel.errors(
-            edge.number,
-            rows,
-            out,
-            sources=sources,
-            state=state,
-            delta=delta,
-            parameters=parameters,
-            accumulate=accumulate,
-        )
+        kernel = self._kernels[edge.consumer]
+        return kernel.errors(edge.number, instruction.target.rows, accumulate=instruction.accumulate)
 
     def _add(self, instruction: Instruction) -> Call:
         (other,) = instruction.sources
@@ -190,57 +152,77 @@ class Computations:
                 strict=True,
             )
         )
+        act = add_array if instruction.accumulate else np.copyto
 
-        def add() -> None:
+        def call() -> None:
             for target, source in pairs:
-                np.add(target, source, out=target)
+                act(target, source)
 
-        def replace() -> None:
-            for target, source in pairs:
-                np.copyto(target, source)
-
-        return add if instruction.accumulate else replace
+        return call
 
     def _gradient(self, instruction: Instruction) -> Call:
-        name = instruction.target.buffer.removesuffix(".gradient")
-        kernel, sources, state, parameters = self._site(name)
-        (error,) = instruction.sources
-        (delta,) = self.buffers[error.buffer].of(error.rows)
-        gradients = self.vectors.views(name, self.vectors.gradient)
-        return lambda: kernel.gradient(sources, state, delta, parameters, gradients)
+        name = _layer(instruction.target)
+        kernel, whole = self._kernels[name], self.vectors.views(name, self.vectors.gradient)
+        if kernel.gradient_dtype == kernel.site.master:
+            return kernel.gradient(whole)
+        narrow = [np.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
+        call = kernel.gradient(narrow)
 
-    def _apply(self, instruction: Instruction) -> Call:
-        name = instruction.target.buffer.removesuffix(".parameters")
-        update = self._update
-        return (lambda: None) if update is None else lambda: update(name)
+        def widened() -> None:
+            call()
+            for source, out in zip(narrow, whole, strict=True):
+                widen_array(source, out)
+
+        return widened
+
+    def _update(self, instruction: Instruction) -> Call:
+        name, updates, gradient = _layer(instruction.target), self._updates, self.vectors.gradient
+        if updates is None:
+            return nothing
+        applies = [updates.bind(span, gradient[span]) for span in self.vectors.spans(name)]
+
+        def call() -> None:
+            for apply in applies:
+                if not apply(1.0):
+                    self.not_finite.add(name)
+
+        return call
+
+    def _learn(self, instruction: Instruction) -> Call:
+        name, updates = _layer(instruction.target), self._updates
+        assert updates is not None, f"{instruction} needs to know what to do with gradients"
+        return self._learnings[name].call(self._scratch, updates, lambda: self.not_finite.add(name))
 
     def _edge(self, buffer: str) -> Edge:
         layer = buffer.partition("<")[0]
         return next(edge for edge in self.owned.edges(layer) if edge.name == buffer)
 
-    def _site(self, name: str) -> tuple[Kernel, list[Array], Array, list[Array]]:
-        """A layer's kernel with the arrays that every call of it takes."""
-        grid, rows = self.graph[name], self.owned.rows(name, self.machine)
-        assert rows is not None, f"machine {self.machine} owns nothing of {name}"
-        windows = [self.buffers[source] for source in grid.sources]
-        if name not in self._kernels:
-            self._kernels[name] = build(self._place(grid, rows), self._team)
-        (state,) = self.buffers[name].of((rows,))
-        parameters = self.vectors.views(name, self.vectors.parameters)
-        return self._kernels[name], [window.array for window in windows], state, parameters
-
-    def _place(self, grid: Grid, rows: tuple[int, int]) -> Site:
+    def _kernel(self, grid: Grid, rows: tuple[int, int]) -> Kernel:
+        """A layer's kernel, bound to the arrays that every call of it takes."""
+        sources = [self.buffers[source] for source in grid.sources]
         edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
-        return Site(
+        returned = [self.buffers.windows.get(edge.name) for edge in edges]
+        own = next((self.buffers.windows.get(edge.name) for edge in self.owned.edges(grid.name)), None)
+        site = Site(
             grid,
             rows,
             tuple(self.graph[source] for source in grid.sources),
-            tuple(self.buffers[source].rows for source in grid.sources),
-            tuple(
-                self.buffers[edge.name].rows if edge.name in self.buffers.windows else (0, 0)
-                for edge in edges
-            ),
+            tuple(window.rows for window in sources),
+            tuple((0, 0) if window is None else window.rows for window in returned),
             self.plan.batch,
-            np.dtype(self.plan.precision),
+            self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
         )
+        arrays = Arrays(
+            sources=tuple(window.array for window in sources),
+            state=self.buffers[grid.name].of((rows,))[0],
+            delta=None if own is None else own.of((rows,))[0],
+            errors=tuple(None if window is None else window.array for window in returned),
+            parameters=tuple(self.vectors.views(grid.name, self.vectors.read)),
+        )
+        return build(site, arrays, self._team)
+
+
+def _layer(operand: Operand) -> str:
+    """Whose parameters or gradient an operand names."""
+    return operand.buffer.rpartition(".")[0]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.numerics import stored
 from partita.engine.runtime.compute import Feed
 
 
@@ -78,6 +79,7 @@ class DatasetFeed(Feed):
         self._arrays = arrays
         self._sampler = sampler
         self._chosen: Array = np.zeros(0, np.int64)
+        self._taken: dict[str, Array] = {}
 
     def choose(self, step: int) -> None:
         """The step that follows."""
@@ -85,8 +87,16 @@ class DatasetFeed(Feed):
 
     def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
         """See `Feed`."""
-        chosen = self._arrays[name][self._chosen]
-        out[...] = node_major(chosen, rows, out.shape)
+        array = self._arrays[name]
+        taken = self._taken.get(name)
+        if taken is None:  # at the first step; from then on its place is used again
+            taken = self._taken[name] = np.empty((len(self._chosen), *array.shape[1:]), array.dtype)
+        np.take(array, self._chosen, axis=0, out=taken, mode="clip")
+        turned = node_major(taken, rows, out.shape)
+        if out.dtype == np.uint16:
+            out[...] = stored(turned, out.dtype)
+        else:
+            np.copyto(out, turned)
 
     @property
     def count(self) -> int:

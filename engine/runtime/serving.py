@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +15,30 @@ from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.rules import Rule
-from partita.engine.parameters.storage import Snapshot, Storage
+from partita.engine.parameters.storage import NotFinite, Snapshot, Storage
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.messages import Fetch, Message, Push
 from partita.engine.protocol.names import shard_name
-from partita.engine.protocol.shard import Apply, Fenced, Persist, Persisted, ShardEffect, ShardMachine
+from partita.engine.protocol.shard import (
+    Apply,
+    Fenced,
+    Persist,
+    Persisted,
+    ShardEffect,
+    ShardMachine,
+    Watermark,
+)
 from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
 class NotWritten(CannotGoOn):
     """A checkpoint that could not, or must not, be written."""
+
+
+class SpoiltPush(CannotGoOn):
+    """A push that is not finite: the shard's values are lost, and its last checkpoint is what is left."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +48,12 @@ class ShardTask:
     Args:
         shard: which.
         layout: where every parameter is.
-        rule: applied to every push.
+        rule: of the replicas; a shard applies what it leaves to one.
         run: the run's id.
         folder: of the checkpoints.
         checkpoint: the one to start from; None starts from `initial`.
         initial: a safetensors file of whole parameters.
-        precision: of the values.
+        precision: of the values, "float32" or "float64".
     """
 
     shard: int
@@ -62,6 +75,17 @@ class ShardTask:
         return ShardRole(self, link)
 
 
+@dataclass(frozen=True)
+class _Start:
+    """What a shard begins with; the defaults are a run's that begins from nothing."""
+
+    values: Vector
+    state: Mapping[str, Vector] | None = None
+    version: int = 0
+    updates: int = 0
+    seen: Mapping[str, Watermark] = field(default_factory=dict)
+
+
 class ShardRole(Role):
     """Holds a slice of the parameters for the parts whose parameters they are."""
 
@@ -69,34 +93,38 @@ class ShardRole(Role):
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder)
-        values, state, seen = self._start()
-        task.rule.compile(values.dtype)
-        self._storage = Storage(task.rule, values, state)
+        start = self._start()
+        self.version = start.version
+        self._storage = Storage(task.rule, start.values, start.state)
         self._gradient = np.zeros(self._storage.size, self._storage.dtype)
         self._machine = ShardMachine(
             link.name,
             epoch=link.incarnation,
             ranges={o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)},
-            version=self.version,
-            seen=seen,
+            version=start.version,
+            updates=start.updates,
+            seen=start.seen,
             item_bytes=self._storage.dtype.itemsize,
         )
         self._early: dict[tuple[str, type[Message]], Received] = {}
         self._writer: threading.Thread | None = None
         self._written: deque[Persisted | BaseException] = deque()
 
-    def _start(self) -> tuple[np.ndarray, Mapping[str, np.ndarray] | None, Mapping[str, tuple[int, int]]]:
+    def _start(self) -> _Start:
         task, shapes = self._task, dict(self._task.layout.shapes)
         if task.checkpoint is None:
-            return gather(self._slots, load_parameters(task.initial, shapes), task.precision), None, {}
+            return _Start(gather(self._slots, load_parameters(task.initial, shapes), task.precision))
         found = self._checkpoints.open(task.checkpoint, shapes)
         name = shard_name(task.shard)
         record = found.records.get(name)
-        if record is not None and record.run == task.run:
-            self.version = record.version
         snapshot = found.snapshot(self._slots)
-        values = snapshot.values.astype(task.precision, copy=False)  # it may be of another plan
-        return values, snapshot.state, found.seen(name, task.run)  # the storage casts the state likewise
+        return _Start(
+            snapshot.values.astype(task.precision, copy=False),  # the checkpoint may be of another plan
+            snapshot.state,  # the storage casts it likewise
+            version=record.version if record is not None and record.run == task.run else 0,
+            updates=found.updates(self._slots),
+            seen=found.seen(name, task.run),
+        )
 
     def receive(self, event: Received, now: float) -> None:
         """Everything is the machine's business; but what comes while a lease is on its way waits for it.
@@ -133,11 +161,8 @@ class ShardRole(Role):
     def _carry_out(self, effects: list[ShardEffect]) -> None:
         for effect in effects:
             match effect:
-                case Apply(span=span, payload=payload):
-                    assert isinstance(payload, Payload)
-                    gradient = self._gradient[span.start : span.stop]
-                    payload.copy_into(gradient)
-                    self._storage.apply(span, gradient)
+                case Apply():
+                    self._apply(effect)
                 case Send(to=to, message=message, payload=span):
                     numbers: PayloadLike = None if span is None else self._storage.read(span)
                     self._link.send(to, message, numbers)
@@ -147,6 +172,15 @@ class ShardRole(Role):
                     raise RuntimeError(f"another process is {self._link.name} now, in epoch {epoch}")
                 case Refuse(sender=sender, reason=reason):
                     self._link.refuse(sender, reason)
+
+    def _apply(self, apply: Apply) -> None:
+        assert isinstance(apply.payload, Payload)
+        gradient = self._gradient[apply.span.start : apply.span.stop]
+        apply.payload.copy_into(gradient)
+        try:
+            self._storage.apply(apply.span, gradient, apply.updates)
+        except NotFinite as error:
+            raise SpoiltPush(str(error)) from error
 
     def _persist(self, persist: Persist) -> None:
         snapshot = self._storage.snapshot()
@@ -158,26 +192,13 @@ class ShardRole(Role):
     def _write(self, persist: Persist, snapshot: Snapshot) -> None:
         task = self._task
         seen = dict(persist.seen)
-        record = ShardRecord(task.run, self._link.name, persist.epoch, persist.version, seen)
+        record = ShardRecord(task.run, self._link.name, persist.epoch, persist.version, seen, persist.updates)
         try:
-            check_finite(snapshot, f"{self._link.name} at version {persist.version}")
+            snapshot.check_finite()
             file, sha256 = self._checkpoints.write_shard(persist.checkpoint, record, self._slots, snapshot)
             self._written.append(Persisted(persist.checkpoint, persist.version, file, sha256))
-        except OSError as error:
+        except (OSError, NotFinite) as error:
             self._written.append(NotWritten(f"checkpoint {persist.checkpoint} was not written: {error}"))
         except BaseException as error:  # noqa: BLE001 - raised by wakened, on the host's thread
             self._written.append(error)
         self._link.wake()
-
-
-def check_finite(snapshot: Snapshot, whose: str) -> None:
-    """Numbers that have run away must not become the newest checkpoint.
-
-    Raises:
-        NotWritten: a value is NaN or infinite.
-    """
-    if not np.isfinite(snapshot.values).all():
-        raise NotWritten(
-            f"the parameters of {whose} are not finite and were not written; lower the learning "
-            "rate, or look at the data"
-        )

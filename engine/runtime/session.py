@@ -26,6 +26,7 @@ from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Op, Operand, Program
+from partita.partitioner.step_kind import StepKind
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,18 @@ class SessionTask:
         return self.plan.cluster.machines[self.machine].threads
 
     @property
+    def keeps_gradient(self) -> bool:
+        """Whether the whole gradient is there after a step. A rule that needs no norm takes it in blocks."""
+        return self.train and (self.rule is None or self.rule.needs_norms)
+
+    @property
     def program(self) -> Program:
         """What the machine plays."""
-        programs = self.plan.programs if self.train else self.plan.upward_programs
-        return programs[self.machine]
+        if not self.train:
+            return self.plan.upward_programs[self.machine]
+        norms = self.rule is not None and self.rule.needs_norms
+        gradients = "whole" if self.keeps_gradient else "blocks"
+        return self.plan.programs_for(StepKind(gradients=gradients, norms=norms))[self.machine]
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -64,30 +73,69 @@ class SessionTask:
         return tuple(i.target for i in self.program.instructions if i.op is Op.FEED)
 
 
+class SessionPart:
+    """One machine's part with everything that a step needs in place, but nobody yet who plays it.
+
+    Attributes:
+        inputs: the arrays that a step is fed, in the order of `SessionTask.inputs`.
+    """
+
+    def __init__(self, task: SessionTask) -> None:
+        plan, machine, program = task.plan, task.machine, task.program
+        self._plan, self._machine = plan, machine
+        self.buffers = Buffers(plan, machine, program)
+        self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
+        self._feed = GivenFeed()
+        self._updates = None if task.rule is None else LocalRule(task.rule, self._vectors)
+        self.computations = Computations(
+            plan,
+            machine,
+            program,
+            buffers=self.buffers,
+            vectors=self._vectors,
+            feed=self._feed,
+            updates=self._updates,
+        )
+        self.inputs = [
+            run for operand in task.inputs for run in self.buffers[operand.buffer].of(operand.rows)
+        ]
+
+    @property
+    def parameters(self) -> Vector:
+        """The machine's parameters; `changed` is to be called when others have been put there."""
+        return self._vectors.parameters
+
+    def changed(self) -> None:
+        """The parameters were replaced."""
+        self._vectors.changed()
+
+    def begin(self, real: int) -> None:
+        """A step begins, of which so many examples are real."""
+        self._feed.real = real
+        self.computations.metrics.clear()
+        if self._updates is not None:
+            self._updates.advance()
+
+    def collected(self, name: str) -> Array | None:
+        """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
+        if name in ("gradient", "parameters"):
+            vector: Vector = getattr(self._vectors, name)
+            return vector
+        rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
+        if rows is None or name not in self.buffers.windows:
+            return None
+        return np.ascontiguousarray(self.buffers[name].of((rows,))[0])
+
+
 class SessionRole(Role):
     """Plays one step for each `Play`."""
 
     def __init__(self, task: SessionTask, link: Link) -> None:
-        plan, machine, program = task.plan, task.machine, task.program
-        self._link, self._plan, self._machine = link, plan, machine
-        self._inputs = task.inputs
-        self._buffers = Buffers(plan, machine, program)
-        self._vectors = Vectors(plan, machine)
-        self._feed = GivenFeed()
-        update = None if task.rule is None else LocalRule(task.rule, self._vectors)
-        self._computations = Computations(
-            plan,
-            machine,
-            program,
-            buffers=self._buffers,
-            vectors=self._vectors,
-            feed=self._feed,
-            update=update,
-        )
+        self._link, self._part = link, SessionPart(task)
         self._player = Player(
-            program,
-            self._computations,
-            self._buffers,
+            task.program,
+            self._part.computations,
+            self._part.buffers,
             host_of=lambda other: part_name(0, other),
             wake=link.wake,
             lanes=task.threads,
@@ -107,7 +155,8 @@ class SessionRole(Role):
                 assert event.payload is None or isinstance(event.payload, Payload)
                 self._orders.append((play, event.payload))
             case Load() if event.sender == COORDINATOR and isinstance(event.payload, Payload):
-                event.payload.copy_into(self._vectors.parameters)
+                event.payload.copy_into(self._part.parameters)
+                self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
             case Heartbeat():
                 return
@@ -127,13 +176,9 @@ class SessionRole(Role):
 
     def _begin(self, play: Play, payload: Payload | None) -> None:
         if payload is not None:  # without one, the last batch is played again
-            targets = [
-                run for operand in self._inputs for run in self._buffers[operand.buffer].of(operand.rows)
-            ]
-            payload.copy_into(*targets)
+            payload.copy_into(*self._part.inputs)
         self._playing = play
-        self._feed.real = play.examples
-        self._computations.metrics.clear()
+        self._part.begin(play.examples)
         self._sent = self._link.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)
@@ -142,7 +187,7 @@ class SessionRole(Role):
         play, self._playing = self._playing, None
         assert play is not None and play.step == over.step, f"step {over.step} was not asked for"
         took = time.perf_counter() - self._began
-        metrics = self._computations.metrics
+        metrics = self._part.computations.metrics
         sent = self._link.counters.sent_of("Tensor")
         answer = Played(
             over.step,
@@ -153,18 +198,8 @@ class SessionRole(Role):
             sent.messages - self._sent.messages,
             sent.payload_bytes - self._sent.payload_bytes,
         )
-        found = [self._collected(name) for name in play.collect]
+        found = [self._part.collected(name) for name in play.collect]
         self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
-
-    def _collected(self, name: str) -> Array | None:
-        """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
-        if name in ("gradient", "parameters"):
-            vector: Vector = getattr(self._vectors, name)
-            return vector
-        rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
-        if rows is None or name not in self._buffers.windows:
-            return None
-        return np.ascontiguousarray(self._buffers[name].of((rows,))[0])
 
     def close(self) -> None:
         """Ends the kernel threads."""

@@ -42,6 +42,7 @@ from partita.engine.protocol.replica import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.finite import what_is_not_finite
 from partita.engine.runtime.feed import ArrayFile, DatasetFeed, Sampler
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import CannotGoOn, Link, Role
@@ -53,8 +54,8 @@ REPORT_EVERY_S: Final = 0.2
 SAY_AGAIN_S: Final = 1.0
 
 
-class LossNotFinite(CannotGoOn):
-    """The loss has become NaN or infinite."""
+class NotFinite(CannotGoOn):
+    """A number has become NaN or infinite. What the shards hold is of the steps before."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class TrainRole(Role):
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine)
         self._accrual = Accrual(task.rule, self._vectors)
-        buffers = Buffers(plan, machine, program)
+        self._buffers = buffers = Buffers(plan, machine, program)
         self._computations = Computations(
             plan,
             machine,
@@ -124,7 +125,7 @@ class TrainRole(Role):
             buffers=buffers,
             vectors=self._vectors,
             feed=self._feed,
-            update=self._accrual,
+            updates=self._accrual,
         )
         self._player = Player(
             program,
@@ -145,8 +146,9 @@ class TrainRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
-        self._counts = plan.ownership.rows(plan.graph.losses[0], machine) is not None  # once for each replica
+        self._counts = plan.ownership.of(plan.graph.losses[0])[0].machine == machine  # once for each replica
         self._staged: dict[int, Payload] = {}
+        self._heard: int | None = None  # of the updates, since the last step began
         self._early: list[Received] = []
         self._revision = 0
         self._known = False
@@ -163,7 +165,10 @@ class TrainRole(Role):
         match event.message:
             case Tensor() | Credit():
                 self._early.append(event) if self._step < 0 else self._player.receive(event)
-            case Parameters() | Pushed():
+            case Parameters(updates=updates):
+                self._heard = max(updates, self._heard or 0)
+                self._carry_out(self._client.receive(event, now))
+            case Pushed():
                 self._carry_out(self._client.receive(event, now))
             case Begin(step=step, stop=stop):
                 self._start(step, stop)
@@ -230,15 +235,13 @@ class TrainRole(Role):
             return
         self._inside = True
         self._carry_out(self._client.receive(StepBegins(self._step), now))
+        self._accrual.advance(self._heard)
+        self._heard = None
         self._feed.choose(self._step)
         self._player.begin(self._step)
 
     def _end(self, over: Over, now: float) -> None:
-        if not math.isfinite(self._computations.metrics.loss):
-            raise LossNotFinite(
-                f"the loss is not finite in step {over.step} of replica {self._task.replica}; lower the "
-                "learning rate, or look at the data of this step"
-            )
+        self._check_finite(over.step)
         self._inside = False
         self._carry_out(self._client.receive(StepEnded(over.step), now))
         self._step += 1
@@ -247,6 +250,19 @@ class TrainRole(Role):
             self._said_at = now
             self._report()
         self._link.wake()
+
+    def _check_finite(self, step: int) -> None:
+        """Before anything of the step is pushed."""
+        computations = self._computations
+        if math.isfinite(computations.metrics.loss) and not computations.not_finite:
+            return
+        what = what_is_not_finite(
+            self._task.plan.graph, self._buffers, self._vectors, gradients=computations.not_finite
+        )
+        raise NotFinite(
+            f"in step {step} of replica {self._task.replica}, {what or 'the loss'} is not finite; lower the "
+            "learning rate, clip the gradients, or look at the data of this step"
+        )
 
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client
@@ -267,7 +283,9 @@ class TrainRole(Role):
                     assert isinstance(payload, Payload)
                     self._staged[span.start] = payload
                 case Install(span=span):
-                    self._staged.pop(span.start).copy_into(self._vectors.parameters[span.start : span.stop])
+                    own = slice(span.start, span.stop)
+                    self._staged.pop(span.start).copy_into(self._vectors.parameters[own])
+                    self._vectors.changed(own)
                 case Flip(span=span):
                     self._accrual.flip(slice(span.start, span.stop))
                 case Drained():

@@ -35,7 +35,10 @@ class Box:
 def bar_widths(owned: Ownership) -> dict[str, float]:
     """For each layer: where there are rows to cut, all bars are as wide as the widest labels need."""
     widest = max((sum(map(_piece_width, owned.of(g.name))) for g in owned.graph.computed), default=0.0)
-    found = {g.name: CHIP if g.n_rows == 1 else max(LEAST_BAR, widest) for g in owned.graph.computed}
+    found = {
+        g.name: CHIP if len(owned.of(g.name)) == g.n_rows == 1 else max(LEAST_BAR, widest)
+        for g in owned.graph.computed
+    }
     for grid in owned.graph.grids:
         if grid.is_given:
             found[grid.name] = max(CHIP, svg.text_width(given_label(grid), size=KIND_SIZE) + 24)
@@ -71,9 +74,10 @@ def place(grid: Grid, pieces: tuple[Piece, ...], *, centre: float, top: float, w
     """The bar around a centre; pieces are as wide as their labels, and share the rest by their rows."""
     rest = width - sum(map(_piece_width, pieces))
     left = centre - width / 2
+    total = sum(piece.stop - piece.start for piece in pieces)  # a loss may be on several machines at once
     spans, x = {}, left
     for piece in pieces:
-        share = _piece_width(piece) + rest * (piece.stop - piece.start) / grid.n_rows
+        share = _piece_width(piece) + rest * (piece.stop - piece.start) / total
         spans[piece.machine] = (x, x + share)
         x += share
     return Box(grid, left, left + width, top, spans)

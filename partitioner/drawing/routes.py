@@ -30,7 +30,13 @@ class Route:
 
 
 def route(owned: Ownership, message: Message) -> Route:
-    """Up: to the first layer there that listens. Down: to the owner, or to the next in a sum."""
+    """Up: to the first layer there that listens. Down: to the owner, or to the next in a sum.
+
+    What the machines of one layer tell one another stays below its bar: weights, their gradients, summaries.
+    """
+    if "." in message.buffer:
+        below: list[Port] = [(message.layer, m, "bottom") for m in (message.source, message.destination)]
+        return Route(message, below[0], below[1], None)
     if message.direction == "up":
         edge = next(edge for edge in owned.edges(message.layer) if _hears(owned, edge, message))
         return Route(
@@ -99,12 +105,11 @@ def widths(routes: Sequence[Route]) -> list[float]:
 
 
 def drawn(found: Route, line: str, *, width: float, machines: Sequence[str]) -> str:
-    """A line in the colour of who sends: states in one stroke, errors dashed."""
+    """A line in the colour of who sends: what goes up in one stroke, what comes down dashed."""
     message = found.message
-    what = "states" if message.direction == "up" else "errors"
     told = (
-        f"{what} of {message.layer}, rows {row_sets.text(message.rows)}: {machines[message.source]} to "
-        f"{machines[message.destination]}, {readable_bytes(message.n_bytes)}"
+        f"{_what(message)}: {machines[message.source]} to {machines[message.destination]}, "
+        f"{readable_bytes(message.n_bytes)}"
     )
     return svg.element(
         "path",
@@ -116,3 +121,10 @@ def drawn(found: Route, line: str, *, width: float, machines: Sequence[str]) -> 
         stroke_dasharray=None if message.direction == "up" else f"{width + 3:.1f} {width + 2:.1f}",
         marker_end=f"url(#to{message.source})",
     )
+
+
+def _what(message: Message) -> str:
+    if "." in message.buffer:
+        return message.buffer.partition(".")[2] + f" of {message.layer}"
+    what = "states" if message.direction == "up" else "errors"
+    return f"{what} of {message.layer}, rows {row_sets.text(message.rows)}"

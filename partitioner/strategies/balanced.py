@@ -2,7 +2,8 @@
 
 A layer with fewer rows than there are machines goes to the least busy ones; so does what cannot be cut. Over
 patches, a cut lies where the patches of the layer above it begin, so that the errors of a halo travel in one
-direction; but in a deep stack that would drift, so no piece may exceed its share by more than `SLACK`.
+direction; but in a deep stack that would drift, so no piece may exceed its share by more than `SLACK`. A loss
+that machines can judge each for itself lies where its scores do.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from itertools import pairwise
 
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
+from partita.layers.losses import Loss
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import slowdown
 from partita.partitioner.cuts import Cuts, cut_layer
@@ -32,6 +34,8 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
     for grid in reversed(
         graph.computed
     ):  # from above, because a cut follows the patches of the layer above it
+        if grid.name not in cuts and _stays_with_scores(graph, grid):
+            continue
         if grid.name in cuts:
             pieces = cut_layer(grid, cuts[grid.name], machines=len(cluster))
         else:
@@ -42,7 +46,14 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
         found[grid.name] = pieces
         for piece in pieces:
             busy[piece.machine] += piece_flops(grid, piece.rows, batch=1) * slowdown(grid)
+    for grid in graph.computed:
+        if grid.name not in found:
+            found[grid.name] = tuple(Piece(grid.name, 0, 1, p.machine) for p in found[grid.sources[0]])
     return tuple(piece for grid in graph.computed for piece in found[grid.name])
+
+
+def _stays_with_scores(graph: Graph, grid: Grid) -> bool:
+    return isinstance(grid.layer, Loss) and grid.layer.splits_scores and not graph[grid.sources[0]].is_given
 
 
 def _proportional(grid: Grid, weights: dict[int, float]) -> tuple[Piece, ...]:
@@ -58,8 +69,11 @@ def _aligned(
     if len(consumers) != 1:
         return None
     consumer = graph[consumers[0][0]]
-    patch, pieces = consumer.layer.connectivity, above[consumer.name]
-    if not isinstance(patch, Patch) or [p.machine for p in pieces] != [p.machine for p in fair]:
+    patch = consumer.layer.connectivity
+    if not isinstance(patch, Patch):
+        return None
+    pieces = above[consumer.name]
+    if [p.machine for p in pieces] != [p.machine for p in fair]:
         return None
     axis = patch.axes(grid.shape)[0]
     met = [0, *(piece.start * axis.stride - axis.before for piece in pieces[1:]), grid.n_rows]

@@ -3,7 +3,8 @@
 A block of `python` is run, one of `shell` if the page shows what it prints; a block of `text` that follows
 it, with nothing but blank lines between, is what it prints. After "text varies", numbers may differ from run
 to run and lines that differ in nothing else count once. The blocks of a page share one namespace and one
-folder, as if a reader typed them one after another.
+folder, as if a reader typed them one after another. A picture that a page draws is the one of that name in
+`docs/pictures/`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BUILT = ROOT / "docs" / "_build"
+PAGES = (
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if BUILT not in page.parents),
+)
+PICTURES = ROOT / "docs" / "pictures"
 
 _NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?\b")
 _BUSY = re.compile(r"\w+ [\d.]+ (has been silent for|is heard again after) ")
@@ -142,6 +148,18 @@ def play(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
                 yield step, prints(step.code, names)
             elif step.output is not None and all(is_run(words) for words in commands(step.code)):
                 yield step, "\n".join(answers(words) for words in commands(step.code))
+
+
+def links(page: Path) -> list[str]:
+    """What a page links to in this checkout: paths, without anchors."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
+    return [target for target in targets if "://" not in target]
+
+
+def pictures(folder: Path) -> list[Path]:
+    """What a page has drawn in its folder."""
+    return sorted(folder.glob("*.svg"))
 
 
 def expected(step: Step, printed: str) -> tuple[str, str]:

@@ -1,5 +1,4 @@
-"""Writes what the code of the documentation prints into its pages, and draws the picture of the digits' plan
-again.
+"""Writes what the code of the documentation prints into its pages, and what it draws into `docs/pictures/`.
 
     python -m tests.docs.refresh [PAGE ...]
 
@@ -8,19 +7,23 @@ Look at the difference before you commit it: it is what a reader will see.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.docs.pages import PAGES, ROOT, demo, expected, play, steps, trimmed
-from tests.docs.pictures import PLAN, plan_of_digits
+from tests.docs.pages import PAGES, PICTURES, ROOT, demo, expected, pictures, play, steps, trimmed
 
 
 def refresh(page: Path) -> None:
-    """Replaces all outputs of a page when one of them is not what is printed now: they fit together."""
+    """Replaces all outputs of a page when one of them is not what is printed now: they fit together. And its
+    pictures.
+    """
     lines = page.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
         found = list(play(page, Path(folder)))
+        for drawn in pictures(Path(folder)):
+            shutil.copyfile(drawn, PICTURES / drawn.name)
     if page.name == "README.md":
         found += [(step, demo()) for step in steps(page) if step.code.text == "make demo"]
     stale = []
@@ -39,7 +42,6 @@ def main(arguments: list[str]) -> None:
     """Refreshes the named pages, or all of them."""
     for page in [ROOT / name for name in arguments] or PAGES:
         refresh(page)
-    plan_of_digits().draw(PLAN)
 
 
 if __name__ == "__main__":

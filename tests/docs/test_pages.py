@@ -11,7 +11,20 @@ import pytest
 import typer
 
 from partita.engine import cli
-from tests.docs.pages import PAGES, ROOT, blocks, commands, demo, expected, is_run, play, steps
+from tests.docs.pages import (
+    PAGES,
+    PICTURES,
+    ROOT,
+    blocks,
+    commands,
+    demo,
+    expected,
+    is_run,
+    links,
+    pictures,
+    play,
+    steps,
+)
 
 LANGUAGES = {"python", "shell", "text", "{eval-rst}", "{toctree}", "{image}", "{note}", "{math}"}
 
@@ -28,10 +41,13 @@ def shell_lines() -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize("name", [name for name in page_names() if list(steps(ROOT / name))])
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
-    """If an output is stale: `python -m tests.docs.refresh`."""
+    """If an output or a picture is stale: `python -m tests.docs.refresh`."""
     for step, printed in play(ROOT / name, tmp_path):
         shown, said = expected(step, printed)
         assert said == shown, f"{step.code.name} prints\n{printed}"
+    for drawn in pictures(tmp_path):
+        kept = PICTURES / drawn.name
+        assert drawn.read_text(encoding="utf-8") == kept.read_text(encoding="utf-8"), f"{kept} is stale"
 
 
 def test_every_block_says_what_it_is() -> None:
@@ -67,13 +83,6 @@ def check_module(arguments: list[str]) -> None:
         assert importlib.util.find_spec(arguments[1]) is not None, arguments[1]
     else:
         assert (ROOT / arguments[0]).is_file(), arguments[0]
-
-
-def links(page: Path) -> list[str]:
-    """What a page links to in this checkout: paths, without anchors."""
-    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", prose)
-    return [target for target in targets if "://" not in target]
 
 
 @pytest.mark.parametrize("name", page_names())

@@ -1,11 +1,12 @@
-"""The pictures say what is so: the data flow names the folders of the tree, the plan is the one of today."""
+"""The pictures say what is so: the data flow names the folders of the tree, the others are drawn by pages."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from tests.docs.pages import ROOT
-from tests.docs.pictures import PLAN, folders_drawn, folders_of_the_tree, plan_of_digits
+from tests.docs.pages import PAGES, PICTURES, ROOT, links, steps
+from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_tree
 
 
 def test_the_data_flow_names_every_folder_and_no_other() -> None:
@@ -15,7 +16,11 @@ def test_the_data_flow_names_every_folder_and_no_other() -> None:
     assert [text for folder, text in drawn.items() if text != f"{Path(folder).name}/"] == []
 
 
-def test_the_drawn_plan_is_the_plan_of_today(tmp_path: Path) -> None:
-    """If not: `python -m tests.docs.refresh`."""
-    drawn = plan_of_digits().draw(tmp_path / "plan.svg")
-    assert PLAN.read_text(encoding="utf-8") == drawn.read_text(encoding="utf-8")
+def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
+    """What it must be equal to is looked at where the page is run."""
+    code = [step.code.text for page in PAGES for step in steps(page) if step.code.language == "python"]
+    drawn = {name for text in code for name in re.findall(r"""\.draw\(\s*"([^"]+)""", text)}
+    shown = {Path(link).name for page in PAGES for link in links(page) if link.endswith(".svg")}
+    kept = {picture.name for picture in PICTURES.iterdir()}
+    assert drawn | {FLOW.name} == kept
+    assert shown == kept

@@ -95,6 +95,14 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
         ([FILE, "--batch", "200", "--replicas", "2"], "256 examples for 2 replicas are 128 each"),
         ([FILE, "--replicas", "0"], "Downpour's replicas is 0; write a whole number of at least 1"),
         ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
+        (
+            [FILE, "--momentum", "0.9"],
+            "the rule adagrad has no momentum; leave it out, or use one that has: ",
+        ),
+        ([FILE, "--rule", "lars", "--clip-norm", "1"], "LARS: clip_norm is 1.0, and its steps do not depend"),
+        ([FILE, "--weight-decay", "-1"], "Adagrad: weight_decay is -1.0, not 0 or a finite number above"),
+        ([FILE, "--schedule", "linear:5"], "'linear:5' is no schedule; write step:EVERY[:FACTOR], "),
+        ([FILE, "--schedule", "step:0"], "StepDecay: every is 0; write a whole number of at least 1"),
         ([FILE, "--seed", "-1"], "seed is -1; write a whole number of at least 0"),
         ([FILE, "--machines", "0"], "the number of machines is 0"),
         ([FILE, "--machines", "4", "--cut", "scores=0,1,2,3"], "has 3 nodes and cannot be cut into 4 pieces"),
@@ -114,9 +122,9 @@ def test_a_mistake_in_an_option_is_one_sentence(
 
 
 def test_an_unknown_value_shows_what_is_known(partita: Partita) -> None:
-    ended = partita("train", FILE, "--rule", "adam")
+    ended = partita("train", FILE, "--rule", "adamax")
     assert ended.code == 2
-    assert "'adam' is not one of 'sgd', 'adagrad'" in ended.err
+    assert "'adamax' is not one of 'sgd', 'momentum', 'adagrad'" in ended.err
 
 
 def test_a_port_in_use_is_one_sentence(partita: Partita) -> None:

@@ -12,9 +12,7 @@ import pytest
 from partita.engine import SGD, Downpour, RunFailed, train
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.reader import Checkpoint
-from partita.engine.parameters.storage import Snapshot
 from partita.engine.protocol.orders import Progress
-from partita.engine.runtime.serving import NotWritten, check_finite
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness, hosts_of
@@ -95,10 +93,3 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(witness: Witness
         train(plan, toy.data(), driver=driver, epochs=10_000, checkpoints=tmp_path, checkpoint_every_s=0.2)
     kept = newest(tmp_path, plan)
     assert f"holds {sum(kept.manifest.steps)} of 320000 steps, and resume goes on" in str(failed.value)
-
-
-def test_what_is_not_finite_is_not_written() -> None:
-    check_finite(Snapshot(np.ones(3, np.float32)), "shard 0")
-    for odd in (np.nan, np.inf):
-        with pytest.raises(NotWritten, match="the parameters of shard 0 are not finite"):
-            check_finite(Snapshot(np.array([1, odd], np.float32)), "shard 0")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Site, Team, build
+from partita.engine.kernels import Array, Arrays, Kernel, Site, Team, build
 from partita.engine.kernels.reference import Reference
 from partita.layers import Layer, Loss, Network
 from partita.layers.graph import Grid
@@ -44,7 +44,27 @@ class Case:
             start, stop = bounds(self.needs(rows, source))
             windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
         held = tuple(windows)
-        return Site(self.grid, rows, self.sources, held, held, self.batch, self.dtype, threads)
+        return Site(self.grid, rows, self.sources, held, held, self.batch, self.dtype.name, threads)
+
+    def arrays(self, site: Site) -> Arrays:
+        """What a kernel at this site works on; what it must write is NaN."""
+        windows = zip(self.inputs, site.windows, strict=True)
+        whole = zip(self.inputs, site.error_windows, strict=True)
+        return Arrays(
+            sources=tuple(array[start:stop].copy() for array, (start, stop) in windows),
+            state=np.full_like(self.error[slice(*site.rows)], np.nan),
+            delta=self.error[slice(*site.rows)].copy(),
+            errors=tuple(np.full_like(array[start:stop], np.nan) for array, (start, stop) in whole),
+            parameters=tuple(
+                array.reshape(-1)[slice(*parameter.span(site.rows))].copy().reshape(-1, *parameter.shape[1:])
+                for array, parameter in zip(self.parameters, self.grid.parameters, strict=True)
+            ),
+        )
+
+    def kernel(self, site: Site | None = None) -> Kernel:
+        """The layer's kernel, at this site or over the whole layer."""
+        site = site or self.site()
+        return build(site, self.arrays(site))
 
     def needs(self, rows: tuple[int, int], source: int) -> Rows:
         """The rows of an input that these rows listen to."""
@@ -123,68 +143,38 @@ class _Piece:
     """One machine's rows: upward, delta and gradients at once; errors when asked."""
 
     def __init__(self, given: Case, rows: tuple[int, int], *, extra: int, threads: int) -> None:
-        self.given, self.site, self.team = (
-            given,
-            given.site(rows, extra=extra, threads=threads),
-            Team(threads, worth_a_thread=0),
-        )
-        self.kernel = build(self.site, self.team)
-        windows = zip(given.inputs, self.site.windows, strict=True)
-        self.inputs = [array[start:stop].copy() for array, (start, stop) in windows]
-        self.parameters = [
-            array.reshape(-1)[slice(*parameter.span(rows))].copy()
-            for array, parameter in zip(given.parameters, given.grid.parameters, strict=True)
-        ]
-        self.state = np.full_like(given.error[slice(*rows)], np.nan)
-        self.kernel.up(self.inputs, self.state, self.parameters)
-        self.delta = given.error[slice(*rows)].copy()
-        self.kernel.delta(self.state, self.delta)
-        self.gradients = [np.full_like(parameter, np.nan) for parameter in self.parameters]
-        self.kernel.gradient(self.inputs, self.state, self.delta, self.parameters, self.gradients)
+        self.given, self.site = given, given.site(rows, extra=extra, threads=threads)
+        if len(given.error) == rows[1] - rows[0]:  # alone, it answers for the rows that feed nobody too
+            whole = tuple((0, source.n_rows) for source in given.sources)
+            self.site = replace(self.site, error_windows=whole)
+        self.team = Team(threads, worth_a_thread=0)
+        self.arrays = given.arrays(self.site)
+        kernel = self.kernel = build(self.site, self.arrays, self.team)
+        kernel.up()()
+        kernel.delta()()
+        self.gradients = [np.full(p.shape, np.nan, kernel.gradient_dtype) for p in self.arrays.parameters]
+        kernel.gradient(self.gradients)()
+        self.state = self.arrays.state
 
     def continue_errors(self, source: int, sums: Array, begun: Rows) -> Rows:
         """Adds this machine's part to the sums of an input; returns which rows have begun now."""
-        asked = self.given.needs(self.site.rows, source)
-        if len(self.given.error) == self.site.rows[1] - self.site.rows[0]:
-            asked = (
-                (0, self.given.sources[source].n_rows),
-            )  # alone, it answers for the rows that feed nobody too
-            window, site = asked[0], self.site
-            site = Site(
-                **{**_fields(site), "error_windows": tuple((0, s.n_rows) for s in self.given.sources)}
-            )
-            self.kernel = build(site, self.team)
-        else:
-            window = self.site.error_windows[source]
-        out = np.full_like(sums[slice(*window)], np.nan)
-        self._ask(source, intersection(asked, begun), out, window, sums, accumulate=True)
-        self._ask(source, difference(asked, begun), out, window, sums, accumulate=False)
+        alone = len(self.given.error) == self.site.n_rows
+        asked = (self.site.error_windows[source],) if alone else self.given.needs(self.site.rows, source)
+        self._ask(source, intersection(asked, begun), sums, accumulate=True)
+        self._ask(source, difference(asked, begun), sums, accumulate=False)
         return union(asked, begun)
 
-    def _ask(
-        self, source: int, rows: Rows, out: Array, window: tuple[int, int], sums: Array, *, accumulate: bool
-    ) -> None:
+    def _ask(self, source: int, rows: Rows, sums: Array, *, accumulate: bool) -> None:
+        out, (first, _) = self.arrays.errors_of(source), self.site.error_windows[source]
+        out[...] = np.nan
         for start, stop in rows if accumulate else ():
-            out[start - window[0] : stop - window[0]] = sums[start:stop]
+            out[start - first : stop - first] = sums[start:stop]
         before = np.isnan(out)
-        self.kernel.errors(
-            source,
-            rows,
-            out,
-            sources=self.inputs,
-            state=self.state,
-            delta=self.delta,
-            parameters=self.parameters,
-            accumulate=accumulate,
-        )
+        self.kernel.errors(source, rows, accumulate=accumulate)()
         for start, stop in rows:
-            sums[start:stop] = out[start - window[0] : stop - window[0]]
-            before[start - window[0] : stop - window[0]] = False
+            sums[start:stop] = out[start - first : stop - first]
+            before[start - first : stop - first] = False
         assert np.array_equal(np.isnan(out), before), "wrote outside the rows that were asked for"
-
-
-def _fields(site: Site) -> dict[str, Any]:
-    return {name: getattr(site, name) for name in Site.__dataclass_fields__}
 
 
 def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:

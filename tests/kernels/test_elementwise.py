@@ -58,15 +58,13 @@ def test_continues_sums_and_clears_rows_that_nobody_feeds() -> None:
         given_case = case(layer, *[(6, 2)] * n_inputs, batch=4)
         site = given_case.site((2, 4))
         wide = Site(**{**site.__dict__, "error_windows": ((0, 6),) * n_inputs})
-        kernel = build(wide)
-        inputs = [array[2:4].copy() for array in given_case.inputs]
-        state, error = np.empty((2, 2, 4)), given_case.error[2:4].copy()
-        kernel.up(inputs, state, ())
-        out = np.full((6, 2, 4), 7.0)
-        given = {"sources": inputs, "state": state, "delta": error, "parameters": ()}
-        kernel.errors(0, ((1, 3),), out, accumulate=False, **given)
+        arrays = given_case.arrays(wide)
+        kernel, out = build(wide, arrays), arrays.errors_of(0)
+        kernel.up()()
+        out[...] = 7.0
+        kernel.errors(0, ((1, 3),), accumulate=False)()
         alone = out[2].copy()
         assert (out[[0, 3, 4, 5]] == 7).all()
         assert not out[1].any()
-        kernel.errors(0, ((1, 3),), out, accumulate=True, **given)
+        kernel.errors(0, ((1, 3),), accumulate=True)()
         np.testing.assert_allclose(out[2], 2 * alone, rtol=1e-14)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from partita.engine.kernels import LossKernel, Site, build
+from partita.engine.kernels import LossKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.layers import (
     Activation,
@@ -42,14 +42,14 @@ LAYERS = [
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_built_in_layers_have_fast_kernels(layer: Layer, n_inputs: int, dtype: type) -> None:
     target = np.zeros((4, 4, 1, 2)) if isinstance(layer, Loss) else None
-    kernel = build(case(layer, *[(4, 4, 1)] * n_inputs, batch=2, dtype=dtype, target=target).site())
+    kernel = case(layer, *[(4, 4, 1)] * n_inputs, batch=2, dtype=dtype, target=target).kernel()
     assert not isinstance(kernel, NodeKernel)
     assert isinstance(kernel, LossKernel) == isinstance(layer, Loss)
 
 
 def test_softmax_too() -> None:
-    site = case(SoftmaxCrossEntropy(), (4,), batch=2, target=np.zeros((1, 2))).site()
-    assert isinstance(build(site), LossKernel)
+    kernel = case(SoftmaxCrossEntropy(), (4,), batch=2, target=np.zeros((1, 2))).kernel()
+    assert isinstance(kernel, LossKernel)
 
 
 def signatures() -> dict[str, int]:
@@ -69,7 +69,7 @@ def test_no_step_waits_for_the_compiler(cuts: tuple[int, ...]) -> None:
         if isinstance(layer, Loss):
             continue
         given_case = case(layer, *[(6, 6, 1)] * n_inputs, batch=2, dtype=np.float32)
-        build(given_case.site())
+        given_case.kernel()
         built = signatures()
         play(given_case, *cuts)
         assert signatures() == built
@@ -96,11 +96,11 @@ class OwnAdd(Add):
 )
 def test_a_layer_that_nobody_can_play_is_refused(layer: Layer, n_inputs: int, why: str) -> None:
     with pytest.raises(ValueError, match=rf"'mine' has no kernel, and {why}; add a kernel"):
-        build(case(layer, *[(3,)] * n_inputs, batch=1).site())
+        case(layer, *[(3,)] * n_inputs, batch=1).kernel()
 
 
 def test_a_given_layer_is_not_played() -> None:
     given_case = case(Dense(1), (3,), batch=1)
     site = given_case.site()
     with pytest.raises(ValueError, match="Input 'input_0' has no kernel"):
-        build(Site(**{**site.__dict__, "grid": given_case.sources[0], "sources": ()}))
+        given_case.kernel(replace(site, grid=given_case.sources[0], sources=()))

@@ -49,15 +49,23 @@ def positions(regions: tuple[Region, ...], shape: Shape) -> set[int]:
 def patches(draw: st.DrawFn) -> Wired:
     n_axes = draw(st.integers(1, 2))
     spatial = tuple(draw(st.integers(1, 8)) for _ in range(n_axes))
-    source = (*spatial, draw(st.integers(1, 2)))
+    groups, per_channel = draw(st.sampled_from([(1, True), (1, False), (2, False), (3, False)]))
+    source = (*spatial, groups * draw(st.integers(1, 2)))
     size = tuple(draw(st.integers(1, min(3, extent))) for extent in spatial)
-    stride = draw(st.one_of(st.integers(1, 4), st.tuples(*[st.integers(1, 4)] * n_axes)))
-    padding = draw(
-        st.one_of(st.sampled_from(["valid", "same"]), st.tuples(*(st.integers(0, s - 1) for s in size)))
+    dilation = tuple(
+        draw(st.integers(1, max(1, (extent - 1) // max(1, s - 1))))
+        for extent, s in zip(spatial, size, strict=True)
     )
-    per_channel = draw(st.booleans())
-    wiring = Patch(size, stride=stride, padding=padding, per_channel=per_channel)
-    return Wired(wiring, source, wiring.shape(source, None if per_channel else (draw(st.integers(1, 2)),)))
+    stride = draw(st.one_of(st.integers(1, 4), st.tuples(*[st.integers(1, 4)] * n_axes)))
+    reach = [(s - 1) * d for s, d in zip(size, dilation, strict=True)]
+    padding = draw(
+        st.one_of(st.sampled_from(["valid", "same"]), st.tuples(*(st.integers(0, r) for r in reach)))
+    )
+    wiring = Patch(
+        size, stride=stride, padding=padding, per_channel=per_channel, dilation=dilation, groups=groups
+    )
+    filters = None if per_channel else (groups * draw(st.integers(1, 2)),)
+    return Wired(wiring, source, wiring.shape(source, filters))
 
 
 @st.composite
@@ -140,6 +148,19 @@ def test_a_patch_sees_rows_columns_then_channels() -> None:
 def test_same_padding_keeps_places_at_each_stride() -> None:
     assert Patch(3, padding="same").shape((5, 7, 1), (4,)) == (5, 7, 4)
     assert Patch(3, stride=2, padding="same").shape((5, 7, 1), (4,)) == (3, 4, 4)
+    assert Patch(3, dilation=2, padding="same").shape((5, 7, 1), (4,)) == (5, 7, 4)
+
+
+def test_a_dilated_patch_leaves_nodes_out() -> None:
+    wiring = Patch(2, dilation=(2, 3))
+    _, indices = wiring.edges((0, 1), (1, 1, 1), (3, 4, 1))
+    assert indices.tolist() == [0, 3, 8, 11]
+    assert wiring.source_rows((0, 1), (1, 1, 1), (3, 4, 1)) == ((0, 1), (2, 3))
+
+
+def test_a_filter_listens_to_the_channels_of_its_group() -> None:
+    _, indices = Patch(1, groups=2).edges((0, 1), (1, 1, 4), (1, 1, 6))
+    assert indices.reshape(4, 3).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]
 
 
 def test_edges_by_sender_whatever_their_order() -> None:
@@ -160,6 +181,12 @@ def test_edges_by_sender_whatever_their_order() -> None:
         (lambda: Patch(5).shape((4, 4, 1), None), "does not fit into an input of shape"),
         (lambda: Patch(1).shape((4,), None), r"declare it as \(4, 1\)"),
         (lambda: Patch(1, per_channel=True).shape((4, 1), (2,)), "keeps the channels"),
+        (lambda: Patch(2, dilation=0), "dilation of a patch is 0"),
+        (lambda: Patch(2, dilation=3, padding=4).shape((9, 1), None), "must be 'valid', 'same' or 0 to 3"),
+        (lambda: Patch(1, groups=0), "number of groups of a patch is 0"),
+        (lambda: Patch(1, groups=2, per_channel=True), "leave one of the two out"),
+        (lambda: Patch(1, groups=2).shape((4, 3), (2,)), "3 channels and 2 filters do not fall into 2"),
+        (lambda: Patch(1, groups=2).shape((4, 4), (3,)), "a number of groups that divides both"),
         (lambda: Patch(1).shape((4, 1), (2, 2)), "takes a number of filters"),
         (lambda: Full().shape((4,), None), "needs its number of nodes"),
         (lambda: OneToOne().shape((4,), (5,)), "has the grid of its input"),

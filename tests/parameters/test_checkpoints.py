@@ -58,7 +58,8 @@ def write(
     entries = []
     for shard in range(shards):
         values = gather(layout.slots_of(shard), whole(base))
-        record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, {"part 0.0": (0, 6 + shard)})
+        seen = {"part 0.0": (0, 6 + shard)}
+        record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, seen, updates=50 + shard)
         snapshot = Snapshot(values, {"sum": values * values})
         file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
         entries.append(Entry(record.shard, record.epoch, record.version, file, sha256))
@@ -118,6 +119,23 @@ def test_it_keeps_what_shards_remember_for_their_own_run(tmp_path: Path) -> None
     assert found.seen("shard 1", "run") == {"part 0.0": (0, 7)}
     assert found.seen("shard 1", "another run") == {}
     assert found.seen("shard 9", "run") == {}
+
+
+def test_it_keeps_how_many_updates_numbers_have_had(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    write(checkpoints, 1)
+    found = latest(checkpoints)
+    slots = [Layout(MACHINES, SHAPES, 2).slots_of(shard) for shard in range(2)]
+    assert [found.updates(held) for held in slots] == [50, 51]
+    (whole_again,) = (Layout(OTHER, SHAPES, 1).slots_of(0),)
+    assert found.updates(whole_again) == 51
+    assert found.updates([Slot("hidden.weight", 0, 1)]) == 50
+    assert found.updates([]) == found.updates([Slot("hidden.weight", 3, 3)]) == 0
+
+
+def test_a_record_from_before_updates_were_counted_has_had_none() -> None:
+    old = '{"run":"run","shard":"shard 0","epoch":0,"version":7,"seen":{}}'
+    assert decode_record({"partita": old}).updates == 0
 
 
 def test_the_newest_complete_one_is_found_and_unfinished_ones_do_not_exist(tmp_path: Path) -> None:

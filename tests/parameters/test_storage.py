@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import SGD, Adagrad, Rule, Snapshot, Storage, Vector
+from partita.engine.parameters import (
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    InverseTime,
+    Rule,
+    Snapshot,
+    Storage,
+    Vector,
+)
+from partita.engine.parameters.storage import NotFinite
 from partita.engine.protocol.events import Received, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, Save
 from partita.engine.protocol.shard import Apply, Persist, ShardMachine, Watermark
@@ -35,7 +46,7 @@ def storage(rule: Rule | None = None, n: int = 8, dtype: type = np.float64) -> S
 
 def test_a_span_is_updated_and_nothing_else() -> None:
     held = storage(Adagrad(0.5))
-    held.apply(SPAN, np.array([1.0, -2.0, 0.0]))
+    held.apply(SPAN, np.array([1.0, -2.0, 0.0]), 0)
     assert held.read(Span("values", 0, 8)) == pytest.approx([0, 0, -0.5, 0.5, 0, 0, 0, 0])
     assert held.snapshot().state["sum"].tolist() == [0, 0, 1, 4, 0, 0, 0, 0]
 
@@ -43,7 +54,7 @@ def test_a_span_is_updated_and_nothing_else() -> None:
 def test_what_is_read_or_kept_is_not_changed_by_later_updates() -> None:
     held = storage(Adagrad(0.5))
     read, kept = held.read(SPAN), held.snapshot()
-    held.apply(SPAN, np.ones(3))
+    held.apply(SPAN, np.ones(3), 0)
     assert not read.any()
     assert not kept.values.any()
     assert not kept.state["sum"].any()
@@ -51,11 +62,11 @@ def test_what_is_read_or_kept_is_not_changed_by_later_updates() -> None:
 
 def test_a_snapshot_restores_it() -> None:
     first = storage(Adagrad(0.5))
-    first.apply(SPAN, np.ones(3))
+    first.apply(SPAN, np.ones(3), 0)
     kept = first.snapshot()
     second = Storage(first.rule, kept.values, kept.state)
     for held in (first, second):
-        held.apply(SPAN, np.ones(3))
+        held.apply(SPAN, np.ones(3), 0)
     assert np.array_equal(first.snapshot().values, second.snapshot().values)
 
 
@@ -73,7 +84,7 @@ def test_a_snapshot_restores_it() -> None:
 def test_what_does_not_fit_is_refused_and_changes_nothing(span: Span, gradient: Vector, says: str) -> None:
     held = storage()
     with pytest.raises(ValueError, match=says):
-        held.apply(span, gradient)
+        held.apply(span, gradient, 0)
     assert not held.snapshot().values.any()
 
 
@@ -88,9 +99,48 @@ def test_only_float_vectors_are_values() -> None:
         Storage(SGD(0.5), np.zeros(3, np.float16))
 
 
-def machine_of(epoch: int, version: int, seen: dict[str, Watermark]) -> ShardMachine:
+def test_the_rate_is_that_of_the_updates_before() -> None:
+    held = storage(SGD(InverseTime(1.0, 1)))
+    for updates in (0, 1, 3):
+        held.apply(SPAN, np.ones(3), updates)
+    assert held.read(SPAN) == pytest.approx([-1 - 1 / 2 - 1 / 4] * 3)
+
+
+@pytest.mark.parametrize("rule", [SGD(0.5, clip_norm=1e-3), LARS(0.5)])
+def test_what_replicas_have_done_is_not_done_again(rule: Rule) -> None:
+    held = storage(rule)
+    held.apply(SPAN, np.full(3, 8.0), 0)
+    assert held.read(SPAN) == pytest.approx([-4.0] * 3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("rule", [SGD(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
+def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(rule: Rule, bad: float) -> None:
+    held = storage(rule)
+    held.snapshot().check_finite()
+    with pytest.raises(NotFinite, match=r"a push to its values \[2:5\] is not finite; lower the"):
+        held.apply(SPAN, np.array([1.0, bad, 1.0]), 0)
+    with pytest.raises(NotFinite, match="its parameters are not finite; lower the learning rate"):
+        held.snapshot().check_finite()
+
+
+def test_a_state_that_is_not_finite_is_not_kept() -> None:
+    held = storage(Adagrad(0.5), dtype=np.float32)
+    held.apply(SPAN, np.full(3, 1e30, np.float32), 0)
+    with pytest.raises(NotFinite, match="its 'sum' of the update rule are not finite"):
+        held.snapshot().check_finite()
+
+
+def machine_of(epoch: int, version: int, seen: dict[str, Watermark], updates: int = 0) -> ShardMachine:
     machine = ShardMachine(
-        "shard 0", epoch=epoch, ranges=RANGES, version=version, seen=seen, item_bytes=8, lease_s=1e9
+        "shard 0",
+        epoch=epoch,
+        ranges=RANGES,
+        version=version,
+        updates=updates,
+        seen=seen,
+        item_bytes=8,
+        lease_s=1e9,
     )
     machine.receive(Received("coordinator", 0, Heartbeat(epoch, clock=0.0)), 0.0)
     return machine
@@ -99,42 +149,46 @@ def machine_of(epoch: int, version: int, seen: dict[str, Watermark]) -> ShardMac
 @given(st.data())
 def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.DataObject) -> None:
     """Repeats, reorderings and restarts from a checkpoint, against a list of the gradients that count."""
-    rule = Adagrad(0.5)
+    rule = Adagrad(InverseTime(0.5, 3))
     held = storage(rule)
     machine, epoch = machine_of(0, 0, {}), 0
-    kept: tuple[Snapshot, int, dict[str, Watermark], int] = (held.snapshot(), 0, {}, 0)
-    counted: list[tuple[int, int, Vector]] = []
+    had = dict.fromkeys(RANGES, 0)  # updates of each machine's range
+    kept: tuple[Snapshot, int, dict[str, Watermark], int, int] = (held.snapshot(), 0, {}, 0, 0)
+    counted: list[tuple[Span, Vector, int]] = []
     parts = ["part 0.0", "part 0.1", "part 1.1"]
     for _ in range(data.draw(st.integers(0, 30))):
         action = data.draw(st.sampled_from(["push", "push", "push", "save", "restart"]))
         if action == "push":
             part = data.draw(st.sampled_from(parts))
             sequence = data.draw(st.integers(0, 8))
-            start, stop = RANGES[int(part[-1])]
+            owner = int(part[-1])
+            start, stop = RANGES[owner]
             gradient = np.random.default_rng([sequence, parts.index(part)]).standard_normal(stop - start)
             is_new = sequence > machine.seen.get(part, (0, -1))[1]
             effects = machine.receive(Received(part, 0, Push(0, sequence, epoch, 0), Payload(gradient)), 0.0)
             for effect in effects:
                 if isinstance(effect, Apply):
                     assert isinstance(effect.payload, Payload)
-                    held.apply(effect.span, effect.payload.numbers)
+                    held.apply(effect.span, effect.payload.numbers, effect.updates)
             assert any(isinstance(effect, Send) for effect in effects)
             if is_new:
-                counted.append((start, stop, gradient))
+                counted.append((Span("values", start, stop), gradient, had[owner]))
+                had[owner] += 1
         elif action == "save":
             (persist,) = machine.receive(Received("coordinator", 0, Save(len(counted))), 0.0) or [None]
             if isinstance(persist, Persist):
-                kept = (held.snapshot(), persist.version, dict(persist.seen), len(counted))
+                assert persist.updates == max(had.values())
+                kept = (held.snapshot(), persist.version, dict(persist.seen), persist.updates, len(counted))
         else:
             epoch += 1
-            snapshot, version, seen, n_counted = kept
-            machine = machine_of(epoch, version, seen)
+            snapshot, version, seen, updates, n_counted = kept
+            machine, had = machine_of(epoch, version, seen, updates), dict.fromkeys(RANGES, updates)
             held = Storage(rule, snapshot.values, snapshot.state)
             del counted[n_counted:]
         machine.validate()
     naive = storage(rule)
-    for start, stop, gradient in counted:
-        naive.apply(Span("values", start, stop), gradient)
+    for span, gradient, updates in counted:
+        naive.apply(span, gradient, updates)
     assert machine.version == len(counted)
     assert np.array_equal(held.snapshot().values, naive.snapshot().values)
     assert np.array_equal(held.snapshot().state["sum"], naive.snapshot().state["sum"])

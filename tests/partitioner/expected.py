@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from partita.layers import Graph
+from partita.layers import Graph, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 from partita.partitioner import Ownership
@@ -46,7 +46,37 @@ class Expected:
 
     def needed(self, consumer: str, number: int, machine: int) -> set[int]:
         """The rows of an input that a machine's piece of a layer listens to."""
+        if number == 0 and machine in self.judges(consumer):
+            return set(self.own(self.graph[consumer].sources[0], machine))
         return {heard for row in self.own(consumer, machine) for heard in self.heard(consumer, number, row)}
+
+    def judges(self, loss: str) -> list[int]:
+        """The machines that each judge their own scores, by the rows of these; none if one judges all."""
+        return self.owners(self.graph[loss].sources[0]) if len(self.own_losses(loss)) > 1 else []
+
+    def own_losses(self, loss: str) -> list[int]:
+        """The machines that own a loss; of any other layer, none."""
+        return self.owners(loss) if loss in self.graph.losses else []
+
+    def tells(self, loss: str) -> list[int]:
+        """Those judges that must hear of one another: of a softmax, all."""
+        return self.judges(loss) if isinstance(self.graph[loss].layer, SoftmaxCrossEntropy) else []
+
+    def borrowers(self, layer: str) -> list[int]:
+        """The machines that use a layer's weights but do not own them."""
+        shared = any(parameter.shared for parameter in self.graph[layer].parameters)
+        return self.owners(layer)[1:] if shared else []
+
+    def learners(self) -> list[int]:
+        """The machines that own parameters."""
+        return [
+            machine
+            for machine in range(self.owned.machines)
+            if any(
+                grid.parameters and machine in self.owners(grid.name) and machine not in self.borrowers(grid.name)
+                for grid in self.graph.computed
+            )
+        ]
 
     def needed_by_all(self, layer: str, machine: int) -> set[int]:
         """The rows of a layer that anything on the machine listens to."""

@@ -1,18 +1,20 @@
 """Plays programs on symbols instead of numbers, in any order that they allow, and refuses what is not ready.
 
-A row of states is a label; a row of errors is the list of the terms that were summed into it; parameters are
-a count of updates. Buffers keep what earlier steps left in them, as the engine's do, and machines drift apart
-by whole steps. Reading what is not finished, of this step and complete, is an `AssertionError`.
+A row of states is a label; a row of errors is the list of the terms that were summed into it, a gradient the
+list of the rows; parameters are a count of updates. Buffers keep what earlier steps left in them, as the engine's
+do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete, is an
+`AssertionError`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Plan, Program
 from partita.partitioner.program import Operand
+from partita.partitioner.windows import WindowPlan
 from tests.partitioner.expected import Expected, members
 
 Term: TypeAlias = tuple[object, ...]
@@ -23,24 +25,43 @@ Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
 @dataclass
 class Host:
-    """One machine: its buffers by (buffer, row), and how far it is."""
+    """One machine: its buffers by (buffer, row), which of them share memory, and how far it is."""
 
     program: Program
+    beside: dict[str, set[str]]
     step: int = 0
     done: set[int] = field(default_factory=set)
     states: dict[tuple[str, int], object] = field(default_factory=dict)
     sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     errors: dict[tuple[str, int], list[Term]] = field(default_factory=dict)
-    gradients: dict[str, int] = field(default_factory=dict)
+    gradients: dict[str, list[Term]] = field(default_factory=dict)
+    told: dict[tuple[str, int], object] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
+    spoilt: set[str] = field(default_factory=set)
+
+
+def beside_each_other(windows: Mapping[str, WindowPlan]) -> dict[str, set[str]]:
+    """For each buffer the others that lie in the same bytes."""
+    ends = {name: (window.offset, window.offset + window.n_bytes) for name, window in windows.items()}
+    return {
+        name: {other for other, (c, d) in ends.items() if other != name and max(a, c) < min(b, d)}
+        for name, (a, b) in ends.items()
+    }
 
 
 class Interpreter:
     """Plays the programs of a plan for some steps."""
 
-    def __init__(self, plan: Plan, programs: Sequence[Program], *, train: bool) -> None:
-        self.expected, self.graph, self.train = Expected(plan.ownership), plan.graph, train
-        self.hosts = [Host(program) for program in programs]
+    def __init__(
+        self, plan: Plan, programs: Sequence[Program], *, keep: Collection[str] | None = None
+    ) -> None:
+        """Windows lie where the plan puts them if only those of `keep` must outlast the step."""
+        self.expected, self.graph = Expected(plan.ownership), plan.graph
+        self.kind, self.train, self.keep = programs[0].kind, programs[0].kind.train, keep
+        self.hosts = [Host(program, beside_each_other(plan.windows(program, keep=keep))) for program in programs]
+        for host in self.hosts:
+            for buffer in host.beside:
+                self._spoil(host, buffer)
         self.network: dict[tuple[int, int, int, str], tuple[Operand, list[object]]] = {}
 
     def run(self, *, steps: int, choose: Choice) -> None:
@@ -82,14 +103,35 @@ class Interpreter:
         for grid in self.graph.computed:
             if not self.expected.own(grid.name, machine):
                 continue
-            self._check_states(host, grid.name, self.expected.own(grid.name, machine))
-            if self.train and grid.name in self.graph.needs_error and grid.name not in self.graph.losses:
+            if self._outlasts(grid.name):
+                self._check_states(host, grid.name, self.expected.own(grid.name, machine))
+            learns = self.train and grid.name in self.graph.needs_error and grid.name not in self.graph.losses
+            if learns and self._outlasts(self._buffer(grid.name)):
                 self._check_errors(machine, host, grid.name)
-            if self.train and grid.parameters:
+            if self.train and grid.parameters and machine not in self.expected.borrowers(grid.name):
                 assert host.updates.get(grid.name) == host.step + 1, f"{grid.name} has not learnt once"
         host.step, host.done = host.step + 1, set()
 
+    def _outlasts(self, buffer: str) -> bool:
+        return self.keep is None or buffer in self.keep
+
+    def _buffer(self, layer: str) -> str:
+        """Where the errors of a layer come together."""
+        consumer, number = self.expected.consumers(layer)[0]
+        return f"{layer}<{consumer}" + (f"#{number}" if number else "")
+
+    def _spoil(self, host: Host, buffer: str) -> None:
+        """Writes over whatever lies in the same memory, before it is known what is read."""
+        for other in host.beside.get(buffer, ()):
+            for rows in (host.states, host.errors, host.told):
+                for key in [key for key in rows if key[0] == other]:
+                    del rows[key]
+            host.gradients.pop(other, None)
+            host.spoilt.add(other)
+
     def _execute(self, machine: int, host: Host, instruction: Instruction) -> None:
+        if instruction.op is not Op.SEND:
+            self._spoil(host, instruction.target.buffer)
         match instruction.op:
             case Op.FEED:
                 host.states |= {
@@ -111,46 +153,112 @@ class Interpreter:
                 self._check_states(host, layer, members(instruction.sources[0].rows))
                 self._check_errors(machine, host, layer, delta=False)
                 for row in members(instruction.target.rows):
-                    host.errors.setdefault((instruction.target.buffer, row), []).append((host.step, "delta"))
+                    terms = self._error(host, instruction.target.buffer, row)
+                    host.errors[instruction.target.buffer, row] = [*terms, (host.step, "delta")]
             case Op.ADD:
-                values = [list(terms) for terms in self._read_errors(host, instruction.sources[0])]
+                values = self._read_sums(host, instruction.sources[0])
                 before = (
-                    self._read_errors(host, instruction.target)
-                    if instruction.accumulate
-                    else [[] for _ in values]
+                    self._read_sums(host, instruction.target) if instruction.accumulate else [[] for _ in values]
                 )
                 self._write(host, instruction.target, [[*a, *b] for a, b in zip(before, values, strict=True)])
             case Op.ERRORS:
                 self._errors(machine, host, instruction)
-            case Op.GRADIENT:
-                layer = instruction.target.buffer.removesuffix(".gradient")
-                self._check_site(machine, host, layer)
-                self._check_errors(machine, host, layer)
-                host.gradients[layer] = host.step
+            case Op.SUMMARISE:
+                self._summarise(machine, host, instruction)
+            case Op.GRADIENT | Op.LEARN:
+                self._learn(machine, host, instruction)
+            case Op.SQUARES:
+                learnt = [source.buffer.removesuffix(".gradient") for source in instruction.sources]
+                assert learnt == self._learnt(machine), f"{instruction} forgets some"
+                for layer in learnt:
+                    self._check_gradient(machine, host, layer)
+                    self._check_parameters(machine, host, layer)
+                place = self.expected.learners().index(machine)
+                assert instruction.target.rows == ((place, place + 1),)
+                self._write(host, instruction.target, [(host.step, machine)])
             case Op.UPDATE:
                 layer = instruction.target.buffer.removesuffix(".parameters")
-                assert host.gradients.get(layer) == host.step, f"{instruction} has no gradient"
-                assert host.updates.get(layer, 0) == host.step, f"{instruction} runs twice"
-                host.updates[layer] = host.step + 1
+                self._check_gradient(machine, host, layer)
+                if self.kind.norms:
+                    told = self._read(host, instruction.sources[1])
+                    assert told == [(host.step, other) for other in self.expected.learners()], told
+                self._update(machine, host, layer)
+
+    # Learning
+
+    def _learnt(self, machine: int) -> list[str]:
+        """The layers whose parameters a machine owns."""
+        return [
+            grid.name
+            for grid in self.graph.computed
+            if grid.parameters
+            and self.expected.own(grid.name, machine)
+            and machine not in self.expected.borrowers(grid.name)
+        ]
+
+    def _learn(self, machine: int, host: Host, instruction: Instruction) -> None:
+        layer = instruction.target.buffer.partition(".")[0]
+        self._check_site(machine, host, layer)
+        self._check_errors(machine, host, layer)
+        host.gradients[f"{layer}.gradient"] = self._terms(host, self.expected.own(layer, machine))
+        if instruction.op is Op.LEARN:
+            self._check_gradient(machine, host, layer)
+            self._update(machine, host, layer)
+
+    def _terms(self, host: Host, rows: Sequence[int]) -> list[Term]:
+        return [(host.step, row) for row in rows]
+
+    def _check_gradient(self, machine: int, host: Host, layer: str) -> None:
+        """It is the sum over the machine's rows; of weights that were lent, over all rows, in their order."""
+        rows: Sequence[int] = self.expected.own(layer, machine)
+        if self.expected.borrowers(layer):
+            rows = range(self.graph[layer].n_rows)
+        found = host.gradients.get(f"{layer}.gradient")
+        assert found == self._terms(host, rows), f"the gradient of {layer} on machine {machine} is of {found}"
+
+    def _update(self, machine: int, host: Host, layer: str) -> None:
+        assert layer in self._learnt(machine), f"{layer} is not machine {machine}'s to change"
+        assert host.updates.get(layer, 0) == host.step, f"{layer} learns twice"
+        host.updates[layer] = host.step + 1
 
     # Buffers
 
     def _read(self, host: Host, operand: Operand) -> list[object]:
         if "<" in operand.buffer:
             return list(self._read_errors(host, operand))
+        if operand.buffer.endswith(".parameters"):
+            layer = operand.buffer.removesuffix(".parameters")
+            return [(host.step, host.updates.get(layer, 0) if self.train else "as given")]
+        if ".gradient" in operand.buffer:
+            return [host.gradients[operand.buffer]]
+        if "." in operand.buffer:
+            return [host.told[operand.buffer, row] for row in members(operand.rows)]
         self._check_states(host, operand.buffer, members(operand.rows))
         return [host.states[operand.buffer, row] for row in members(operand.rows)]
 
+    def _read_sums(self, host: Host, operand: Operand) -> list[list[Term]]:
+        if "<" in operand.buffer:
+            return self._read_errors(host, operand)
+        return [list(host.gradients[operand.buffer])]
+
     def _read_errors(self, host: Host, operand: Operand) -> list[list[Term]]:
-        return [
-            list(host.errors.get((operand.buffer, row), [])) for row in members(operand.rows)
-        ]  # zero at first
+        return [self._error(host, operand.buffer, row) for row in members(operand.rows)]
+
+    def _error(self, host: Host, buffer: str, row: int) -> list[Term]:
+        """Zero at first, unless something else lay there."""
+        assert (buffer, row) in host.errors or buffer not in host.spoilt, f"row {row} of {buffer} is no error"
+        return list(host.errors.get((buffer, row), []))
 
     def _write(self, host: Host, operand: Operand, values: Sequence[object]) -> None:
         for row, value in zip(members(operand.rows), values, strict=True):
             if "<" in operand.buffer:
                 assert isinstance(value, list)
                 host.errors[operand.buffer, row] = list(value)
+            elif ".gradient" in operand.buffer:
+                assert isinstance(value, list)
+                host.gradients[operand.buffer] = list(value)
+            elif "." in operand.buffer:
+                host.told[operand.buffer, row] = value
             else:
                 host.states[operand.buffer, row] = value
 
@@ -162,11 +270,10 @@ class Interpreter:
 
     def _check_errors(self, machine: int, host: Host, layer: str, *, delta: bool = True) -> None:
         """The machine's rows of a layer have every term of their error once, in order."""
-        consumer, number = self.expected.consumers(layer)[0]
-        buffer = f"{layer}<{consumer}" + (f"#{number}" if number else "")
+        buffer = self._buffer(layer)
         for row in self.expected.own(layer, machine):
             terms: list[Term] = [(host.step, *term) for term in self.expected.error(layer, row, machine)]
-            found = host.errors.get((buffer, row), [])
+            found = self._error(host, buffer, row)
             if delta and self.graph[layer].layer.activation != "linear":
                 if not terms:  # nobody listens: the error is zero, however often it is scaled
                     assert not [term for term in found if term[1] != "delta"]
@@ -181,11 +288,16 @@ class Interpreter:
         self._check_states(host, layer, self.expected.own(layer, machine))
         for number, source in enumerate(self.graph[layer].sources):
             self._check_states(host, source, sorted(self.expected.needed(layer, number, machine)))
-        self._check_parameters(host, layer)
+        self._check_parameters(machine, host, layer)
 
-    def _check_parameters(self, host: Host, layer: str) -> None:
+    def _check_parameters(self, machine: int, host: Host, layer: str) -> None:
         learns = self.train and self.graph[layer].parameters
-        assert host.updates.get(layer, 0) == (host.step if learns else 0), f"{layer} has learnt too early"
+        if machine in self.expected.borrowers(layer):
+            found = host.told.get((f"{layer}.parameters", 0))
+            expected = (host.step, host.step if learns else "as given")
+            assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
+        else:
+            assert host.updates.get(layer, 0) == (host.step if learns else 0), f"{layer} has learnt too early"
 
     # Kernels
 
@@ -193,16 +305,33 @@ class Interpreter:
         layer = instruction.target.buffer
         own = self.expected.own(layer, machine)
         assert members(instruction.target.rows) == own
-        self._check_parameters(host, layer)
-        for source in instruction.sources:
+        self._check_parameters(machine, host, layer)
+        read = list(instruction.sources)
+        if self.expected.tells(layer):
+            self._check_summaries(host, layer, read.pop())
+        for source in read:
             self._check_states(host, source.buffer, members(source.rows))
-        summed = [(source.buffer, row) for source in instruction.sources for row in members(source.rows)]
+        summed = [(source.buffer, row) for source in read for row in members(source.rows)]
         host.sums[layer] = host.sums[layer] + summed if instruction.accumulate else summed
         for row in own:
             host.states[layer, row] = "unfinished"
         if instruction.op is Op.UP:
             assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
             self._write(host, instruction.target, [host.step] * len(own))
+
+    def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
+        loss = instruction.target.buffer.removesuffix(".summary")
+        place = self.expected.tells(loss).index(machine)
+        assert instruction.target.rows == ((place, place + 1),)
+        for source in instruction.sources:
+            self._check_states(host, source.buffer, members(source.rows))
+        assert members(instruction.sources[0].rows) == self.expected.own(self.graph[loss].sources[0], machine)
+        self._write(host, instruction.target, [(host.step, machine)])
+
+    def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:
+        assert operand.buffer == f"{loss}.summary"
+        expected = [(host.step, machine) for machine in self.expected.tells(loss)]
+        assert self._read(host, operand) == expected, f"{operand} is not all of the step"
 
     def _inputs(self, machine: int, layer: str) -> list[tuple[str, int]]:
         """The rows that a piece is computed from, in order: for a split sum, the machine's own come first."""
@@ -231,4 +360,4 @@ class Interpreter:
                 if row in self.expected.heard(consumer, number, c)
             ]
             key = (instruction.target.buffer, row)
-            host.errors[key] = [*(host.errors.get(key, []) if instruction.accumulate else []), *new]
+            host.errors[key] = [*(self._error(host, *key) if instruction.accumulate else []), *new]

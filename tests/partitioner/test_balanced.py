@@ -7,8 +7,16 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Patch, SquaredError
-from partita.partitioner import Cluster, Machine, Plan, Whole, partition
+from partita.layers import (
+    Dense,
+    LocallyConnected2D,
+    MaxPool2D,
+    Network,
+    Patch,
+    SoftmaxCrossEntropy,
+    SquaredError,
+)
+from partita.partitioner import Cluster, Machine, Pieces, Plan, Whole, partition
 from partita.partitioner.ownership import boundaries, piece_flops
 from tests.networks import networks
 from tests.plans import clusters
@@ -57,6 +65,23 @@ def test_what_is_too_small_to_share_goes_to_the_least_busy() -> None:
     plan = partition(net, cluster, batch=1, cuts={"loss": Whole(1)})
     assert set(sizes(plan, "scores")) == {0, 2}  # machine 1 has the loss already
     assert set(sizes(plan, "hidden")) == {0, 1, 2}
+
+
+def test_a_loss_lies_where_its_scores_do() -> None:
+    net = Network("judged")
+    scores = Dense(2, name="scores")(Dense(30, name="hidden")(net.input("x", shape=16)))
+    net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
+    plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": Pieces((2, 1))})
+    assert plan.ownership.judges("loss") == (2, 1)
+    assert {(p.start, p.stop, p.machine) for p in plan.ownership.of("loss")} == {(0, 1, 1), (0, 1, 2)}
+    plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": Whole(2)})
+    assert [piece.machine for piece in plan.ownership.of("loss")] == [2]
+    assert not plan.ownership.judges("loss")
+    by_hand = {"scores": Pieces((2, 1)), "loss": Whole(0)}
+    plan = partition(net, Cluster.local(3), batch=1, cuts=by_hand)
+    assert not plan.ownership.judges("loss")
+    sent = [(m.buffer, m.source, m.destination) for m in plan.messages if m.layer == "scores"]
+    assert sorted(sent) == [("scores", 1, 0), ("scores", 2, 0), ("scores<loss", 0, 1), ("scores<loss", 0, 2)]
 
 
 @given(
@@ -125,14 +150,16 @@ def test_a_pool_without_overlap_needs_no_message() -> None:
     assert not [message for message in plan.messages if message.layer == "below"]
 
 
-@given(graph=networks(), cluster=clusters())
+@given(graph=networks(shared=True), cluster=clusters())
 def test_every_layer_that_can_be_cut_is_shared_by_as_many_as_have_a_row(
     graph: object, cluster: Cluster
 ) -> None:
     plan = partition(graph, cluster, batch=1)  # type: ignore[arg-type]
     for grid in plan.graph.computed:
         expected = min(len(cluster), grid.n_rows) if grid.layer.cuttable else 1
+        if grid.name in plan.graph.losses:
+            expected = len(plan.ownership.of(grid.sources[0]))
         assert len(plan.ownership.of(grid.name)) == expected
         whole = piece_flops(grid, (0, grid.n_rows), batch=2)
-        parts = sum(piece_flops(grid, piece.rows, batch=2) for piece in plan.ownership.of(grid.name))
+        parts = sum(plan.ownership.flops(piece, batch=2) for piece in plan.ownership.of(grid.name))
         assert abs(parts - whole) <= 1e-9 * whole

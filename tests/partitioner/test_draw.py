@@ -40,7 +40,7 @@ def digits(machines: int, *, names: str = "m{}") -> Plan:
 
 
 @settings(max_examples=80)
-@given(st.booleans().flatmap(lambda losses: plans(losses=losses)))
+@given(st.booleans().flatmap(lambda losses: plans(losses=losses, shared=True)))
 def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Plan) -> None:
     root = drawn(plan)
     assert root.tag == f"{SVG}svg"
@@ -48,14 +48,16 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
     assert plan.graph.name in written
     assert {f"#{m}" for m in range(len(plan.cluster))} <= set(written)
     for piece in plan.pieces:
-        assert sum(f"{piece.layer}: rows {piece.start}:{piece.stop} of" in tip for tip in told) == 1
-    single = [tip for tip in told if re.match(r"(states|errors) of ", tip)]
+        rows, name = f"{piece.start}:{piece.stop}", plan.cluster.machines[piece.machine].name
+        found = re.compile(f"{re.escape(piece.layer)}: rows {rows} of .* on {name}")
+        assert sum(found.fullmatch(tip) is not None for tip in told) == 1
+    single = [tip for tip in told if re.match(r"(states|errors|parameters|gradient|summary) of ", tip)]
     shared = [int(words.split()[0]) for words in written if " messages " in words]
     assert len(single) + sum(shared) == len(plan.messages)
 
 
 @settings(max_examples=80)
-@given(plans())
+@given(plans(shared=True))
 def test_nothing_lies_outside_the_picture(plan: Plan) -> None:
     root = drawn(plan)
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
@@ -89,16 +91,16 @@ def test_states_are_drawn_in_one_stroke_and_errors_dashed() -> None:
     for path in root.iter(f"{SVG}path"):
         tip = path.find(f"{SVG}title")
         if tip is not None and tip.text:
-            assert tip.text.startswith("errors") == ("stroke-dasharray" in path.attrib)
+            assert tip.text.startswith(("errors", "gradient")) == ("stroke-dasharray" in path.attrib)
 
 
 def test_a_larger_message_is_a_wider_line() -> None:
     widths = {
         path.findtext(f"{SVG}title", "").partition(":")[0]: float(path.attrib["stroke-width"])
         for path in drawn(digits(2)).iter(f"{SVG}path")
-        if path.findtext(f"{SVG}title", "").startswith("states")
+        if path.find(f"{SVG}title") is not None
     }
-    assert widths["states of hidden, rows 0"] > widths["states of scores, rows 5"]
+    assert widths["states of hidden, rows 0"] > widths["summary of loss"]
 
 
 def test_many_messages_share_a_rail() -> None:

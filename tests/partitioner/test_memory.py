@@ -13,7 +13,7 @@ from partita.partitioner import Cluster, Plan, Program, partition
 from tests.plans import plans
 
 drawn = st.tuples(st.booleans(), st.sampled_from(["float32", "float64"])).flatmap(
-    lambda how: plans(losses=how[0], precision=how[1])
+    lambda how: plans(losses=how[0], precision=how[1], shared=True)
 )
 
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from hypothesis import given
 
 from partita.layers import Add, Dense, Network, SquaredError
-from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, Whole, partition
-from partita.partitioner.bare_plan import PRECISIONS
+from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, StepKind, Whole, partition
+from partita.partitioner.buffer_names import NORMS
+from partita.partitioner.sizes import PRECISIONS
 from tests.partitioner.expected import Expected, members
-from tests.plans import plans
+from tests.plans import kinds, plans
 
 
 def sends(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
@@ -41,25 +42,24 @@ def addressed(messages: Sequence[Message]) -> list[tuple[int, int, str, object]]
     return [(m.source, m.destination, m.buffer, m.rows) for m in messages]
 
 
-@given(plans())
-def test_every_message_is_sent_once_and_received_once(plan: Plan) -> None:
-    assert (
-        Counter(sends(plan.programs)) == Counter(receives(plan.programs)) == Counter(addressed(plan.messages))
-    )
-    assert len(set(sends(plan.programs))) == len(plan.messages)
-    up = [message for message in plan.messages if message.direction == "up"]
-    assert (
-        Counter(sends(plan.upward_programs))
-        == Counter(receives(plan.upward_programs))
-        == Counter(addressed(up))
-    )
-    keys = Counter((m.source, m.destination, m.buffer) for m in plan.messages)
+@given(plans(shared=True), kinds)
+def test_every_message_is_sent_once_and_received_once(plan: Plan, kind: StepKind) -> None:
+    programs, messages = plan.programs_for(kind), plan.messages_for(kind)
+    assert Counter(sends(programs)) == Counter(receives(programs)) == Counter(addressed(messages))
+    assert len(set(sends(programs))) == len(messages)
+    keys = Counter((m.source, m.destination, m.buffer) for m in messages)
     assert max(keys.values(), default=1) == 1, "two messages of a step cannot be told apart"
 
 
-@given(plans())
+@given(plans(shared=True))
+def test_the_way_up_needs_what_a_step_of_training_sends_up(plan: Plan) -> None:
+    up = tuple(message for message in plan.messages if message.direction == "up")
+    assert plan.messages_for(StepKind(train=False)) == up
+
+
+@given(plans(shared=True))
 def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
-    for message in plan.messages:
+    for message in of_nodes(plan):
         shape = plan.graph[message.layer].shape
         nodes = len(members(message.rows))
         for extent in shape[1:]:
@@ -67,11 +67,16 @@ def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
         assert message.n_bytes == nodes * plan.batch * PRECISIONS[plan.precision] > 0
 
 
-@given(plans())
+def of_nodes(plan: Plan) -> list[Message]:
+    """Those of states and errors; not of weights, gradients and summaries."""
+    return [message for message in plan.messages if "." not in message.buffer]
+
+
+@given(plans(shared=True))
 def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     arrived: Counter[tuple[str, int, int]] = Counter()
-    for message in plan.messages:
+    for message in of_nodes(plan):
         assert message.source != message.destination
         if message.direction == "up":
             assert set(members(message.rows)) <= set(expected.own(message.layer, message.source))
@@ -85,7 +90,7 @@ def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan
     assert arrived == needed
 
 
-@given(plans())
+@given(plans(shared=True))
 def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     given_names = {grid.name for grid in plan.graph.grids if grid.is_given}
@@ -102,10 +107,10 @@ def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -
         }
 
 
-@given(plans())
+@given(plans(shared=True))
 def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
     expected = Expected(plan.ownership)
-    for message in plan.messages:
+    for message in of_nodes(plan):
         if message.direction == "down":
             assert message.layer in plan.graph.needs_error
             consumer, _, number = message.buffer.partition("<")[2].partition("#")
@@ -117,6 +122,52 @@ def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
                 else expected.needed(consumer, int(number or 0), message.destination)
             )
             assert rows <= onward | set(expected.own(message.layer, message.destination))
+
+
+@given(plans(shared=True))
+def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    item = PRECISIONS[plan.precision]
+    lent, returned = [], []
+    for grid in plan.graph.computed:
+        numbers = sum(parameter.size for parameter in grid.parameters)
+        home = expected.owners(grid.name)[0]
+        for other in expected.borrowers(grid.name):
+            lent.append((f"{grid.name}.parameters", home, other, numbers * item))
+            returned.append((f"{grid.name}.gradient", other, home, numbers * item))
+    for direction, messages in (("up", lent), ("down", returned)):
+        found = [m for m in plan.messages if m.direction == direction and m.buffer.endswith((".parameters", ".gradient"))]
+        assert sorted((m.buffer, m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
+        assert all(m.rows == ((0, 1),) for m in found)
+
+
+@given(plans(shared=True))
+def test_judges_tell_one_another_two_numbers_for_each_example(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    told = {
+        (f"{loss}.summary", ((n, n + 1),), machine, other)
+        for loss in plan.graph.losses
+        for n, machine in enumerate(expected.tells(loss))
+        for other in expected.tells(loss)
+        if machine != other
+    }
+    found = [m for m in plan.messages if m.buffer.endswith(".summary")]
+    assert {(m.buffer, m.rows, m.source, m.destination) for m in found} == told
+    assert len(found) == len(told)
+    assert all(m.n_bytes == 2 * plan.batch * 4 for m in found)
+
+
+@given(plans(shared=True))
+def test_machines_that_learn_tell_one_another_their_norms(plan: Plan) -> None:
+    learners = Expected(plan.ownership).learners()
+    found = [m for m in plan.messages_for(StepKind(norms=True)) if m.buffer == NORMS]
+    assert {(m.rows, m.source, m.destination) for m in found} == {
+        (((n, n + 1),), machine, other)
+        for n, machine in enumerate(learners)
+        for other in learners
+        if machine != other
+    }
+    assert all(m.n_bytes == 2 * len(plan.graph.parameters) * 8 for m in found)
 
 
 def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:

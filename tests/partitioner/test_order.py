@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.partitioner import Plan
+from partita.layers import Dense, Network, SquaredError
+from partita.partitioner import Cluster, Op, Plan, StepKind, partition
+from tests.partitioner.expected import Expected
 from tests.partitioner.interpreter import Choice, Interpreter
-from tests.plans import plans
+from tests.plans import kinds, plans
 
 ORDERS = ("random", "first", "last", "one machine as far as it gets", "bursts")
 
@@ -30,14 +33,53 @@ def chooser(order: str, seed: int) -> Choice:
 
 
 @settings(max_examples=300)
-@given(plan=plans(), order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
-def test_any_order_of_a_training_step_gives_the_same_sums(plan: Plan, order: str, seed: int) -> None:
-    Interpreter(plan, plan.programs, train=True).run(steps=2, choose=chooser(order, seed))
+@given(plan=plans(shared=True), kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
+def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
+    Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
 
 
 @settings(max_examples=100)
-@given(plan=plans(), order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
-def test_any_order_of_the_way_up_gives_every_state(plan: Plan, order: str, seed: int) -> None:
-    Interpreter(plan, plan.upward_programs, train=False).run(steps=2, choose=chooser(order, seed))
+@given(plan=plans(shared=True), order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
+def test_any_order_of_a_prediction_gives_every_state(plan: Plan, order: str, seed: int) -> None:
     alone = plan.for_prediction()
-    Interpreter(alone, alone.programs, train=False).run(steps=2, choose=chooser(order, seed))
+    Interpreter(alone, alone.programs).run(steps=2, choose=chooser(order, seed))
+
+
+@given(plans(shared=True))
+def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
+    expected = Expected(plan.ownership)
+    for program in plan.programs:
+        learnt = [i.target.buffer for i in program.instructions if i.op is Op.LEARN]
+        whole = [i.target.buffer for i in program.instructions if i.op is Op.GRADIENT]
+        assert sorted(learnt) == sorted(
+            f"{grid.name}.parameters"
+            for grid in plan.graph.computed
+            if grid.parameters
+            and expected.own(grid.name, program.machine)
+            and not expected.borrowers(grid.name)
+        )
+        assert sorted(whole) == sorted(
+            f"{grid.name}.gradient"
+            for grid in plan.graph.computed
+            if expected.own(grid.name, program.machine) and expected.borrowers(grid.name)
+        )
+    for kind in (StepKind(gradients="whole"), StepKind(norms=True)):
+        for program in plan.programs_for(kind):
+            assert not [i for i in program.instructions if i.op is Op.LEARN]
+
+
+def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:
+    judged, alone = plan_of_two.graph, plan_of_two.for_prediction().graph
+    assert StepKind(norms=True).of(judged) == StepKind(gradients="whole", norms=True)
+    assert StepKind(norms=True).of(alone) == StepKind(train=False)
+    assert StepKind(train=False, gradients="whole").of(judged) == StepKind(train=False)
+    assert plan_of_two.programs_for(StepKind(norms=True))[0].kind == StepKind(gradients="whole", norms=True)
+    assert plan_of_two.programs == plan_of_two.programs_for(StepKind())
+    assert plan_of_two.messages == plan_of_two.messages_for(StepKind(gradients="whole"))
+
+
+@pytest.fixture
+def plan_of_two() -> Plan:
+    net = Network("two")
+    net.loss = SquaredError()(Dense(4)(net.input("x", shape=3)), net.target("y"))
+    return partition(net, Cluster.local(2), batch=1)

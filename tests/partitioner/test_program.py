@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers.rows import from_indices, intersection
-from partita.partitioner import Instruction, Op, Plan, Program, parse_program
+from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
 from partita.partitioner.program import Operand, ordered, parse_instruction
-from tests.plans import plans
+from partita.partitioner.access import Access
+from tests.plans import kinds, plans
 
 A, B, C = (Operand(name, ((0, 4),)) for name in "abc")
 
 
-@given(plans())
-def test_every_program_parses_back_from_its_text(plan: Plan) -> None:
-    for program in (*plan.programs, *plan.upward_programs):
-        assert parse_program(program.machine, str(program)) == program
+@given(plans(shared=True), kinds)
+def test_every_program_parses_back_from_its_text(plan: Plan, kind: StepKind) -> None:
+    for program in plan.programs_for(kind):
+        assert parse_program(program.machine, str(program), kind.of(plan.graph)) == program
 
 
-@given(st.booleans().flatmap(lambda losses: plans(losses=losses)))
-def test_an_instruction_waits_for_earlier_ones_only_and_repeats_nothing(plan: Plan) -> None:
-    for program in plan.programs:
+@given(st.booleans().flatmap(lambda losses: plans(losses=losses, shared=True)), kinds)
+def test_an_instruction_waits_for_earlier_ones_only_and_repeats_nothing(plan: Plan, kind: StepKind) -> None:
+    for program in plan.programs_for(kind):
         before: list[set[int]] = []
         for position, instruction in enumerate(program.instructions):
             assert all(0 <= earlier < position for earlier in instruction.after)
@@ -33,7 +35,10 @@ def test_an_instruction_waits_for_earlier_ones_only_and_repeats_nothing(plan: Pl
             before.append(behind | set(instruction.after))
 
 
-def ordered_by_pairs(program: Program, reads: list[tuple[Operand, ...]]) -> list[tuple[int, ...]]:
+Uses = Sequence[tuple[Sequence[Operand], Sequence[Operand]]]
+
+
+def ordered_by_pairs(uses: Uses) -> list[tuple[int, ...]]:
     """Whom each instruction waits for, found by comparing it with every earlier one: slow, and plain."""
 
     def shared(some: Sequence[Operand], others: Sequence[Operand]) -> bool:
@@ -41,8 +46,8 @@ def ordered_by_pairs(program: Program, reads: list[tuple[Operand, ...]]) -> list
 
     found: list[tuple[int, ...]] = []
     done: list[set[int]] = []
-    wrote = [() if i.op is Op.SEND else (i.target,) for i in program.instructions]
-    for n in range(len(program)):
+    reads, wrote = zip(*uses, strict=True) if uses else ((), ())
+    for n in range(len(uses)):
         after: list[int] = []
         met: set[int] = set()
         for k in reversed(range(n)):
@@ -55,29 +60,26 @@ def ordered_by_pairs(program: Program, reads: list[tuple[Operand, ...]]) -> list
     return found
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Program, list[tuple[Operand, ...]]]]:
-    """Every program that `lower` orders, with what each of its instructions reads."""
-    found: list[tuple[Program, list[tuple[Operand, ...]]]] = []
-
-    def noted(machine: int, instructions: list[Instruction], reads: list[tuple[Operand, ...]]) -> Program:
-        program = ordered(machine, instructions, reads)
-        found.append((program, reads))
-        return program
-
-    monkeypatch.setattr("partita.partitioner.lower.ordered", noted)
-    return found
+@settings(max_examples=100)
+@given(plans(shared=True), kinds)
+def test_the_order_is_that_of_comparing_all_pairs(plan: Plan, kind: StepKind) -> None:
+    for program in plan.programs_for(kind):
+        access, instructions = Access(plan.ownership, program.machine), program.instructions
+        if any(i.peer is not None for i in instructions):
+            uses = [(access.reads(i), access.writes(i)) for i in instructions]
+            assert waits(instructions) == ordered_by_pairs(uses)
+        else:  # alone
+            assert waits(instructions) == [(n - 1,) if n else () for n in range(len(instructions))]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(plans())
-def test_the_order_is_that_of_comparing_all_pairs(
-    seen: list[tuple[Program, list[tuple[Operand, ...]]]], plan: Plan
-) -> None:
-    seen.clear()
-    assert (*plan.programs, *plan.upward_programs) == tuple(program for program, _ in seen)
-    for program, reads in seen:
-        assert waits(program) == ordered_by_pairs(program, reads)
+@given(plans(shared=True), kinds)
+def test_one_layer_learns_at_a_time(plan: Plan, kind: StepKind) -> None:
+    for program in plan.programs_for(kind):
+        behind: list[set[int]] = []
+        for i in program.instructions:
+            behind.append(set(i.after).union(*(behind[k] for k in i.after)))
+        learn = [n for n, i in enumerate(program.instructions) if i.op is Op.LEARN]
+        assert all(a in behind[b] for a, b in pairwise(learn))
 
 
 operands = st.builds(
@@ -96,9 +98,7 @@ operands = st.builds(
 def test_the_order_of_any_instructions_is_that_of_comparing_all_pairs(
     steps: list[tuple[Op, Operand, list[Operand]]],
 ) -> None:
-    reads = [tuple(others) for _, _, others in steps]
-    program = ordered(0, [Instruction(op, target) for op, target, _ in steps], reads)
-    assert waits(program) == ordered_by_pairs(program, reads)
+    assert waits(lowered(*steps)) == ordered_by_pairs(uses_of(steps))
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,11 @@ def test_the_order_of_any_instructions_is_that_of_comparing_all_pairs(
         "FEED image[]",
         "UPDATE conv-1.parameters[0:2] += conv-1.gradient[0:2] after 7",
         "UP sum[0:2] = a[0:2] b[0:2]",
+        "SUMMARISE loss.summary[1:2] = scores[5:10] digit[0:1] after 5",
+        "UP loss[0:1] = scores[5:10] digit[0:1] loss.summary[0:2] after 6,7",
+        "LEARN h2.parameters[0:3] += h2<h3[0:3] after 9",
+        "ADD conv.gradient[0:1] += conv.gradient@2[0:1] after 3,8",
+        "SQUARES norms.squares[1:2] = h1.gradient[0:3] h2.gradient[3:6] after 11,12",
     ],
 )
 def test_the_text_of_an_instruction_is_its_own(line: str) -> None:
@@ -134,13 +139,17 @@ def test_what_is_no_instruction_is_refused(line: str, sentence: str) -> None:
         parse_instruction(line)
 
 
-def lowered(*steps: tuple[Op, Operand, tuple[Operand, ...]]) -> Program:
-    instructions = [Instruction(op, target) for op, target, _ in steps]
-    return ordered(0, instructions, [reads for _, _, reads in steps])
+def lowered(*steps: tuple[Op, Operand, Sequence[Operand]]) -> tuple[Instruction, ...]:
+    return ordered([Instruction(op, target) for op, target, _ in steps], uses_of(steps))
 
 
-def waits(program: Program) -> list[tuple[int, ...]]:
-    return [instruction.after for instruction in program.instructions]
+def uses_of(steps: Sequence[tuple[Op, Operand, Sequence[Operand]]]) -> Uses:
+    """Each writes its target, unless it sends it."""
+    return [(reads, () if op is Op.SEND else (target,)) for op, target, reads in steps]
+
+
+def waits(instructions: Sequence[Instruction]) -> list[tuple[int, ...]]:
+    return [instruction.after for instruction in instructions]
 
 
 def test_a_reader_waits_for_the_writer_and_an_overwriter_for_both() -> None:

@@ -19,15 +19,15 @@ from partita.partitioner import (
     Op,
     Plan,
     Program,
+    StepKind,
     Whole,
     cost,
     partition,
 )
-from partita.partitioner.bare_plan import PRECISIONS
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import Playback, play
 from tests.networks import LEARNS, leaky_sum
-from tests.plans import plans
+from tests.plans import kinds, plans
 
 ComputeS = Callable[[Instruction, int], float]
 SendS = Callable[[Operand, int, int], tuple[float, float]]
@@ -35,15 +35,10 @@ SendS = Callable[[Operand, int, int], tuple[float, float]]
 
 def costs(plan: Plan) -> tuple[ComputeS, SendS]:
     """The costs that the plan itself predicts with."""
-    n_bytes = PRECISIONS[plan.precision]
-    machines, link = plan.cluster.machines, plan.cluster.link
+    sizes, machines, link = plan.sizes, plan.cluster.machines, plan.cluster.link
     return (
-        lambda instruction, m: cost.compute_seconds(
-            instruction, plan.graph, machines[m], batch=plan.batch, n_bytes=n_bytes
-        ),
-        lambda operand, a, b: cost.message_seconds(
-            operand, plan.graph, link, batch=plan.batch, n_bytes=n_bytes
-        ),
+        lambda instruction, m: cost.compute_seconds(instruction, sizes, machines[m]),
+        lambda operand, a, b: cost.message_seconds(operand, sizes, link),
     )
 
 
@@ -60,9 +55,9 @@ def played(*texts: str) -> Playback:
     return play(programs, unit_costs, unit_sends)
 
 
-@given(plans())
-def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan) -> None:
-    for programs in (plan.programs, plan.upward_programs, plan.for_prediction().programs):
+@given(plans(shared=True), kinds)
+def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan, kind: StepKind) -> None:
+    for programs in (plan.programs_for(kind), plan.for_prediction().programs):
         for slow in range(len(programs) + 1):
             play(programs, *one_slow(slow))
 
@@ -75,7 +70,7 @@ def one_slow(slow: int) -> tuple[ComputeS, SendS]:
     )
 
 
-@given(plans(losses=False))
+@given(plans(losses=False, shared=True))
 def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
     assert plan.programs == plan.upward_programs
     assert {m.direction for m in plan.messages} <= {"up"}
@@ -83,7 +78,7 @@ def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
 
 
 @settings(max_examples=100)
-@given(plans())
+@given(plans(shared=True))
 def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
     compute_s, send_s = costs(plan)
     ends = critical_path(plan.programs, compute_s, send_s)
@@ -128,7 +123,7 @@ def critical_path(programs: tuple[Program, ...], compute_s: ComputeS, send_s: Se
     return max(end(p.machine, n) for p in programs for n in range(len(p)))
 
 
-@given(plans())
+@given(plans(shared=True))
 def test_a_machine_computes_one_thing_at_a_time_and_sends_one_thing_at_a_time(plan: Plan) -> None:
     for program in plan.programs:
         bars = [bar for bar in plan.playback.bars if bar.machine == program.machine]
@@ -151,7 +146,7 @@ def without(program: Program, position: int) -> Program:
     return Program(program.machine, tuple(kept))
 
 
-@given(plan=plans(), data=st.data())
+@given(plan=plans(shared=True), data=st.data())
 def test_a_lost_send_is_a_deadlock_that_names_who_waits_for_what(plan: Plan, data: st.DataObject) -> None:
     sends = [
         (program.machine, n)
@@ -226,7 +221,7 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plan = partition(free_form(), Cluster.local(1), batch=8)
-    (program,) = plan.programs
+    (program,) = plan.programs_for(StepKind(gradients="whole"))
 
     def kernel_s() -> list[float]:
         compute_s, _ = costs(plan)

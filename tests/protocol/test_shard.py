@@ -81,7 +81,7 @@ def push(
 
 def test_a_push_is_applied_and_then_acknowledged() -> None:
     assert push(shard(), "part 0.1", 0) == [
-        Apply(Span("values", 3, 8), BYTES[1]),
+        Apply(Span("values", 3, 8), BYTES[1], updates=0),
         Send("part 0.1", Pushed(epoch=0, incarnation=0, sequence=0, version=1, staleness=0)),
     ]
 
@@ -169,6 +169,21 @@ def test_a_fetch_is_answered_with_the_senders_range() -> None:
     ]
 
 
+def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
+    machine = ShardMachine("shard 0", epoch=0, ranges=RANGES, version=2, updates=40)
+    tell(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
+    for part, sequence, updates in [("part 0.0", 0, 40), ("part 5.0", 0, 41), ("part 0.1", 0, 40)]:
+        apply = push(machine, part, sequence)[0]
+        assert isinstance(apply, Apply) and apply.updates == updates
+    assert len(push(machine, "part 0.0", 0)) == 1  # a repeat is no update
+    for part, updates in [("part 0.0", 42), ("part 0.1", 41)]:
+        (answer,) = tell(machine, part, Fetch(0))
+        assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
+        assert answer.message.updates == updates
+    (persist,) = tell(machine, "coordinator", Save(1))
+    assert isinstance(persist, Persist) and persist.updates == 42
+
+
 @pytest.mark.parametrize(
     ("sender", "message", "payload", "says"),
     [
@@ -241,7 +256,7 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     machine = shard()
     push(machine, "part 0.0", 0)
     (persist,) = tell(machine, "coordinator", Save(3))
-    assert persist == Persist(3, epoch=0, version=1, seen={"part 0.0": (0, 0)})
+    assert persist == Persist(3, epoch=0, version=1, updates=1, seen={"part 0.0": (0, 0)})
     push(machine, "part 0.0", 1)
     assert isinstance(persist, Persist)
     assert persist.seen == {"part 0.0": (0, 0)}
@@ -265,7 +280,7 @@ def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     for checkpoint in (1, 3, 2):
         assert tell(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
-    assert effects[-1] == Persist(3, epoch=0, version=0, seen={})
+    assert effects[-1] == Persist(3, epoch=0, version=0, updates=0, seen={})
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
         Send("coordinator", Saved(3, 0, 0, "file", "hash"))
     ]

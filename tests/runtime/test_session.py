@@ -12,6 +12,7 @@ from partita.engine import SGD, Adagrad, HostError, Rule, Session
 from partita.engine.drivers.session import Hosts
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.rules import Moment
 from partita.layers import (
     Dense,
     Full,
@@ -46,16 +47,21 @@ def start(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 def test_a_rule_changes_parameters_by_their_gradient(rule: Rule, machines: int) -> None:
     plan = small(machines)
     expected, batch = start(plan)
-    states = {name: rule.state(array.size, "float64") for name, array in expected.items()}
+    flat = {name: array.reshape(-1) for name, array in expected.items()}
+    gradients = {name: np.zeros_like(array) for name, array in flat.items()}
+    updates = [
+        rule.bind(array, gradients[name], rule.state(array.size, "float64")) for name, array in flat.items()
+    ]
     with (
         Session(plan, expected, train=True) as still,
         Session(plan, expected, train=True, rule=rule) as moving,
     ):
-        for _ in range(3):
+        for count in range(3):
             still.load(expected)
-            gradient = still.step(batch, collect=("gradient",)).vectors["gradient"]
-            for name, array in expected.items():
-                rule.update(array.reshape(-1), gradient[name].reshape(-1), states[name])
+            for name, array in still.step(batch, collect=("gradient",)).vectors["gradient"].items():
+                gradients[name][:] = array.reshape(-1)
+            for update in updates:
+                update(Moment(count))
             found = moving.step(batch, collect=("parameters",)).vectors["parameters"]
             for name, array in expected.items():
                 np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-12)

@@ -35,7 +35,7 @@ from partita.engine.runtime.feed import GivenFeed, node_major
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.layer import Given
-from partita.partitioner import Op, Plan, Program
+from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.program import COMPUTES, Instruction
 
 Array = npt.NDArray[Any]
@@ -106,7 +106,8 @@ class Orchestra:
     """All machines of a plan, and everything that may happen next."""
 
     def __init__(self, plan: Plan, parameters: Mapping[str, Array], *, seed: int, train: bool = True) -> None:
-        programs = plan.programs if train else plan.upward_programs
+        whole = StepKind(gradients="whole")
+        programs = plan.programs_for(whole) if train else plan.upward_programs
         self.plan = plan
         self.players = [Player(plan, m, program, parameters) for m, program in enumerate(programs)]
         self.random = random.Random(seed)

@@ -1,4 +1,4 @@
-"""How this folder compiles: one decorator, and the fused multiply-add.
+"""How this project compiles: two decorators, and the fused multiply-add.
 
 Nothing compiled here may reassociate sums or fuse operations by itself, so the bits of a result do not depend
 on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one, the
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compiles a kernel at its first call for each combination of types; cached on disk; runs without the
+    """Compiles a loop at its first call for each combination of types; cached on disk; runs without the
     GIL.
 
     A division by zero gives infinity or NaN, as in NumPy, and arrays are not checked for their bounds.

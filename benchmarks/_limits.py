@@ -1,0 +1,80 @@
+"""What the machine can do at most, in a process of its own: arguments THREADS.
+
+Rates are measured like any variant, in every round, because they move as everything else does.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from benchmarks._worker import Worker, serve, threads_of
+
+GEMM: Final = (2560, 2560, 128)
+VECTOR: Final = 1 << 25
+
+
+class Limits:
+    """Rates of a process with so many threads. Use `limits(threads)` to have them measured elsewhere."""
+
+    def __init__(self, threads: int) -> None:
+        threadpool_limits(limits=threads, user_api="blas")
+        torch.set_num_threads(threads)
+        draw = np.random.default_rng(0)
+        rows, inner, columns = GEMM
+        self._left = draw.standard_normal((rows, inner), dtype=np.float32)
+        self._right = draw.standard_normal((inner, columns), dtype=np.float32)
+        self._product = np.empty((rows, columns), np.float32)
+        # torch's own pass, because it uses all threads
+        self._values, self._change = torch.zeros(VECTOR), torch.zeros(VECTOR)
+
+    def numpy(self) -> float:
+        """GFLOP/s of NumPy's matrix product, float32, 2560 x 2560 x 128 (the median of ten)."""
+        return _gflops(lambda: np.matmul(self._left, self._right, out=self._product))
+
+    def torch(self, precision: str) -> float:
+        """GFLOP/s of torch's, in "float32" or "bfloat16"."""
+        dtype = getattr(torch, precision)
+        left, right, product = (
+            torch.from_numpy(array).to(dtype) for array in (self._left, self._right, self._product)
+        )
+        return _gflops(lambda: torch.mm(left, right, out=product))
+
+    def gemm(self, precision: str) -> float:
+        """The better of the two."""
+        found = self.torch(precision)
+        return max(found, self.numpy()) if precision == "float32" else found
+
+    def memory(self) -> float:
+        """GB/s of `values += change` over 128 MiB each: two reads and a write (the median of three)."""
+        n_bytes = 3 * self._values.numel() * self._values.element_size()
+        return 1e-9 * n_bytes / _median_s(lambda: self._values.add_(self._change), times=3)
+
+
+def limits(threads: int) -> Worker:
+    """`Limits` in a process of its own."""
+    return Worker("_limits", str(threads), environment=threads_of(threads))
+
+
+def _gflops(multiply: Callable[[], object]) -> float:
+    return 2e-9 * float(np.prod(GEMM)) / _median_s(multiply, times=10)
+
+
+def _median_s(act: Callable[[], object], *, times: int) -> float:
+    act()
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        act()
+        found.append(time.perf_counter() - began)
+    return float(np.median(found))
+
+
+if __name__ == "__main__":
+    serve(lambda: Limits(int(sys.argv[1])))

@@ -1,0 +1,136 @@
+"""The networks that are timed, their data, and what a training step of them costs at least.
+
+Parameters and data follow from a seed alone, so every process makes the same ones by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.engine.parameters.initialise import initialise
+from partita.layers import (
+    Conv2D,
+    Dense,
+    L2Pool2D,
+    LocallyConnected2D,
+    MaxPool2D,
+    Network,
+    SoftmaxCrossEntropy,
+)
+from partita.layers.graph import Graph
+from partita.layers.layer import Given
+from partita.layers.states import States
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network to train.
+
+    Args:
+        network: declares it.
+        rate: of SGD.
+        steps: measured in each turn, after one that is not.
+    """
+
+    network: Callable[[], Network]
+    rate: float
+    steps: int
+
+
+def speech() -> Network:
+    """The 42M speech network (DistBelief, section 5): 440 -> 4 x 2560 sigmoid -> softmax over 8192."""
+    net = Network("speech")
+    states = net.input("frames", shape=440)
+    for number in range(1, 5):
+        states = Dense(2560, activation="sigmoid", name=f"hidden{number}")(states)
+    return _classified(net, Dense(8192, name="scores")(states))
+
+
+def first() -> Network:
+    """The first layer of the paper's image network, with a pooling and 1,000 outputs over it."""
+    net = Network("first")
+    picture = net.input("picture", shape=(100, 100, 3))
+    filters = LocallyConnected2D(8, kernel_size=10, stride=2, name="filters")(picture)
+    return _classified(net, Dense(1000, name="scores")(L2Pool2D(5)(filters)))
+
+
+def caltech() -> Network:
+    """A convolutional network for Caltech-101 (102 classes with the background): 74,821,606 parameters."""
+    net = Network("caltech")
+    states = net.input("picture", shape=(120, 160, 3))
+    states = MaxPool2D(3, stride=2)(Conv2D(96, kernel_size=11, stride=4, activation="relu")(states))
+    states = MaxPool2D(3, stride=2)(Conv2D(256, kernel_size=5, padding=2, activation="relu")(states))
+    for filters in (640, 640, 256):
+        states = Conv2D(filters, kernel_size=3, padding=1, activation="relu")(states)
+    for _ in range(2):
+        states = Dense(4096, activation="relu")(states)
+    return _classified(net, Dense(102, name="scores")(states))
+
+
+def perceptron() -> Network:
+    """A multilayer perceptron 64-128-10: nothing but overhead."""
+    net = Network("perceptron")
+    states = net.input("picture", shape=64)
+    return _classified(net, Dense(10, name="scores")(Dense(128, activation="relu", name="hidden")(states)))
+
+
+def _classified(net: Network, scores: States) -> Network:
+    net.loss = SoftmaxCrossEntropy()(scores, net.target("label"))
+    return net
+
+
+WORKS: Final = {
+    "speech": Work(speech, 0.1, 3),
+    "first": Work(first, 0.01, 3),
+    "caltech": Work(caltech, 0.01, 1),
+    "perceptron": Work(perceptron, 0.1, 1000),
+}
+"""By name."""
+
+
+def parameters(graph: Graph) -> dict[str, Array]:
+    """The first values of each parameter."""
+    return initialise(graph.parameters.values(), 0)
+
+
+def data(graph: Graph, batch: int) -> dict[str, Array]:
+    """Random inputs `[example, *shape]` and targets."""
+    draw = np.random.default_rng(1)
+    found: dict[str, Array] = {
+        grid.name: draw.standard_normal((batch, *grid.shape), dtype=np.float32) for grid in graph.inputs
+    }
+    for grid in graph.targets:
+        assert isinstance(grid.layer, Given) and grid.layer.classes is not None
+        found[grid.name] = draw.integers(0, grid.layer.classes, batch)
+    return found
+
+
+def flops(graph: Graph, batch: int) -> float:
+    """Operations of a training step: the way up, the errors that somebody needs, and the gradients."""
+    total = 0.0
+    for grid in graph.computed:
+        passes = 1 + bool(grid.parameters) + any(source in graph.needs_error for source in grid.sources)
+        total += passes * grid.flops_per_node * grid.n_nodes * batch
+    return total
+
+
+def bytes_moved(graph: Graph, item_bytes: int) -> float:
+    """Of parameters in a training step, at least: read on each way, and the masters read and written.
+
+    Args:
+        graph: the network.
+        item_bytes: of what kernels read; where it is not 4, the update writes that copy too.
+    """
+    total = 0.0
+    for grid in graph.computed:
+        reads = 1 + any(source in graph.needs_error for source in grid.sources)
+        update = 8 + (item_bytes if item_bytes != 4 else 0)
+        total += sum(p.size for p in grid.parameters) * (reads * item_bytes + update)
+    return total

@@ -1,0 +1,57 @@
+"""Training steps of a network on one part, in a process of its own.
+
+Arguments: NETWORK BATCH PRECISION THREADS.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from benchmarks._memory import Meter
+from benchmarks._networks import WORKS, data, parameters
+from benchmarks._worker import serve
+from partita.engine import SGD, Session
+from partita.partitioner import Cluster, partition
+
+
+class PartitaPlayer:
+    """Plays steps of a session whose host is this thread."""
+
+    def __init__(self, network: str, batch: int, precision: str, threads: int) -> None:
+        self._meter = Meter()
+        work = WORKS[network]
+        graph = work.network().graph()
+        cluster = Cluster.local(machines=1, threads=threads)
+        plan = partition(graph, cluster, batch=batch, precision=precision)
+        rule = SGD(work.rate)
+        self._session = Session(plan, parameters(graph), train=True, rule=rule, hosts="inline")
+        self._batch = data(graph, batch)
+        self._fed = False
+
+    def play(self, steps: int) -> dict[str, object]:
+        """Seconds and loss of each step, and how many cores were busy on the whole."""
+        seconds, losses, used = [], [], time.process_time()
+        for _ in range(steps):
+            began = time.perf_counter()
+            losses.append(self._session.step(None if self._fed else self._batch).loss)
+            seconds.append(time.perf_counter() - began)
+            self._fed = True
+        return {
+            "seconds": seconds,
+            "losses": losses,
+            "cores": (time.process_time() - used) / sum(seconds),
+        }
+
+    def mark(self) -> None:
+        """The first steps are over."""
+        self._meter.mark()
+
+    def memory(self) -> dict[str, int]:
+        """The process's peak."""
+        return self._meter.read()
+
+
+if __name__ == "__main__":
+    name, batch, precision, threads = sys.argv[1:]
+    serve(lambda: PartitaPlayer(name, int(batch), precision, int(threads)))

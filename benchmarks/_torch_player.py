@@ -1,0 +1,72 @@
+"""Training steps of a network in PyTorch, in a process of its own: arguments NETWORK BATCH FORM THREADS.
+
+Forms: "eager"; "channels-last" (of convolutions); "compile" by torch.compile; "autocast" to bfloat16; and the
+forms of unshared filters, "view", "rows" and "einsum".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import torch
+
+from benchmarks._memory import Meter
+from benchmarks._networks import WORKS, data, parameters
+from benchmarks._torch_network import Translated
+from benchmarks._worker import serve
+
+
+class TorchPlayer:
+    """Plays steps: the way up, the way down, and SGD in one pass over memory."""
+
+    def __init__(self, network: str, batch: int, form: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self._meter = Meter()
+        work = WORKS[network]
+        graph = work.network().graph()
+        translated = Translated(graph, parameters(graph), form)
+        arrays = data(graph, batch)
+        self._inputs = translated.inputs(arrays[graph.inputs[0].name])
+        self._target = torch.from_numpy(arrays[graph.targets[0].name])
+        if form == "channels-last":
+            translated.to(memory_format=torch.channels_last)
+            self._inputs = self._inputs.contiguous(memory_format=torch.channels_last)
+        self._network = torch.compile(translated) if form == "compile" else translated
+        self._optimiser = torch.optim.SGD(translated.parameters(), lr=work.rate, fused=True)
+        self._autocast = form == "autocast"
+
+    def play(self, steps: int) -> dict[str, object]:
+        """Seconds and loss of each step, and how many cores were busy on the whole."""
+        seconds, losses, used = [], [], time.process_time()
+        for _ in range(steps):
+            began = time.perf_counter()
+            losses.append(self._step())
+            seconds.append(time.perf_counter() - began)
+        return {
+            "seconds": seconds,
+            "losses": losses,
+            "cores": (time.process_time() - used) / sum(seconds),
+        }
+
+    def _step(self) -> float:
+        self._optimiser.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16) if self._autocast else contextlib.nullcontext():
+            loss = self._network(self._inputs, self._target)
+        loss.backward()
+        self._optimiser.step()
+        return float(loss.item())
+
+    def mark(self) -> None:
+        """The first steps are over."""
+        self._meter.mark()
+
+    def memory(self) -> dict[str, int]:
+        """The process's peak."""
+        return self._meter.read()
+
+
+if __name__ == "__main__":
+    name, batch, form, threads = sys.argv[1:]
+    serve(lambda: TorchPlayer(name, int(batch), form, int(threads)))

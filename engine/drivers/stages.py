@@ -1,0 +1,223 @@
+"""Where a session's parts are: in this very thread, or on hosts that it talks to.
+
+A stage takes arrays and gives arrays, part by part; what they mean is the session's business.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from partita.engine.drivers.step import HostError, Sent
+from partita.engine.kernels.kernel import Array
+from partita.engine.launch.launcher import Launcher
+from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import (
+    Assign,
+    Directory,
+    Failed,
+    Heartbeat,
+    Hello,
+    Informed,
+    Load,
+    Message,
+    Play,
+    Played,
+    Ready,
+    Stop,
+)
+from partita.engine.protocol.names import part_name
+from partita.engine.runtime.session import SessionPart, SessionTask
+from partita.engine.runtime.task import pack_task
+from partita.engine.transport.payload import Payload
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+@dataclass(frozen=True)
+class PartStep:
+    """What a part's step came to.
+
+    Args:
+        loss, correct: sums over the real examples, of the losses that the part computes.
+        step_s, busy_s: seconds from begin to end, and of these in kernels.
+        sent: to other parts.
+        collected: the arrays that were asked for, one after another, as one payload.
+    """
+
+    loss: float
+    correct: int
+    step_s: float
+    busy_s: float
+    sent: Sent
+    collected: Payload | None
+
+
+class Stage(ABC):
+    """Plays steps of all parts."""
+
+    @abstractmethod
+    def load(self, vectors: Sequence[Vector]) -> None:
+        """Replaces each part's parameters."""
+
+    @abstractmethod
+    def play(
+        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+    ) -> list[PartStep]:
+        """Plays a step, of the last inputs if none are given.
+
+        Raises:
+            HostError: a part fails, dies, or does not answer in time.
+        """
+
+    @abstractmethod
+    def close(self, *, orderly: bool = True) -> None:
+        """Ends the parts; not `orderly`: at once."""
+
+
+class InlineStage(Stage):
+    """One part, played by the calling thread: no message, no queue, no other thread."""
+
+    def __init__(self, task: SessionTask) -> None:
+        self._name = part_name(0, task.machine)
+        with self._told():
+            self._part = SessionPart(task)
+        computations = self._part.computations
+        self._metrics = computations.metrics
+        self._calls = [call for call in computations.calls if call is not None]
+
+    def load(self, vectors: Sequence[Vector]) -> None:
+        """See `Stage`."""
+        self._part.parameters[:] = vectors[0]
+        self._part.changed()
+
+    def play(
+        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+    ) -> list[PartStep]:
+        """See `Stage`."""
+        if inputs is not None:
+            for target, given in zip(self._part.inputs, inputs[0], strict=True):
+                np.copyto(target, given)
+        self._part.begin(real)
+        began = time.perf_counter()
+        try:
+            for call in self._calls:
+                call()
+        except Exception as error:
+            raise self._failure(error) from error
+        took = time.perf_counter() - began
+        collected = self._collected(collect) if collect else None
+        return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
+
+    def _collected(self, collect: tuple[str, ...]) -> Payload:
+        found = [self._part.collected(name) for name in collect]
+        return Payload([memoryview(array).cast("B") for array in found if array is not None and array.size])
+
+    def _failure(self, error: Exception) -> HostError:
+        text = "".join(traceback.format_exception(error))
+        return HostError(self._name, f"{type(error).__name__}: {error}", text)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def close(self, *, orderly: bool = True) -> None:
+        """See `Stage`."""
+        self._part.computations.close()
+
+
+class HostedStage(Stage):
+    """A host for each part, and the conversation with them."""
+
+    def __init__(self, tasks: Sequence[SessionTask], launcher: Launcher, *, timeout_s: float) -> None:
+        self.launcher, self._timeout_s = launcher, timeout_s
+        self._names = [part_name(0, task.machine) for task in tasks]
+        try:
+            self._assemble(tasks)
+        except BaseException:
+            self.close(orderly=False)
+            raise
+
+    def load(self, vectors: Sequence[Vector]) -> None:
+        """See `Stage`."""
+        for name, vector in zip(self._names, vectors, strict=True):
+            self._say(name, Load(), vector)
+        self._answers(Ready)
+
+    def play(
+        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+    ) -> list[PartStep]:
+        """See `Stage`."""
+        for n, name in enumerate(self._names):
+            self._say(name, Play(step, real, collect), None if inputs is None else list(inputs[n]))
+        return [
+            PartStep(
+                played.loss,
+                played.correct,
+                played.step_s,
+                played.busy_s,
+                Sent(played.sent_messages, played.sent_bytes),
+                payload,
+            )
+            for played, payload in self._answers(Played)
+        ]
+
+    def close(self, *, orderly: bool = True) -> None:
+        """See `Stage`."""
+        if not orderly:
+            self.launcher.close(patience_s=0.0)
+            return
+        for name in self._names:
+            self._say(name, Stop())
+        self.launcher.close()
+
+    def _assemble(self, tasks: Sequence[SessionTask]) -> None:
+        for name in self._names:
+            self.launcher.launch(name, 0)
+        for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
+            self.launcher.reach(name, 0, hello.endpoint)
+        for task, name in zip(tasks, self._names, strict=True):
+            self._say(name, Assign(task.plan.graph.name), pack_task(task))
+        self._answers(Ready)
+        for name in self._names:
+            others = tuple(peer for peer in self.launcher.peers if peer.name != name)
+            self._say(name, Directory(others, revision=1))
+        self._answers(Informed)
+        for name in self._names:
+            self._say(name, Heartbeat(0))
+
+    def _say(self, name: str, message: Message, payload: object = None) -> None:
+        self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
+
+    def _answers(self, kind: type[Answer]) -> list[tuple[Answer, Payload | None]]:
+        """The next message of this kind from every host, in the order of the machines."""
+        found: dict[str, tuple[Answer, Payload | None]] = {}
+        began = time.monotonic()
+        while len(found) < len(self._names):
+            for event in self.launcher.mailbox.receive(0.1):
+                _check(event)
+                if isinstance(event.message, kind):
+                    assert event.payload is None or isinstance(event.payload, Payload)
+                    found.setdefault(event.sender, (event.message, event.payload))
+            for name, _, reason in self.launcher.ended():
+                raise HostError(name, reason)
+            if time.monotonic() - began > self._timeout_s:
+                missing = ", ".join(name for name in self._names if name not in found)
+                raise HostError(missing, f"no {kind.__name__} for {self._timeout_s:.0f} s")
+        return [found[name] for name in self._names]
+
+
+def _check(event: Received) -> None:
+    if isinstance(event.message, Failed):
+        raise HostError(event.sender, event.message.reason, event.message.traceback)

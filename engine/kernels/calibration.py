@@ -1,0 +1,131 @@
+"""Which library multiplies matrices faster here: measured once for a shape, and remembered.
+
+A measurement holds for a machine, its versions of NumPy and torch, and the environment variables that their
+BLAS listen to; with others it is made again. They lie in the user's cache folder, in `kernels.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+from partita.engine.kernels.calibration_file import CalibrationFile, Measurement, Shape
+from partita.engine.kernels.kernel import Call
+from partita.engine.numerics.cache import cache_folder
+
+Library: TypeAlias = Literal["numpy", "torch"]
+
+_HEARD_BY_BLAS: Final = ("ATEN_", "BLIS_", "DNNL_", "GOTO_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
+_TORCH_MUST_SAVE: Final = 0.05
+"""Of NumPy's time; to import torch costs seconds and some 200 MB, so it is not done for nothing."""
+_BUDGET_S: Final = 0.1
+_LEAST_ROUNDS: Final = 3
+_WAIT_S: Final = 60.0
+
+
+def choose(product: Shape, measure: Callable[[Shape], tuple[float, float]]) -> Library:
+    """Which library to use for a product; measured now if it never was.
+
+    One process measures at a time; others wait, and read what it found. Where nothing can be remembered, or
+    the wait is too long, it is NumPy, and nothing is measured. May be called from several threads.
+
+    Args:
+        product: which.
+        measure: gives the seconds that NumPy and torch take.
+    """
+    try:
+        file = _file()
+        found = _known(file, product)
+        if found is None:
+            with file.locked(wait_s=_WAIT_S):
+                found = _known(file, product) or _found_out(file, product, measure)
+    except OSError:
+        return "numpy"
+    return found
+
+
+def measured() -> tuple[Measurement, ...]:
+    """What is remembered of this machine with its present libraries and settings, in the order of the
+    measurements.
+    """
+    machine = signature()
+    return tuple(found for found in _file().read() if found.machine == machine)
+
+
+def trouble() -> str | None:
+    """In one sentence what is wrong with the file of measurements, if something is."""
+    return _file().trouble()
+
+
+def forget() -> bool:
+    """Deletes all measurements, those of other settings too; says whether there were any.
+
+    Raises:
+        OSError: the file cannot be deleted.
+    """
+    return _file().delete()
+
+
+def signature() -> str:
+    """What measurements depend on, in a line: processor, cores, versions, environment variables."""
+    heard = sorted(name for name in os.environ if name.startswith(_HEARD_BY_BLAS))
+    return ", ".join([*_hardware_and_versions(), *(f"{name}={os.environ[name]}" for name in heard)])
+
+
+def least_seconds(calls: Sequence[Call]) -> list[float]:
+    """The least time that each call took in several rounds, in which they take turns."""
+    for call in calls:
+        call()  # what is done once (pages, threads, code) is not counted
+    least = [float("inf")] * len(calls)
+    rounds, end = 0, time.perf_counter() + _BUDGET_S
+    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
+        for number, call in enumerate(calls):
+            began = time.perf_counter()
+            call()
+            least[number] = min(least[number], time.perf_counter() - began)
+        rounds += 1
+    return least
+
+
+def _file() -> CalibrationFile:
+    return CalibrationFile(cache_folder() / "kernels.json")
+
+
+def _known(file: CalibrationFile, product: Shape) -> Library | None:
+    machine = signature()
+    fitting = (one.chosen for one in file.read() if one.product == product and one.machine == machine)
+    return next(fitting, None)
+
+
+def _found_out(
+    file: CalibrationFile, product: Shape, measure: Callable[[Shape], tuple[float, float]]
+) -> Library:
+    numpy_s, torch_s = measure(product)
+    chosen: Library = "torch" if torch_s < numpy_s * (1 - _TORCH_MUST_SAVE) else "numpy"
+    file.add(
+        Measurement(machine=signature(), product=product, numpy_s=numpy_s, torch_s=torch_s, chosen=chosen)
+    )
+    return chosen
+
+
+@cache
+def _hardware_and_versions() -> tuple[str, ...]:
+    libraries = (f"{name} {version(name)}" for name in ("numpy", "torch"))
+    return (_processor(), f"{os.cpu_count()} cores", *libraries)
+
+
+def _processor() -> str:
+    """As Linux tells it, with the numbers that tell processors of one name apart."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    told = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    names = ("model name", "cpu family", "model", "stepping")
+    return " ".join(told[name] for name in names if name in told) or platform.machine()

@@ -1,0 +1,135 @@
+"""Vectors of the machine, for code that is written in LLVM's language: where plain loops leave sums in memory.
+
+What uses these is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes with
+it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are widened.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+I1, I16, I32, I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
+_FEATURES: Final = binding.get_host_cpu_features()
+
+VECTOR_BYTES: Final = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+"""Of the machine's vectors."""
+REGISTERS: Final = 32 if VECTOR_BYTES == 64 or platform.machine() in ("aarch64", "arm64") else 16
+"""How many vectors it holds at a time."""
+LINE_BYTES: Final = 64
+"""What memory hands over at a time."""
+
+_NAMES: Final = {ir.FloatType(): "f32", ir.DoubleType(): "f64", I16: "i16"}
+_BYTES: Final = {ir.FloatType(): 4, ir.DoubleType(): 8, I16: 2}
+
+
+class Vectors:
+    """Writes operations on vectors of sums.
+
+    Args:
+        builder: which writes.
+        scalar: of the sums, `float` or `double` of LLVM.
+    """
+
+    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type) -> None:
+        self.builder, self.scalar = builder, scalar
+        self.lanes = VECTOR_BYTES // n_bytes(scalar)
+        self.type = ir.VectorType(scalar, self.lanes)
+
+    def load(self, pointer: ir.Value, mask: ir.Value | None = None) -> ir.Value:
+        """The numbers from the pointer on, in any alignment; zeros, and nothing read, where it is masked."""
+        stored = ir.VectorType(pointer.type.pointee, self.lanes)
+        place = self.builder.bitcast(pointer, stored.as_pointer())
+        align = n_bytes(stored.element)
+        if mask is None:
+            return self.widened(self.builder.load(place, align=align))
+        load = self._intrinsic("masked.load", stored, [place.type, I32, mask.type, stored], stored, ".p0")
+        zeros = ir.Constant(stored, [0] * self.lanes)
+        return self.widened(self.builder.call(load, [place, ir.Constant(I32, align), mask, zeros]))
+
+    def store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value | None = None) -> None:
+        """Writes a vector of sums, in any alignment; nothing where it is masked."""
+        place = self.builder.bitcast(pointer, self.type.as_pointer())
+        align = n_bytes(self.scalar)
+        if mask is None:
+            self.builder.store(value, place, align=align)
+            return
+        takes = [self.type, place.type, I32, mask.type]
+        store = self._intrinsic("masked.store", self.type, takes, ir.VoidType(), ".p0")
+        self.builder.call(store, [value, place, ir.Constant(I32, align), mask])
+
+    def widened(self, value: ir.Value) -> ir.Value:
+        """Of bfloat16's bits, one or a vector of them, the numbers; anything else stays."""
+        vector = value.type if isinstance(value.type, ir.VectorType) else None
+        if (vector.element if vector else value.type) != I16:
+            return value
+        wide, single = I32, ir.FloatType()
+        if vector:
+            wide, single = (ir.VectorType(element, vector.count) for element in (wide, single))
+        shift = ir.Constant(wide, [16] * vector.count if vector else 16)
+        return self.builder.bitcast(self.builder.shl(self.builder.zext(value, wide), shift), single)
+
+    def repeat(self, value: ir.Value) -> ir.Value:
+        """A number in every lane."""
+        vector = ir.VectorType(value.type, self.lanes)
+        nothing = ir.Constant(vector, ir.Undefined)
+        first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
+        return self.shuffled(first, nothing, [0] * self.lanes)
+
+    def shuffled(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+        """The lanes with these numbers of the two vectors, one behind the other."""
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
+
+    def mask(self, count: ir.Value) -> ir.Value:
+        """The first lanes, as many as `count` (any number)."""
+        numbers = ir.Constant(ir.VectorType(I64, self.lanes), list(range(self.lanes)))
+        return self.builder.icmp_signed("<", numbers, self.repeat(count))
+
+    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """`a * b + c`, rounded once."""
+        return self.builder.call(self._intrinsic("fma", self.type, [self.type] * 3, self.type), [a, b, c])
+
+    def prefetch(self, pointer: ir.Value) -> None:
+        """Asks for the line at the pointer, which may be no one's, to be read soon."""
+        takes = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+        function = cgutils.get_or_insert_function(self.builder.module, takes, "llvm.prefetch.p0")
+        read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+        self.builder.call(function, [pointer, read, near, data])
+
+    def _intrinsic(
+        self, name: str, vector: ir.VectorType, takes: list[ir.Type], returns: ir.Type, suffix: str = ""
+    ) -> Any:
+        full = f"llvm.{name}.v{vector.count}{_NAMES[vector.element]}{suffix}"
+        return cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(returns, takes), full)
+
+
+def n_bytes(scalar: ir.Type) -> int:
+    """Of a number in memory."""
+    return _BYTES[scalar]
+
+
+def number(value: int) -> ir.Constant:
+    """A whole number of Numba's, as a constant."""
+    return ir.Constant(I64, value)
+
+
+def data_of(context: Any, builder: ir.IRBuilder, kind: Any, array: ir.Value) -> ir.Value:
+    """The pointer to the first number of an array."""
+    return context.make_array(kind)(context, builder, array).data
+
+
+def _declare_lanes(typing_context, array):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return number(VECTOR_BYTES // n_bytes(context.get_data_type(array.dtype)))
+
+    return types.intp(array), generate
+
+
+lanes_of = cast(Callable[[Any], int], intrinsic(_declare_lanes))
+"""How many numbers of an array's type fill a vector. For compiled code."""

@@ -1,0 +1,248 @@
+"""The loops over places of layers whose nodes take weighted sums of patches, no two places sharing a weight.
+
+Every place is a small matrix product over the examples of its patch. A patch row is contiguous (its columns
+times their channels), so each product runs over runs of rows `[inputs, example]`.
+
+Arrays are flat; their axes are: sums and errors `[place row, place column, filter, example]`, inputs `[row,
+column, channel, example]`, weights `[place row, place column, filter, patch row, patch column, channel]`. Sums
+are float32 or float64; what is read is of that type, or bfloat16's bits.
+
+A sum is a chain of fused multiply-adds in a fixed order: bias, then inputs in the order of the patch; for the
+errors of an input, receivers in ascending rows, then columns, then filters; for a gradient, examples. Neither
+tiles, nor vectors, nor cuts, nor threads change the bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.patches import PatchGeometry, inside, receivers
+from partita.engine.kernels.transposition import transpose
+from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
+
+
+class Places(NamedTuple):
+    """What a machine holds of a layer on patches.
+
+    Args:
+        first: its rows are `[first, last)`.
+        columns: places in a row.
+        filters: nodes at a place.
+        batch: examples.
+        window: the row of the input at which the array of inputs begins, or of their errors.
+    """
+
+    first: int
+    last: int
+    columns: int
+    filters: int
+    batch: int
+    window: int
+
+
+@compiled
+def weighted_sums(
+    out: Array,
+    x: Array,
+    weight: Array,
+    bias: Array,
+    rows: tuple[int, int],
+    origin: int,
+    p: Places,
+    g: PatchGeometry,
+) -> None:
+    """Computes the sums of rows `[start, stop)` of the places.
+
+    Args:
+        out: begins at row `origin`.
+        x: the window of the input.
+        weight: of the machine's rows.
+        bias: of the machine's rows; empty if there is none.
+        rows: `(start, stop)`.
+        origin: a row of the places.
+        p: what the machine holds.
+        g: how the patches lie.
+    """
+    run, line = g.size_x * g.channels, g.width * g.channels * p.batch
+    fan_in = g.size_y * run
+    for row in range(rows[0], rows[1]):
+        top = row * g.stride_y - g.before_y
+        low_y, high_y = inside(top, g.size_y, g.height)
+        for column in range(p.columns):
+            left = column * g.stride_x - g.before_x
+            low, high = inside(left, g.size_x, g.width)
+            node = ((row - p.first) * p.columns + column) * p.filters
+            at = ((row - origin) * p.columns + column) * p.filters * p.batch
+            _begin(out, at, bias, node, p)
+            multiply(
+                out,
+                Walk(at, p.batch, 0, 0),
+                weight,
+                Walk(node * fan_in + low_y * run + low * g.channels, fan_in, run, 1),
+                x,
+                Walk((top + low_y - p.window) * line + (left + low) * g.channels * p.batch, 0, line, p.batch),
+                Extent(p.filters, p.batch, high_y - low_y, (high - low) * g.channels),
+                True,
+                (node + p.filters) * fan_in,
+            )
+
+
+@compiled
+def _begin(out: Array, at: int, bias: Array, node: int, p: Places) -> None:
+    for f in range(p.filters):
+        begin = widen(bias[node + f]) if bias.size else out.dtype.type(0)
+        for e in range(p.batch):
+            out[at + f * p.batch + e] = begin
+
+
+@compiled
+def input_errors(
+    out: Array,
+    sums: Array,
+    weight: Array,
+    delta: Array,
+    rows: tuple[int, int],
+    accumulate: bool,
+    p: Places,
+    g: PatchGeometry,
+) -> None:
+    """Computes the errors of rows `[start, stop)` of the input, from the machine's places.
+
+    Place after place, as the weights lie in memory: each input meets its receivers in ascending order.
+
+    Args:
+        out: the error window, as it is stored.
+        sums: `out` itself, or if it is bfloat16's bits, room in float32 for as many rows as a patch has.
+        weight: of the machine's rows.
+        delta: of the machine's rows.
+        rows: `(start, stop)`.
+        accumulate: whether to add to what is there.
+        p: what the machine holds.
+        g: how the patches lie.
+    """
+    run, line = g.size_x * g.channels, g.width * g.channels * p.batch
+    fan_in, slots = g.size_y * run, len(sums) // line
+    opened = closed = rows[0]
+    low_row, _ = receivers(rows[0], g, p.first, p.last)
+    _, high_row = receivers(rows[1] - 1, g, p.first, p.last)
+    for row in range(low_row, high_row):
+        top = row * g.stride_y - g.before_y
+        low_y, high_y = max(rows[0], top), min(rows[1], top + g.size_y)
+        opened, closed = _open(out, sums, opened, closed, high_y, accumulate, p.window, line)
+        for column in range(p.columns):
+            left = column * g.stride_x - g.before_x
+            low, high = inside(left, g.size_x, g.width)
+            node = ((row - p.first) * p.columns + column) * p.filters
+            ahead = (node + p.filters) * fan_in
+            slot = (low_y - p.window) % slots
+            for y in range(low_y, high_y):
+                multiply(
+                    sums,
+                    Walk(slot * line + (left + low) * g.channels * p.batch, p.batch, 0, 0),
+                    weight,
+                    Walk(node * fan_in + (y - top) * run + low * g.channels, 1, 0, fan_in),
+                    delta,
+                    Walk(node * p.batch, 0, 0, p.batch),
+                    Extent((high - low) * g.channels, p.batch, 1, p.filters),
+                    True,
+                    ahead,
+                )
+                ahead += run * p.filters
+                slot = slot + 1 if slot + 1 < slots else 0
+    opened, closed = _open(out, sums, opened, closed, rows[1], accumulate, p.window, line)
+    _close(out, sums, closed, opened, p.window, line)
+
+
+@compiled
+def _open(
+    out: Array, sums: Array, opened: int, closed: int, stop: int, accumulate: bool, window: int, line: int
+) -> tuple[int, int]:
+    """Makes rows up to `stop` ready to be added to, and writes those out whose room is needed.
+
+    Rows `[closed, opened)` are ready. Never more than a patch has are needed at once, so the lowest are done.
+    """
+    slots = len(sums) // line
+    while opened < stop:
+        if opened - closed == slots:
+            _close(out, sums, closed, closed + 1, window, line)
+            closed += 1
+        at, place = (opened - window) % slots * line, (opened - window) * line
+        for i in range(line):
+            sums[at + i] = widen(out[place + i]) if accumulate else sums.dtype.type(0)
+        opened += 1
+    return opened, closed
+
+
+@compiled
+def _close(out: Array, sums: Array, start: int, stop: int, window: int, line: int) -> None:
+    """Writes rows out."""
+    if out.dtype == sums.dtype:  # they were summed where they belong
+        return
+    for row in range(start, stop):
+        at, place = (row - window) % (len(sums) // line) * line, (row - window) * line
+        for i in range(line):
+            out[place + i] = narrow(sums[at + i], out[place + i])
+
+
+@compiled
+def weight_gradient(
+    out: Array, turned: Array, x: Array, delta: Array, rows: tuple[int, int], p: Places, g: PatchGeometry
+) -> None:
+    """Computes the gradient of the weights of rows `[start, stop)` of the places; zero where a patch lies on
+    the padding.
+
+    Vectors run over the inputs, for which the rows of a patch are turned once each, `[example, input]`.
+
+    Args:
+        out: begins at row `start`, float32 or float64.
+        turned: room in the type of `out` for `size_y` rows of `turned_row(g, batch)` numbers.
+        x: the window of the input.
+        delta: of the machine's rows.
+        rows: `(start, stop)`.
+        p: what the machine holds.
+        g: how the patches lie.
+    """
+    run, line = g.size_x * g.channels, g.width * g.channels * p.batch
+    room = len(turned) // g.size_y
+    stride, fan_in, opened = room // p.batch, g.size_y * run, 0
+    for row in range(rows[0], rows[1]):
+        top = row * g.stride_y - g.before_y
+        low_y, high_y = inside(top, g.size_y, g.height)
+        opened = max(opened, top + low_y)
+        while opened < top + high_y:
+            at = opened % g.size_y * room
+            transpose(x, (opened - p.window) * line, p.batch, turned, at, stride, g.width * g.channels, p.batch)
+            opened += 1
+        for column in range(p.columns):
+            left = column * g.stride_x - g.before_x
+            low, high = inside(left, g.size_x, g.width)
+            node = (row * p.columns + column) * p.filters
+            at = (node - rows[0] * p.columns * p.filters) * fan_in
+            if high - low < g.size_x or high_y - low_y < g.size_y:
+                out[at : at + p.filters * fan_in] = 0
+            slot = (top + low_y) % g.size_y
+            for y in range(low_y, high_y):
+                multiply(
+                    out,
+                    Walk(at + y * run + low * g.channels, fan_in, 0, 0),
+                    delta,
+                    Walk((node - p.first * p.columns * p.filters) * p.batch, p.batch, 0, 1),
+                    turned,
+                    Walk(slot * room + (left + low) * g.channels, 0, 0, stride),
+                    Extent(p.filters, (high - low) * g.channels, 1, p.batch),
+                    False,
+                    NOWHERE,
+                )
+                slot = slot + 1 if slot + 1 < g.size_y else 0
+
+
+@compiled_reassociating
+def bias_gradient(out: Array, delta: Array, batch: int) -> None:
+    """Sums the errors of each node over the examples: `[node]` from `[node, example]`, both flat."""
+    for node in range(len(out)):
+        total = out.dtype.type(0)
+        for e in range(batch):
+            total += widen(delta[node * batch + e])
+        out[node] = total

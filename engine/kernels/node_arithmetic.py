@@ -1,0 +1,259 @@
+"""A node's function as a small tree: what is left of Python when only numbers, the node's edges and structured
+control remain.
+
+Every array has one number for each incoming edge. A value for every edge is a template: an expression in
+which `PLACE` stands for the number of the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["bool", "int", "real"]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that the function holds."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A number that the function assigns, or counts with."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Given:
+    """A number that the node is given: a parameter's, `state`, `error`, how many edges it has."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Item:
+    """One number of an array."""
+
+    array: str
+    index: Expression
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Python's operator of one or two operands, as it is written there."""
+
+    sign: str
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """`yes if condition else no`."""
+
+    condition: Expression
+    yes: Expression
+    no: Expression
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function of numbers, by the name under which compiled code knows it, that gives a number of a kind."""
+
+    name: str
+    arguments: tuple[Expression, ...]
+    kind: Kind = "real"
+
+
+Expression: TypeAlias = Constant | Variable | Given | Item | Operation | Choice | Call
+
+PLACE = Variable("@")
+FAN_IN = Given("fan_in")
+TRUTHS = frozenset({"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"})
+"""Operators that give true or false."""
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`name = value`."""
+
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Store:
+    """`array[index] = value`, of an array of the function's own."""
+
+    array: str
+    index: Expression
+    value: Expression
+
+
+@dataclass(frozen=True)
+class Loop:
+    """`for variable in range(start, stop, step)`."""
+
+    variable: str
+    start: Expression
+    stop: Expression
+    step: int
+    body: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """`if condition: yes else: no`."""
+
+    condition: Expression
+    yes: tuple[Statement, ...]
+    no: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Hands over a result: number `result` of those that the function returns, of an edge or of the node."""
+
+    result: int
+    index: Expression | None
+    value: Expression
+
+
+Statement: TypeAlias = Assign | Store | Loop | Branch | Output
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A value for every edge, as a template."""
+
+    template: Expression
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of a node, or one that such a function calls.
+
+    Args:
+        body: what it does.
+        results: what it returns then.
+        arrays: the names of its own arrays.
+        helpers: the functions that it calls, by the names of the calls.
+    """
+
+    body: tuple[Statement, ...]
+    results: tuple[Expression | Elements, ...]
+    arrays: frozenset[str]
+    helpers: Mapping[str, Helper]
+
+
+@dataclass(frozen=True)
+class Helper:
+    """A user's function of numbers, with one result; its arguments are given to it by name."""
+
+    arguments: tuple[str, ...]
+    function: Function
+
+
+class NotUnderstood(Exception):
+    """A function uses what cannot be written as such a tree; it is played example by example."""
+
+
+def parts(expression: Expression) -> tuple[Expression, ...]:
+    """What an expression is made of."""
+    match expression:
+        case Item(_, index):
+            return (index,)
+        case Operation(_, operands) | Call(_, operands):
+            return operands
+        case Choice(condition, yes, no):
+            return condition, yes, no
+    return ()
+
+
+def rebuilt(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The expression with each of its parts changed."""
+    match expression:
+        case Item(_, index):
+            return replace(expression, index=change(index))
+        case Operation(_, operands):
+            return replace(expression, operands=tuple(map(change, operands)))
+        case Call(_, arguments):
+            return replace(expression, arguments=tuple(map(change, arguments)))
+        case Choice(condition, yes, no):
+            return Choice(change(condition), change(yes), change(no))
+    return expression
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything in it."""
+    yield expression
+    for part in parts(expression):
+        yield from walk(part)
+
+
+def put(expression: Expression, variable: Variable, value: Expression) -> Expression:
+    """The expression with a value in the place of a variable."""
+    if expression == variable:
+        return value
+    return rebuilt(expression, lambda part: put(part, variable, value))
+
+
+def at(template: Expression, index: Expression) -> Expression:
+    """What a template says of one edge."""
+    return put(template, PLACE, index)
+
+
+def expressions(statement: Statement) -> tuple[Expression, ...]:
+    """What a statement evaluates itself, without those inside it."""
+    match statement:
+        case Assign(_, value):
+            return (value,)
+        case Store(_, index, value):
+            return index, value
+        case Loop(_, start, stop):
+            return start, stop
+        case Branch(condition):
+            return (condition,)
+        case Output(_, index, value):
+            return (value,) if index is None else (index, value)
+
+
+def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
+    """The statements inside a statement."""
+    match statement:
+        case Loop():
+            return (statement.body,)
+        case Branch(_, yes, no):
+            return yes, no
+    return ()
+
+
+def every(statements: tuple[Statement, ...]) -> Iterator[Statement]:
+    """All statements, those inside others too."""
+    for statement in statements:
+        yield statement
+        for body in bodies(statement):
+            yield from every(body)
+
+
+def edited(statement: Statement, change: Callable[[Expression], Expression]) -> Statement:
+    """The statement with every expression changed, inside it too."""
+
+    def inside(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
+        return tuple(edited(one, change) for one in body)
+
+    match statement:
+        case Assign(name, value):
+            return Assign(name, change(value))
+        case Store(array, index, value):
+            return Store(array, change(index), change(value))
+        case Loop(variable, start, stop, step, body):
+            return Loop(variable, change(start), change(stop), step, inside(body))
+        case Branch(condition, yes, no):
+            return Branch(change(condition), inside(yes), inside(no))
+        case Output(result, index, value):
+            return Output(result, None if index is None else change(index), change(value))

@@ -1,0 +1,101 @@
+"""Functions of Python, `math` and NumPy that a node's function may call on numbers, and what they are here.
+
+NumPy's functions apply to whole arrays too, number by number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from partita.engine.kernels.node_arithmetic import Call, Choice, Constant, Expression, Operation
+
+Make = Callable[..., Expression]
+
+
+def _call(name: str, kind: Any = "real") -> Make:
+    return lambda *arguments: Call(name, arguments, kind)
+
+
+def larger(a: Expression, b: Expression) -> Expression:
+    """`max(a, b)` as Python means it: the first, unless the second is larger."""
+    return Choice(Operation(">", (b, a)), b, a)
+
+
+def smaller(a: Expression, b: Expression) -> Expression:
+    """`min(a, b)` as Python means it."""
+    return Choice(Operation("<", (b, a)), b, a)
+
+
+def _or_nan(choose: Make) -> Make:
+    """As NumPy means it: a NaN on either side stays one."""
+    return lambda a, b: Choice(Operation("!=", (a, a)), a, choose(b, a))
+
+
+def _first_of(choose: Make) -> Make:
+    def of_several(first: Expression, second: Expression, *others: Expression) -> Expression:
+        chosen = choose(first, second)
+        return of_several(chosen, *others) if others else chosen
+
+    return of_several
+
+
+def _power(base: Expression, exponent: Expression) -> Expression:
+    return Operation("**", (base, exponent))
+
+
+def _sign(x: Expression) -> Expression:
+    zero, one = Constant(0), Constant(1)
+    below = Choice(Operation("<", (x, zero)), Operation("-", (one,)), x)
+    return Choice(Operation(">", (x, zero)), one, below)
+
+
+def _is_nan(x: Expression) -> Expression:
+    return Operation("!=", (x, x))
+
+
+_REAL = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "erf", "erfc"),
+    *("expm1", "fabs", "fmod", "gamma", "hypot", "lgamma", "log", "log10", "log1p", "log2", "pow"),
+    *("sin", "sinh", "sqrt", "tan"),
+)
+_SAME_IN_NUMPY = {
+    **{name: name for name in ("cos", "cosh", "expm1", "fabs", "fmod", "hypot", "log", "log10", "log1p")},
+    **{name: name for name in ("log2", "sin", "sinh", "sqrt", "tan", "copysign")},
+    **{"arccos": "acos", "arcsin": "asin", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh"},
+    **{"arcsinh": "asinh", "arccosh": "acosh", "abs": "fabs"},
+}
+
+NUMBERS: dict[Any, Make] = {
+    abs: _call("abs"),
+    float: _call("float"),
+    int: _call("int", "int"),
+    pow: _power,
+    max: _first_of(larger),
+    min: _first_of(smaller),
+    math.exp: _call("exponential"),
+    math.tanh: _call("hyperbolic_tangent"),
+    math.isnan: _is_nan,
+    **{getattr(math, name): _call(f"math.{name}") for name in _REAL},
+    **{getattr(math, name): _call(f"math.{name}", "int") for name in ("ceil", "floor", "trunc")},
+}
+"""Of numbers."""
+
+EVERYWHERE: dict[Any, Make] = {
+    np.exp: _call("exponential"),
+    np.tanh: _call("hyperbolic_tangent"),
+    np.square: lambda x: _power(x, Constant(2)),
+    np.power: _power,
+    np.maximum: _or_nan(larger),
+    np.minimum: _or_nan(smaller),
+    np.where: Choice,
+    np.sign: _sign,
+    np.isnan: _is_nan,
+    np.floor: _call("np.floor"),
+    np.ceil: _call("np.ceil"),
+    **{getattr(np, name): _call(f"math.{ours}") for name, ours in _SAME_IN_NUMPY.items()},
+}
+"""Of numbers, or of arrays number by number."""

@@ -1,0 +1,219 @@
+"""What is done to a node's function before it is written as loops over examples.
+
+A number is uniform if it is the same for every example (weights, counts), else varying. Loops and indices are
+uniform; what varies runs example by example, innermost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from partita.engine.kernels.node_arithmetic import (
+    Assign,
+    Branch,
+    Expression,
+    Given,
+    Item,
+    Kind,
+    Loop,
+    NotUnderstood,
+    Operation,
+    Output,
+    Statement,
+    Store,
+    Variable,
+    bodies,
+    edited,
+    every,
+    expressions,
+    rebuilt,
+    walk,
+)
+from partita.engine.kernels.node_kinds import kind_of, kinds_of
+
+Body: TypeAlias = tuple[Statement, ...]
+
+
+def useful(body: Body) -> Body:
+    """The statements on which an output depends."""
+    needed: set[str] = set()
+    while True:
+        kept = _kept(body, needed)
+        found = {name for statement in every(kept) for name in _read(statement)}
+        if found <= needed:
+            return kept
+        needed |= found
+
+
+def _kept(body: Body, needed: set[str]) -> Body:
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Assign(name, _) if name not in needed:
+                continue
+            case Store(array, _, _) if array not in needed:
+                continue
+            case Loop(variable, start, stop, step, inner):
+                statement = Loop(variable, start, stop, step, _kept(inner, needed))
+            case Branch(condition, yes, no):
+                statement = Branch(condition, _kept(yes, needed), _kept(no, needed))
+        if not bodies(statement) or any(bodies(statement)):
+            found.append(statement)
+    return tuple(found)
+
+
+def _read(statement: Statement) -> Iterator[str]:
+    for expression in expressions(statement):
+        for part in walk(expression):
+            match part:
+                case Variable(name) | Item(name, _):
+                    yield name
+
+
+@dataclass
+class Varying:
+    """Which variables and arrays differ between examples.
+
+    Args:
+        names: of variables and arrays; at first, those that the node is given.
+        given: the numbers given that vary.
+    """
+
+    names: set[str]
+    given: set[str]
+    _stable: bool = field(default=False, init=False)
+
+    def settle(self, body: Body) -> None:
+        """Finds all that follow from those given."""
+        while not self._stable:
+            self._stable = True
+            self._spread(body, under=False)
+
+    def __call__(self, expression: Expression) -> bool:
+        """Whether an expression varies."""
+        for part in walk(expression):
+            match part:
+                case Variable(name) | Item(name, _) if name in self.names:
+                    return True
+                case Given(name) if name in self.given:
+                    return True
+        return False
+
+    def _spread(self, body: Body, *, under: bool) -> None:
+        for statement in body:
+            match statement:
+                case Assign(name, value) | Store(name, _, value) if under or self(value):
+                    self._stable = self._stable and name in self.names
+                    self.names.add(name)
+            inner = under or (isinstance(statement, Branch) and self(statement.condition))
+            for one in bodies(statement):
+                self._spread(one, under=inner)
+
+
+def check(body: Body, varying: Varying) -> None:
+    """Refuses what cannot be written with the examples innermost.
+
+    Raises:
+        NotUnderstood: examples would read other places, or run through loops more or less often.
+    """
+    for statement in every(body):
+        if isinstance(statement, Loop) and (varying(statement.start) or varying(statement.stop)):
+            raise NotUnderstood("a loop that depends on an example")
+        if isinstance(statement, Store) and varying(statement.index):
+            raise NotUnderstood("a place that depends on an example")
+        for expression in expressions(statement):
+            for part in walk(expression):
+                if isinstance(part, Item) and varying(part.index):
+                    raise NotUnderstood("a place that depends on an example")
+
+
+def hoisted(body: Body, varying: Varying) -> Body:
+    """Takes varying numbers that are the same in every turn of a loop out of it, each for itself."""
+    kinds = kinds_of(body)
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Branch(condition, yes, no):
+                found.append(Branch(condition, hoisted(yes, varying), hoisted(no, varying)))
+            case Loop(variable, start, stop, step, inner):
+                names: dict[Expression, str] = {}
+                inner = _without_constants(hoisted(inner, varying), variable, kinds, varying, names)
+                found += [Assign(name, value) for value, name in names.items()]
+                found.append(Loop(variable, start, stop, step, inner))
+            case _:
+                found.append(statement)
+    return tuple(found)
+
+
+def _without_constants(
+    body: Body, variable: str, kinds: dict[str, Kind], varying: Varying, names: dict[Expression, str]
+) -> Body:
+    """A loop's body with variables in the place of what never changes in it, which are put into `names`."""
+    changed = {variable} | {s.name for s in every(body) if isinstance(s, Assign)}
+    changed |= {s.variable for s in every(body) if isinstance(s, Loop)}
+
+    def fixed(expression: Expression) -> bool:
+        within = list(walk(expression))
+        moves = any(
+            isinstance(part, Item) or (isinstance(part, Variable) and part.name in changed) for part in within
+        )
+        return not moves and len(within) > 1 and varying(expression) and kind_of(expression, kinds) == "real"
+
+    def change(expression: Expression) -> Expression:
+        if not fixed(expression):
+            return rebuilt(expression, change)
+        name = names.setdefault(expression, f"{len(varying.names)}_fixed")
+        varying.names.add(name)
+        return Variable(name)
+
+    return tuple(edited(statement, change) for statement in body)
+
+
+def masked(body: Body, varying: Varying) -> Body:
+    """Lets loops run for all examples, and asks inside them for whom: no loop stays in a varying branch."""
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case Branch(condition, yes, no) if varying(condition) and not is_of_examples(statement, varying):
+                mask = f"{len(varying.names)}_mask"
+                varying.names.add(mask)
+                found.append(Assign(mask, Operation("not", (Operation("not", (condition,)),))))
+                found += _under(Variable(mask), masked(yes, varying), varying)
+                found += _under(Operation("not", (Variable(mask),)), masked(no, varying), varying)
+            case Branch(condition, yes, no):
+                found.append(Branch(condition, masked(yes, varying), masked(no, varying)))
+            case Loop(variable, start, stop, step, inner):
+                found.append(Loop(variable, start, stop, step, masked(inner, varying)))
+            case _:
+                found.append(statement)
+    return tuple(found)
+
+
+def _under(condition: Expression, body: Body, varying: Varying) -> list[Statement]:
+    found: list[Statement] = []
+    for statement in body:
+        match statement:
+            case _ if is_of_examples(statement, varying):
+                found.append(Branch(condition, (statement,), ()))
+            case Loop(variable, start, stop, step, inner):
+                found.append(Loop(variable, start, stop, step, tuple(_under(condition, inner, varying))))
+            case Branch(uniform, yes, no):
+                sides = (tuple(_under(condition, side, varying)) for side in (yes, no))
+                found.append(Branch(uniform, *sides))
+            case _:
+                raise AssertionError(f"{statement} is uniform, and done for some examples only")
+    return found
+
+
+def is_of_examples(statement: Statement, varying: Varying) -> bool:
+    """Whether a statement can stand in the loop over the examples: it assigns what varies, and does not loop."""
+    match statement:
+        case Assign(name, _) | Store(name, _, _):
+            return name in varying.names
+        case Branch(_, yes, no):
+            return all(is_of_examples(inner, varying) for inner in (*yes, *no))
+        case Output(_, index, _):
+            return index is None
+    return False

@@ -1,0 +1,342 @@
+"""From a function as a user wrote it to a node's arithmetic: statements, and the ways out of them.
+
+`return`, `break` and `continue` become branches: what follows a branch that leaves moves into the other one.
+What is not understood is refused; the function is then compiled as it stands.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Literal
+
+from partita.engine.kernels.node_arithmetic import (
+    FAN_IN,
+    PLACE,
+    Assign,
+    Branch,
+    Call,
+    Constant,
+    Elements,
+    Expression,
+    Function,
+    Given,
+    Helper,
+    Item,
+    Loop,
+    NotUnderstood,
+    Statement,
+    Store,
+    Variable,
+    at,
+    rebuilt,
+    walk,
+)
+from partita.engine.kernels.node_expressions import ExpressionReader, Value, chosen
+from partita.engine.kernels.node_kinds import kind_of, kinds_of
+from partita.engine.kernels.node_source import Written, is_plain, written
+
+
+def read_function(source: Written, arrays: set[str], *, calls: tuple[FunctionType, ...] = ()) -> Function:
+    """Understands a function.
+
+    Args:
+        source: as written.
+        arrays: those of its arguments that are arrays with a number for each edge; the others are numbers.
+        calls: the functions that are being read, to which this one must not lead back.
+
+    Raises:
+        NotUnderstood: it uses what a `Function` cannot say.
+    """
+    reader = _Reader(source, arrays, calls)
+    results = reader.block(source.tree.body)
+    if results is None:
+        raise NotUnderstood("a way through without a return")
+    body = tuple(reader.expressions.statements)
+    return Function(body, tuple(results), frozenset(reader.own_arrays), reader.helpers)
+
+
+class _Reader:
+    def __init__(self, source: Written, arrays: set[str], calls: tuple[FunctionType, ...]) -> None:
+        arguments = arguments_of(source.tree)
+        self._tree, self._bound = source.tree, _bindings(source.tree)
+        if any(self._bound[name] > 1 for name in arrays):
+            raise NotUnderstood("an array of the node's that is replaced or changed")
+        self._calls = (*calls, source.function)
+        self._given, self.own_arrays = set(arguments), set[str]()
+        self.helpers: dict[str, Helper] = {}
+        self._names_of_helpers: dict[FunctionType, str] = {}
+        self._depth, self._loops = 0, list[str]()
+        self.expressions = ExpressionReader(
+            {name: value for name, value in source.names.items() if name not in self._bound},
+            {name: Given(name) for name in arguments if name not in arrays},
+            {name: Item(name, PLACE) for name in arrays},
+            self._called,
+        )
+        for name in arguments:
+            if self._bound[name] > 1:
+                self._set(name, Given(name))
+
+    def block(self, statements: Sequence[ast.stmt]) -> list[Value] | None:
+        """Reads statements; the results, if they end in a return."""
+        for i, statement in enumerate(statements):
+            match statement:
+                case ast.Return(value) if value is not None and not self._loops:
+                    each = value.elts if isinstance(value, ast.Tuple) else [value]
+                    return [self.expressions.read(one) for one in each]
+                case ast.Break():
+                    self._emit(Assign(self._loops[-1], Constant(False)))
+                    return None
+                case ast.Continue():
+                    return None
+                case ast.If() if _leaves(statement.body) != "never" or _leaves(statement.orelse) != "never":
+                    return self._fork(statement, statements[i + 1 :])
+                case _:
+                    self._statement(statement)
+        return None
+
+    def _statement(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+                held = [self.expressions.number(value) for value in values]
+                names = [self._keep(value) for value in held]
+                for target, name in zip(targets, names, strict=True):
+                    self._assign(target, name)
+            case ast.Assign([target], value) | ast.AnnAssign(target, _, ast.expr() as value):
+                self._assign(target, self.expressions.read(value))
+            case ast.AugAssign(target, operator, value):
+                old, other = self.expressions.read(target), self.expressions.read(value)
+                self._assign(target, self.expressions.operation(operator, old, other))
+            case ast.If(test, yes, no):
+                condition = self.expressions.condition(test)
+                self._emit(Branch(condition, self._inside(yes)[0], self._inside(no)[0]))
+            case ast.For(orelse=[]):
+                self._for(statement)
+            case ast.Pass() | ast.Expr(ast.Constant()):
+                pass
+            case _:
+                raise NotUnderstood(type(statement).__name__)
+
+    def _fork(self, statement: ast.If, rest: Sequence[ast.stmt]) -> list[Value] | None:
+        """A branch with a way out; what follows belongs to those who stay."""
+        condition = self._keep(self.expressions.condition(statement.test))
+        sides = [
+            self._inside([*side, *(rest if _leaves(side) != "always" else ())])
+            for side in (statement.body, statement.orelse)
+        ]
+        (yes, these), (no, those) = sides
+        self._emit(Branch(condition, yes, no))
+        if self._loops:
+            return None
+        if these is None or those is None or len(these) != len(those):
+            raise NotUnderstood("ways through with and without results")
+        return [chosen(condition, a, b) for a, b in zip(these, those, strict=True)]
+
+    def _inside(self, statements: Sequence[ast.stmt]) -> tuple[tuple[Statement, ...], list[Value] | None]:
+        outer, self.expressions.statements = self.expressions.statements, []
+        self._depth += 1
+        results = self.block(statements)
+        self._depth -= 1
+        inner, self.expressions.statements = self.expressions.statements, outer
+        return tuple(inner), results
+
+    def _for(self, statement: ast.For) -> None:
+        index, bounds, items = self._header(statement)
+        if index in self._given or index in self.expressions.numbers:
+            raise NotUnderstood("a loop over a name that is used otherwise")
+        going = self.expressions.fresh("going")
+        leaves = _breaks(statement.body)
+        if leaves:
+            self._emit(Assign(going, Constant(True)))
+        self.expressions.numbers[index] = Variable(index)
+        self._loops.append(going)
+        firsts = tuple(self._bind(name, value) for name, value in items)
+        body, _ = self._inside(statement.body)
+        self._loops.pop()
+        for name in (index, *(name for name, _ in items)):
+            del self.expressions.numbers[name]
+        body = (*firsts, *body)
+        start, stop, step = bounds
+        if leaves:
+            body = (Branch(Variable(going), body, ()),)
+        self._emit(Loop(index, start, stop, step, body))
+
+    def _header(
+        self, statement: ast.For
+    ) -> tuple[str, tuple[Expression, Expression, int], list[tuple[str, Expression]]]:
+        """The name that counts, its range, and what else has a value in each turn."""
+        target, over = statement.target, statement.iter
+        called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
+        meant = self.expressions.names.get(called)
+        if meant is range and isinstance(target, ast.Name) and isinstance(over, ast.Call):
+            if self._bound[target.id] > _loops_over(self._tree, target.id):
+                raise NotUnderstood("a loop whose number is set by hand")
+            return target.id, self._range(over.args), []
+        index = self.expressions.fresh("k")
+        names: list[ast.expr] = [target]
+        arrays: list[ast.expr] = [over]
+        first: list[tuple[str, Expression]] = []
+        if meant is enumerate and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
+            count, *names = target.elts
+            arrays = over.args
+            first = [(_name(count), Variable(index))]
+        elif meant is zip and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
+            names, arrays = target.elts, over.args
+        if len(names) != len(arrays):
+            raise NotUnderstood("a loop over something else")
+        items = []
+        for name, array in zip(names, arrays, strict=True):
+            template = self.expressions.array(array)
+            if template is None:
+                raise NotUnderstood("a loop over something else")
+            items.append((_name(name), at(template, Variable(index))))
+        return index, (Constant(0), FAN_IN, 1), first + items
+
+    def _range(self, arguments: list[ast.expr]) -> tuple[Expression, Expression, int]:
+        values = [self.expressions.number(argument) for argument in arguments]
+        if not 1 <= len(values) <= 3:
+            raise NotUnderstood("a range")
+        step = values[2] if len(values) == 3 else Constant(1)
+        if not isinstance(step, Constant) or not isinstance(step.value, int) or step.value == 0:
+            raise NotUnderstood("a step that is no plain number")
+        return (Constant(0), values[0], 1) if len(values) == 1 else (values[0], values[1], step.value)
+
+    def _assign(self, target: ast.expr, value: Value) -> None:
+        match target:
+            case ast.Name(name) if isinstance(value, Elements):
+                self._set_array(name, value.template)
+            case ast.Name(name) if name not in self.expressions.arrays:
+                assert not isinstance(value, Elements)
+                self._set(name, value)
+            case ast.Subscript(ast.Name(array), index) if array in self.own_arrays:
+                if isinstance(value, Elements):
+                    raise NotUnderstood("an array in the place of a number")
+                self._emit(Store(array, self.expressions.number(index), value))
+            case _:
+                raise NotUnderstood("an assignment to something else")
+
+    def _set(self, name: str, value: Expression) -> None:
+        self._emit(self._bind(name, value))
+
+    def _bind(self, name: str, value: Expression) -> Assign:
+        self.expressions.numbers[name] = Variable(name)
+        return Assign(name, value)
+
+    def _set_array(self, name: str, template: Expression) -> None:
+        """An array that never changes stays a template; any other is kept, and filled in a loop."""
+        if name in self._given or name in self.expressions.numbers:
+            raise NotUnderstood("a name of a number and of an array")
+        settled = self._bound[name] == 1
+        if isinstance(template, Item) and not (settled and self._settled(template)):
+            raise NotUnderstood("two names of an array that changes")
+        if settled and not self._depth and all(map(self._settled, walk(template))):
+            self.expressions.arrays[name] = template
+            return
+        self.own_arrays.add(name)
+        self.expressions.arrays[name] = Item(name, PLACE)
+        place = Variable(self.expressions.fresh("k"))
+        store = Store(name, place, at(self._without_fixed_items(template), place))
+        self._emit(Loop(place.name, Constant(0), FAN_IN, 1, (store,)))
+
+    def _settled(self, part: Expression) -> bool:
+        """Whether a part of a template never changes any more."""
+        match part:
+            case Variable(name) | Item(name, _):
+                return self._bound[name] <= 1
+        return True
+
+    def _without_fixed_items(self, template: Expression) -> Expression:
+        """Reads single numbers of arrays before the loop that may change them."""
+        if isinstance(template, Item) and PLACE not in walk(template):
+            return self._keep(template)
+        return rebuilt(template, self._without_fixed_items)
+
+    def _keep(self, value: Expression) -> Variable:
+        name = self.expressions.fresh("kept")
+        self._emit(Assign(name, value))
+        return Variable(name)
+
+    def _called(self, function: FunctionType, arguments: list[Expression]) -> Expression:
+        """A call of another function of the user's, which takes and gives numbers."""
+        name = self._names_of_helpers.get(function)
+        if name is None:
+            name = f"{len(self.helpers)}_{function.__name__.strip('<>')}"
+            self.helpers[name] = self._helper(function)
+            self._names_of_helpers[function] = name
+        helper = self.helpers[name]
+        if len(arguments) != len(helper.arguments):
+            raise NotUnderstood("a call with other arguments")
+        return Call(name, tuple(arguments), helper.kind)
+
+    def _helper(self, function: FunctionType) -> Helper:
+        source = written(function) if is_plain(function) and function not in self._calls else None
+        if source is None:
+            raise NotUnderstood(f"a call of {function.__name__}")
+        read = read_function(source, set(), calls=self._calls)
+        if len(read.results) != 1 or isinstance(read.results[0], Elements):
+            raise NotUnderstood("a function that returns several numbers")
+        return Helper(tuple(arguments_of(source.tree)), read, kind_of(read.results[0], kinds_of(read.body)))
+
+    def _emit(self, statement: Statement) -> None:
+        self.expressions.statements.append(statement)
+
+
+def arguments_of(tree: ast.FunctionDef) -> list[str]:
+    """The names of a function's arguments, all of which are plain."""
+    plain = tree.args
+    if plain.vararg or plain.kwarg or plain.kwonlyargs or plain.defaults:
+        raise NotUnderstood("arguments with defaults, or any number of them")
+    return [argument.arg for argument in (*plain.posonlyargs, *plain.args)]
+
+
+def _bindings(tree: ast.FunctionDef) -> Counter[str]:
+    """How often each local name is given a value, or an array of that name is written to."""
+    found = Counter(argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found[node.id] += 1
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            found.update(inner.id for inner in [node.value] if isinstance(inner, ast.Name))
+        if isinstance(node, ast.AugAssign):
+            found.update(inner.id for inner in ast.walk(node.target) if isinstance(inner, ast.Name))
+    return found
+
+
+def _loops_over(tree: ast.FunctionDef, name: str) -> int:
+    """How many loops count with a name."""
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
+    return sum(isinstance(loop.target, ast.Name) and loop.target.id == name for loop in loops)
+
+
+def _leaves(statements: Sequence[ast.stmt]) -> Literal["always", "maybe", "never"]:
+    """Whether statements end in a way out."""
+    found: Literal["maybe", "never"] = "never"
+    for statement in statements:
+        if isinstance(statement, ast.Return | ast.Break | ast.Continue):
+            return "always"
+        if isinstance(statement, ast.If):
+            sides = {_leaves(statement.body), _leaves(statement.orelse)}
+            if sides == {"always"}:
+                return "always"
+            found = "never" if found == "never" and sides == {"never"} else "maybe"
+        elif any(isinstance(node, ast.Return) for node in ast.walk(statement)):
+            found = "maybe"
+    return found
+
+
+def _breaks(statements: Sequence[ast.stmt]) -> bool:
+    """Whether a loop with this body is ever left before its end."""
+    for statement in statements:
+        if isinstance(statement, ast.Break):
+            return True
+        if isinstance(statement, ast.If) and (_breaks(statement.body) or _breaks(statement.orelse)):
+            return True
+    return False
+
+
+def _name(node: ast.expr) -> str:
+    if not isinstance(node, ast.Name):
+        raise NotUnderstood("a loop over something else")
+    return node.id

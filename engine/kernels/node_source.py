@@ -1,0 +1,129 @@
+"""What a user wrote: the syntax tree of a function, and what the names in it stand for.
+
+A tree is only believed if it compiles to the very code that the function runs: files change after they were
+imported, and test runners rewrite what they import. Without a tree a function is compiled from its code.
+"""
+
+from __future__ import annotations
+
+import __future__
+import ast
+import builtins
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Any
+
+_FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+_KEPT = "__partita_source__"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function as it was written.
+
+    Args:
+        function: it.
+        tree: without decorators; a lambda is a function that returns its expression.
+        names: what each name that is not local to it stands for.
+    """
+
+    function: FunctionType
+    tree: ast.FunctionDef
+    names: dict[str, Any]
+
+
+def written(function: Callable[..., Any]) -> Written | None:
+    """The tree of a plain Python function and its names; None where there is none that can be trusted."""
+    if not isinstance(function, FunctionType):
+        return None
+    code = function.__code__
+    for tree in _candidates(function):
+        if _same(_compiled(tree, code), code):
+            names = inspect.getclosurevars(function)
+            known = {**names.builtins, **names.globals, **names.nonlocals}
+            return Written(function, tree, known)
+    return None
+
+
+def first_line(function: Callable[..., Any]) -> tuple[str, int]:
+    """The file and the line where a function begins."""
+    code = getattr(function, "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
+
+
+def _candidates(function: FunctionType) -> Iterator[ast.FunctionDef]:
+    """Functions and lambdas that begin where this one does."""
+    try:
+        lines, start = inspect.findsource(function)
+        texts = ["".join(lines), textwrap.dedent("".join(inspect.getblock(lines[start:])))]
+    except (OSError, SyntaxError, IndentationError):
+        return
+    for text, line in zip(texts, (function.__code__.co_firstlineno, 1), strict=True):
+        try:
+            module = ast.parse(text)
+        except SyntaxError:  # a page of documentation, or half a statement
+            continue
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef) and _begins(node) == line:
+                yield _plain(node.name, node.args, node.body, node)
+            elif isinstance(node, ast.Lambda) and node.lineno == line:
+                returned = ast.copy_location(ast.Return(node.body), node.body)
+                yield _plain(function.__name__, node.args, [returned], node)
+
+
+def _begins(node: ast.FunctionDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def _plain(name: str, arguments: ast.arguments, body: list[ast.stmt], at: ast.AST) -> ast.FunctionDef:
+    plain_name = name if name.isidentifier() else "function"
+    tree = ast.FunctionDef(name=plain_name, args=arguments, body=body, decorator_list=[])
+    return ast.fix_missing_locations(ast.copy_location(tree, at))
+
+
+def _compiled(tree: ast.FunctionDef, code: CodeType) -> CodeType | None:
+    """The code of a tree, inside a function that has the names over which the original closes."""
+    names = [ast.arg(name) for name in code.co_freevars]
+    empty = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
+    around = ast.FunctionDef(name="around", args=empty, body=[tree], decorator_list=[])
+    module = ast.fix_missing_locations(ast.Module([around], type_ignores=[]))
+    flags = code.co_flags & _FUTURE
+    found: CodeType = compile(module, "?", "exec", flags, dont_inherit=True)
+    for name in ("around", tree.name):
+        inner = [c for c in found.co_consts if isinstance(c, CodeType) and c.co_name == name]
+        if len(inner) != 1:
+            return None
+        found = inner[0]
+    return found
+
+
+def _same(one: CodeType | None, other: CodeType) -> bool:
+    return one is not None and _bare(one) == _bare(other)
+
+
+def _bare(code: CodeType) -> CodeType:
+    """A function's code without its name and place."""
+    constants = tuple(_bare(c) if isinstance(c, CodeType) else c for c in code.co_consts)
+    return code.replace(
+        co_consts=constants,
+        co_filename="",
+        co_name="",
+        co_qualname="",
+        co_firstlineno=1,
+        co_linetable=b"",
+        co_flags=code.co_flags & ~inspect.CO_NESTED,
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a function of a user's, which is compiled with those that call it."""
+    module = (getattr(value, "__module__", None) or "").partition(".")[0]
+    return isinstance(value, FunctionType) and module not in ("numpy", "numba")
+
+
+def is_builtin(name: str, value: Any) -> bool:
+    """Whether a name stands for Python's own."""
+    return getattr(builtins, name, None) is value

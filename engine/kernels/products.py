@@ -1,0 +1,81 @@
+"""Prepared products of two matrices: by NumPy's BLAS, or by torch where that is faster (`calibration`).
+
+bfloat16 is torch's alone: products of its numbers are summed in float32 and rounded once. Torch is imported
+when it is needed, and not before: that takes seconds and some 200 MB.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from partita.engine.kernels import calibration
+from partita.engine.kernels.calibration_file import Shape
+from partita.engine.kernels.kernel import Array, Call
+
+_WORTH_A_CHOICE: Final = 2e6
+"""Operations. Below, a call takes some 20 microseconds, and what torch's calls cost more by themselves eats
+what its products could save."""
+
+_PRECISIONS: Final = {"float32": "float32", "float64": "float64", "uint16": "bfloat16"}
+
+
+def product(a: Array, b: Array, out: Array, *, threads: int = 1) -> Call:
+    """A call that writes `a @ b` into `out`, whatever the arrays hold by then.
+
+    Args:
+        a: `[m, k]`, float32, float64, or bfloat16 as uint16; in rows or in columns (a transposed view), which
+            may lie apart.
+        b: `[k, n]`, likewise.
+        out: `[m, n]`, of the same type, C-contiguous.
+        threads: of the process's BLAS, as `Site.threads`.
+    """
+    assert a.dtype == b.dtype == out.dtype and out.flags.c_contiguous, f"{a.dtype} {b.dtype} {out.dtype}"
+    assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
+        f"{a.shape} {b.shape} {out.shape}"
+    )
+    if a.dtype == np.uint16:
+        return _by_torch(a, b, out, threads=threads)
+    shape = _shape(a, b, threads)
+    if shape.operations < _WORTH_A_CHOICE or calibration.choose(shape, _seconds) == "numpy":
+        return _by_numpy(a, b, out)
+    return _by_torch(a, b, out, threads=threads)
+
+
+def _by_numpy(a: Array, b: Array, out: Array) -> Call:
+    return partial(np.dot, a, b, out)  # as np.matmul, with half a microsecond less around it
+
+
+def _by_torch(a: Array, b: Array, out: Array, *, threads: int) -> Call:
+    from partita.engine.kernels import torch_products  # here, because it imports torch
+
+    return torch_products.product(a, b, out, threads=threads)
+
+
+def _shape(a: Array, b: Array, threads: int) -> Shape:
+    layout = "".join("N" if matrix.strides[1] == matrix.itemsize else "T" for matrix in (a, b))
+    precision = _PRECISIONS[a.dtype.name]
+    return Shape(
+        m=a.shape[0], k=a.shape[1], n=b.shape[1], layout=layout, precision=precision, threads=threads
+    )
+
+
+def _seconds(shape: Shape) -> tuple[float, float]:
+    """That NumPy and torch take, with arrays of their own."""
+    a = _filled(shape.m, shape.k, shape.layout[0], shape.precision)
+    b = _filled(shape.k, shape.n, shape.layout[1], shape.precision)
+    out = np.empty((shape.m, shape.n), a.dtype)
+    with threadpool_limits(limits=shape.threads, user_api="blas"):
+        calls = [_by_numpy(a, b, out), _by_torch(a, b, out, threads=shape.threads)]
+        numpy_s, torch_s = calibration.least_seconds(calls)
+    return numpy_s, torch_s
+
+
+def _filled(rows: int, columns: int, layout: str, precision: str) -> Array:
+    """Ordinary numbers, drawn quickly: a few, again and again."""
+    drawn = np.random.default_rng(0).standard_normal(4093).astype(precision)
+    matrix = np.resize(drawn, (rows, columns) if layout == "N" else (columns, rows))
+    return matrix if layout == "N" else matrix.T

@@ -1,0 +1,230 @@
+"""Small matrix products that keep their sums in registers: the innermost loops of layers on patches.
+
+A product is cut into tiles of a few rows by a few vectors of lanes. Each step of a tile takes one number for
+each row, repeats it over the lanes, and adds its products with the vectors of the other operand; the sums go
+to memory once, after the last step.
+
+Every element is a chain of fused multiply-adds over leaps, then steps, in ascending order: neither the size of
+tiles, nor the machine's vectors, nor where a product is cut changes its bits.
+
+Numba notices an edit only in the file of the function that it cached: after editing this one, delete
+`__pycache__`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.llvm_vectors import (
+    LINE_BYTES,
+    REGISTERS,
+    Vectors,
+    data_of,
+    lanes_of,
+    n_bytes,
+    number,
+)
+from partita.engine.numerics import compiled
+
+ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
+"""Of the largest tile: its sums, a vector of each operand, and one to spare, fill the registers."""
+
+NOWHERE: Final = -1
+"""Nothing follows."""
+
+Masks: TypeAlias = Sequence[ir.Value | None]
+
+
+class Walk(NamedTuple):
+    """How an operand lies in a flat array: its number for a row, leap and step stands at
+    `at + row * row_stride + leap * leap_stride + step * step_stride`.
+    """
+
+    at: int
+    row_stride: int
+    leap_stride: int
+    step_stride: int
+
+
+class Extent(NamedTuple):
+    """How large a product is: rows by lanes of the result, leaps by steps of the sum."""
+
+    rows: int
+    lanes: int
+    leaps: int
+    steps: int
+
+
+class _Tiles:
+    """Writes the tiles for one combination of types."""
+
+    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> None:
+        kinds = signature.args
+        self.builder = builder
+        self.vectors = Vectors(builder, context.get_data_type(kinds[0].dtype))
+        self.out, self.left, self.right = (
+            data_of(context, builder, kinds[k], arguments[k]) for k in (0, 2, 4)
+        )
+        self.into, self.from_left, self.from_right = (
+            Walk(*cgutils.unpack_tuple(builder, arguments[k], 4)) for k in (1, 3, 5)
+        )
+        self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, arguments[6], 4)
+        self.continued = self.vectors.repeat(builder.trunc(arguments[7], ir.IntType(1)))
+        self.next = arguments[8]
+
+    def write(self) -> None:
+        """All of them, and the choice between them."""
+        builder, lanes = self.builder, number(self.vectors.lanes)
+        n_vectors = builder.sdiv(builder.add(self.lanes, builder.sub(lanes, number(1))), lanes)
+        before = builder.mul(builder.sub(n_vectors, number(1)), lanes)
+        mask = self.vectors.mask(builder.sub(self.lanes, before))
+        end = builder.append_basic_block("end")
+        kind = builder.add(builder.mul(self.rows, number(VECTORS + 1)), n_vectors)
+        choice = builder.switch(kind, end)
+        for rows in range(1, ROWS + 1):
+            for count in range(1, VECTORS + 1):
+                block = builder.append_basic_block(f"tile_{rows}_{count}")
+                choice.add_case(number(rows * (VECTORS + 1) + count), block)
+                builder.position_at_end(block)
+                self._tile(rows, [*[None] * (count - 1), mask])
+                builder.branch(end)
+        builder.position_at_end(end)
+
+    def _tile(self, n_rows: int, masks: Masks) -> None:
+        """One tile, whose vectors are masked like this."""
+        builder, vectors, stride = self.builder, self.vectors, self.into.row_stride
+        rows = [self._place(self.out, self.into.at, (number(row), stride)) for row in range(n_rows)]
+        places = [(row, v, mask) for row in rows for v, mask in enumerate(masks)]
+        sums = [cgutils.alloca_once(builder, vectors.type) for _ in places]
+        for total, (row, v, mask) in zip(sums, places, strict=True):
+            held = self.continued if mask is None else builder.and_(self.continued, mask)
+            builder.store(vectors.load(self._lane(row, v), held), total)
+        with cgutils.for_range(builder, self.leaps) as leap:
+            self._ask(leap.index, n_rows)
+            with cgutils.for_range(builder, self.steps) as step:
+                self._step(leap.index, step.index, masks, sums)
+        for total, (row, v, mask) in zip(sums, places, strict=True):
+            vectors.store(builder.load(total), self._lane(row, v), mask)
+
+    def _step(self, leap: ir.Value, step: ir.Value, masks: Masks, sums: Sequence[ir.Value]) -> None:
+        """One number for each row times one vector for each mask."""
+        builder, vectors, (at, row_stride, leap_stride, step_stride) = self.builder, self.vectors, self.from_left
+        _, _, lane_leap, lane_step = self.from_right
+        begin = self._place(self.right, self.from_right.at, (leap, lane_leap), (step, lane_step))
+        lanes = [vectors.load(self._lane(begin, v), mask) for v, mask in enumerate(masks)]
+        for row in range(len(sums) // len(masks)):
+            # The row comes first, so that its address is known before the loops and one addition is left.
+            place = self._place(
+                self.left, at, (number(row), row_stride), (leap, leap_stride), (step, step_stride)
+            )
+            repeated = vectors.repeat(vectors.widened(builder.load(place)))
+            for total, vector in zip(sums[row * len(masks) :], lanes, strict=False):
+                builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
+
+    def _ask(self, leap: ir.Value, n_rows: int) -> None:
+        """Asks for the share of a leap in what follows: as many numbers as the leap reads."""
+        builder, size = self.builder, n_bytes(self.left.type.pointee)
+        numbers = builder.mul(self.steps, number(n_rows))
+        lines = builder.sdiv(builder.add(numbers, number(LINE_BYTES // size - 1)), number(LINE_BYTES // size))
+        lines = builder.select(builder.icmp_signed("<", self.next, number(0)), number(0), lines)
+        begin = self._place(self.left, self.next, (leap, numbers))
+        with cgutils.for_range(builder, lines) as line:
+            self.vectors.prefetch(builder.gep(begin, [builder.mul(line.index, number(LINE_BYTES // size))]))
+
+    def _place(self, data: ir.Value, at: ir.Value, *moves: tuple[ir.Value, ir.Value]) -> ir.Value:
+        """The pointer to a position, after so many times each stride."""
+        place = self.builder.gep(data, [at])
+        for times, stride in moves:
+            place = self.builder.gep(place, [self.builder.mul(times, stride)])
+        return place
+
+    def _lane(self, row: ir.Value, v: int) -> ir.Value:
+        """The pointer to vector number `v` of a row."""
+        return self.builder.gep(row, [number(v * self.vectors.lanes)])
+
+
+def _declare_tile(  # type: ignore[no-untyped-def]
+    typing_context, out, into, left, from_left, right, from_right, extent, continued, following
+):
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _Tiles(context, builder, signature, arguments).write()
+        return context.get_dummy_value()
+
+    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, types.intp)
+    return types.void(*takes), generate
+
+
+_tile = cast(Callable[..., None], intrinsic(_declare_tile))
+
+
+@compiled
+def multiply(
+    out: Array,
+    into: Walk,
+    left: Array,
+    from_left: Walk,
+    right: Array,
+    from_right: Walk,
+    extent: Extent,
+    continued: bool,
+    following: int,
+) -> None:
+    """`out[row, lane] = sum over leaps and steps of left[row, leap, step] * right[leap, step, lane]`.
+
+    Lanes lie one after another, in `out` and in `right`. For compiled code, without checks.
+
+    Args:
+        out: float32 or float64, flat, C-contiguous, as the others.
+        left: of the type of `out`, or bfloat16's bits.
+        right: of the type of `out`, or bfloat16's bits.
+        into, from_left, from_right: where their numbers stand.
+        extent: how many there are.
+        continued: whether the sum continues what `out` holds, or begins with zero.
+        following: where in `left` numbers begin that are read after this product, one after another, as many
+            as it reads; they are asked for meanwhile. `NOWHERE` if they are at hand.
+    """
+    lanes = lanes_of(out)
+    tile_rows, tile_lanes = _even(extent.rows, ROWS), lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
+    lane = 0
+    while lane < extent.lanes:
+        row = 0
+        n_lanes = min(tile_lanes, extent.lanes - lane)
+        while row < extent.rows:
+            n_rows = min(tile_rows, extent.rows - row)
+            _tile(
+                out,
+                _moved(into, row, lane),
+                left,
+                _moved(from_left, row, 0),
+                right,
+                _moved(from_right, 0, lane),
+                Extent(n_rows, n_lanes, extent.leaps, extent.steps),
+                continued,
+                following,
+            )
+            if following >= 0:
+                following += n_rows * extent.leaps * extent.steps
+            row += n_rows
+        lane += n_lanes
+        following = NOWHERE
+
+
+@compiled
+def _moved(walk: Walk, rows: int, lanes: int) -> Walk:
+    return Walk(walk.at + rows * walk.row_stride + lanes, walk.row_stride, walk.leap_stride, walk.step_stride)
+
+
+@compiled
+def _even(count: int, most: int) -> int:
+    """How many at a time, if as few and as even portions as can be have `most` each."""
+    if count <= most:
+        return count
+    portions = (count + most - 1) // most
+    return (count + portions - 1) // portions

@@ -1,0 +1,31 @@
+"""How numbers lie in memory, and how this project compiles what it does to them.
+
+`compiled` holds the decorators and the fused multiply-add, `precision` the names of precisions, the types in
+which their numbers are stored, and the conversions between them, `arrays` what is done to whole arrays of them. Nothing here knows a layer, a rule or a
+message.
+"""
+
+from partita.engine.numerics.arrays import add_array, stored
+from partita.engine.numerics.compiled import compiled, compiled_reassociating, fma
+from partita.engine.numerics.precision import (
+    master,
+    narrow,
+    narrow_array,
+    storage,
+    widen,
+    widen_array,
+)
+
+__all__ = [
+    "add_array",
+    "compiled",
+    "compiled_reassociating",
+    "fma",
+    "master",
+    "narrow",
+    "narrow_array",
+    "storage",
+    "stored",
+    "widen",
+    "widen_array",
+]

@@ -1,0 +1,34 @@
+"""What is done to whole arrays of stored numbers, whatever their precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.engine.numerics.compiled import compiled
+from partita.engine.numerics.precision import Array, narrow, narrow_array, widen
+
+
+def add_array(target: Array, other: Array) -> None:
+    """Adds stored numbers to others of the same type and shape, in place; C-contiguous both.
+
+    A sum in bfloat16 is taken in float32 and rounded once.
+    """
+    if target.dtype == np.uint16:
+        _add(target.reshape(-1), other.reshape(-1))
+    else:
+        np.add(target, other, out=target)
+
+
+def stored(values: Array, dtype: np.dtype[Any]) -> Array:
+    """Numbers (any strides) as a C-contiguous array of what lies in memory: rounded for bfloat16's `uint16`."""
+    if dtype != np.uint16:
+        return np.ascontiguousarray(values, dtype)
+    return narrow_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))
+
+
+@compiled
+def _add(target: Array, other: Array) -> None:
+    for i in range(len(target)):
+        target[i] = narrow(widen(target[i]) + widen(other[i]), target[i])

@@ -1,0 +1,192 @@
+"""Schedules: a learning rate that changes with the number of updates.
+
+The count that a schedule is asked for is how many updates a number has had. On a shard that is the pushes
+that were applied to the range of the machine the number belongs to, from all replicas together: with 4
+replicas that push at every step it runs four times as fast as the steps of one. Checkpoints keep it. A part's
+own steps go on from what the shards said with the last parameters that it fetched. This module must not know
+rules, nor where a count comes from.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from partita.engine.parameters.rules.settings import check_number
+from partita.layers.checks import check_whole
+
+
+class Schedule(ABC):
+    """A rate for each count of updates: plain data, safe from several threads."""
+
+    @abstractmethod
+    def at(self, count: int) -> float:
+        """The rate of the update that follows `count` others (0 for the first one): 0 or above."""
+
+    def _number(self, name: str, *, zero: bool = False, below: float = math.inf) -> None:
+        """Turns a field into Python's number, or refuses it."""
+        what = f"{type(self).__name__}: {name} is"
+        found = check_number(getattr(self, name), what, zero=zero, below=below)
+        object.__setattr__(self, name, found)
+
+    def _whole(self, name: str) -> None:
+        """Turns a field into Python's whole number of at least 1, or refuses it."""
+        found = check_whole(getattr(self, name), f"{type(self).__name__}: {name} is")
+        object.__setattr__(self, name, found)
+
+
+Rate: TypeAlias = float | Schedule
+"""A learning rate: a number, which never changes, or a schedule."""
+
+
+def check_rate(rate: object, what: str) -> Rate:
+    """The rate, a number as Python's. Raises ValueError where it is neither above 0 nor a schedule."""
+    return rate if isinstance(rate, Schedule) else check_number(rate, what, other=" or a schedule")
+
+
+def rate_at(rate: Rate, count: int) -> float:
+    """The rate of the update that follows `count` others."""
+    return rate.at(count) if isinstance(rate, Schedule) else rate
+
+
+@dataclass(frozen=True)
+class StepDecay(Schedule):
+    """`rate * factor ** (count // every)`, as PyTorch's `StepLR`.
+
+    Args:
+        rate: at the start, above 0.
+        every: updates from one drop to the next.
+        factor: of each drop, above 0 and below 1.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    rate: float
+    every: int
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        self._number("rate")
+        self._whole("every")
+        self._number("factor", below=1.0)
+
+    def at(self, count: int) -> float:
+        """See `Schedule`."""
+        return self.rate * math.pow(self.factor, count // self.every)
+
+
+@dataclass(frozen=True)
+class ExponentialDecay(Schedule):
+    """`rate * factor ** (count / steps)`: by this factor in so many updates (PyTorch's `ExponentialLR`).
+
+    Args:
+        rate: at the start, above 0.
+        factor: in `steps` updates, above 0 and below 1.
+        steps: updates.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    rate: float
+    factor: float
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        self._number("rate")
+        self._number("factor", below=1.0)
+        self._whole("steps")
+
+    def at(self, count: int) -> float:
+        """See `Schedule`."""
+        return self.rate * math.pow(self.factor, count / self.steps)
+
+
+@dataclass(frozen=True)
+class InverseTime(Schedule):
+    """`rate / (1 + count / steps) ** power`; with power 0.5 the inverse square root.
+
+    With power 1 it is what PyTorch's `Adagrad` calls `lr_decay`, which is 1 / steps.
+
+    Args:
+        rate: at the start, above 0.
+        steps: updates in which it falls to the half (with power 1).
+        power: above 0.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    rate: float
+    steps: int
+    power: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._number("rate")
+        self._whole("steps")
+        self._number("power")
+
+    def at(self, count: int) -> float:
+        """See `Schedule`."""
+        return self.rate / math.pow(1.0 + count / self.steps, self.power)
+
+
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Half a wave of a cosine, from `rate` down to `end` in `steps` updates; then it stays there.
+
+    As PyTorch's `CosineAnnealingLR` up to its `T_max` (Loshchilov and Hutter, 2017, equation 5, one cycle).
+
+    Args:
+        rate: at the start, above 0.
+        steps: updates.
+        end: 0 or above.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    rate: float
+    steps: int
+    end: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._number("rate")
+        self._whole("steps")
+        self._number("end", zero=True)
+
+    def at(self, count: int) -> float:
+        """See `Schedule`."""
+        done = min(count, self.steps) / self.steps
+        return self.end + (self.rate - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
+
+
+@dataclass(frozen=True)
+class LinearWarmup(Schedule):
+    """From nearly nothing up to another rate, in equal steps; then the other one begins.
+
+    Update k, counted from 1, of the first `steps` has k / (steps + 1) of the rate that `then` starts with.
+
+    Args:
+        steps: updates of the warm-up.
+        then: a rate above 0, or a schedule, whose first update is the one after the warm-up.
+
+    Raises:
+        ValueError: a setting out of range.
+    """
+
+    steps: int
+    then: Rate
+
+    def __post_init__(self) -> None:
+        self._whole("steps")
+        object.__setattr__(self, "then", check_rate(self.then, "LinearWarmup: then is"))
+
+    def at(self, count: int) -> float:
+        """See `Schedule`."""
+        if count >= self.steps:
+            return rate_at(self.then, count - self.steps)
+        return rate_at(self.then, 0) * (count + 1) / (self.steps + 1)

@@ -1,0 +1,117 @@
+"""Learning in one pass: the gradient of a block of rows, and its update at once, while it is in cache.
+
+A gradient is as large as the parameters. Written whole and read again by the update, it costs two passes
+over memory and as much of it as the parameters themselves; in blocks it never leaves the cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from partita.engine.kernels.kernel import Array, Call, Kernel
+from partita.engine.parameters.vector import Vector
+from partita.engine.runtime.buffers import piece_shape
+from partita.partitioner.cost import LEARN_BLOCK_BYTES
+
+Apply: TypeAlias = Callable[[float], bool]
+"""Updates a range by its gradient times a factor; says whether the gradient was finite."""
+
+
+class Updates(Protocol):
+    """What a driver does with gradients."""
+
+    def bind(self, span: slice, gradient: Vector) -> Apply:
+        """Prepares the update of a range of the machine's parameters by a gradient of its size."""
+
+
+class Scratch:
+    """Memory for gradients of blocks, shared by all layers of a machine: one layer learns at a time."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+
+    def reserve(self, n_bytes: int) -> None:
+        """There will be this much. To be called for every layer before any array is taken."""
+        if n_bytes > self._bytes.size:
+            self._bytes = np.zeros(n_bytes, np.uint8)
+
+    def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """An array at a place of the scratch, in bytes."""
+        n_bytes = math.prod(shape) * dtype.itemsize
+        return self._bytes[offset : offset + n_bytes].view(dtype).reshape(shape)
+
+
+class Learning:
+    """How a layer learns, block by block."""
+
+    def __init__(self, kernel: Kernel, *, start: int) -> None:
+        """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
+
+        Args:
+            kernel: of the layer.
+            start: where the layer's range in the machine's parameters begins.
+        """
+        site = kernel.site
+        self._kernel, self._start, self._parameters = kernel, start, site.grid.parameters
+        numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
+        row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
+        block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
+        if not kernel.gradient_by_rows:
+            block = site.n_rows
+        first, stop = site.rows
+        self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
+
+    @property
+    def scratch_bytes(self) -> int:
+        """That the gradients of the largest block take."""
+        return max(self._offsets(rows)[-1] for rows in self._blocks)
+
+    def call(self, scratch: Scratch, updates: Updates, tell: Call) -> Call:
+        """Prepares every block.
+
+        Args:
+            scratch: with room for a block.
+            updates: of the driver.
+            tell: called when a gradient was not finite.
+        """
+        steps = [self._prepared(rows, scratch, updates) for rows in self._blocks]
+
+        def call() -> None:
+            finite = True
+            for gradient, applies in steps:
+                gradient()
+                for apply in applies:
+                    finite &= apply(1.0)
+            if not finite:
+                tell()
+
+        return call
+
+    def _prepared(
+        self, rows: tuple[int, int], scratch: Scratch, updates: Updates
+    ) -> tuple[Call, tuple[Apply, ...]]:
+        own, dtype, begin = self._kernel.site.rows, self._kernel.gradient_dtype, self._start
+        out, applies = [], []
+        places = zip(self._parameters, self._shapes(rows), self._offsets(rows), strict=False)
+        for parameter, shape, offset in places:
+            gradient = scratch.array(offset, shape, dtype)
+            (first, last), (low, high) = parameter.span(own), parameter.span(rows)
+            span = slice(begin + low - first, begin + high - first)
+            out.append(gradient)
+            applies.append(updates.bind(span, gradient.reshape(-1)))
+            begin += last - first
+        return self._kernel.gradient(out, rows), tuple(applies)
+
+    def _shapes(self, rows: tuple[int, int]) -> list[tuple[int, ...]]:
+        return [piece_shape(parameter, rows) for parameter in self._parameters]
+
+    def _offsets(self, rows: tuple[int, int]) -> list[int]:
+        """Where each parameter's gradient begins in the scratch, in bytes, and the end; 64 bytes apart."""
+        item_bytes = self._kernel.gradient_dtype.itemsize
+        sizes = (-(-math.prod(shape) * item_bytes // 64) * 64 for shape in self._shapes(rows))
+        return list(accumulate(sizes, initial=0))

@@ -1,0 +1,82 @@
+"""Filters that every place of a picture shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from partita.layers.checks import check_whole
+from partita.layers.connectivity import Patch
+from partita.layers.layer import Parameter
+from partita.layers.region import Extent, Shape
+from partita.layers.weighted_sum import WeightedSum, check_picture
+
+
+@dataclass(frozen=True)
+class Conv2D(WeightedSum):
+    """Filters on patches of a picture `[height, width, channels]`, all places sharing their weights.
+
+    The weight is `[filters, kernel height, kernel width, channels / groups]`, and each node uses the row of its
+    filter; the bias is `[filters]`. PyTorch's weight is `[filters, channels / groups, kernel height, kernel
+    width]`: `permute(0, 2, 3, 1)` turns it into ours; Keras's kernel needs `transpose(3, 0, 1, 2)`.
+
+    A cut layer agrees with the whole one to the bit in its states and errors, and within rounding in its
+    gradient: each machine sums over its own places, and then their sums are added.
+
+    Args:
+        filters: how many nodes look at each patch.
+        kernel_size: height and width of a patch.
+        stride: from one patch to the next.
+        padding: "valid", "same", or a number of rows and columns of zeros.
+        dilation: from one row or column of a patch to the next.
+        groups: filters and channels fall into so many runs; a filter listens to the channels of its own run.
+        activation, use_bias, initialiser, name: as in `Dense`.
+    """
+
+    filters: int
+    kernel_size: Extent
+    stride: Extent = field(default=1, kw_only=True)
+    padding: Extent | Literal["valid", "same"] = field(default="valid", kw_only=True)
+    dilation: Extent = field(default=1, kw_only=True)
+    groups: int = field(default=1, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        super().check()
+        patch = self.connectivity
+        self._settle(
+            filters=check_whole(self.filters, "the number of filters is"),
+            kernel_size=patch.size,
+            stride=patch.stride,
+            padding=patch.padding,
+            dilation=patch.dilation,
+            groups=patch.groups,
+        )
+
+    @property
+    def nodes(self) -> Shape:
+        """The filters."""
+        return (self.filters,)
+
+    @property
+    def connectivity(self) -> Patch:
+        """A patch with the channels of the filter's group."""
+        return Patch(
+            self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+        )
+
+    def shape(self, sources: tuple[Shape, ...]) -> Shape:
+        """Height and width of the places, then the filters."""
+        check_picture(sources[0])
+        return super().shape(sources)
+
+    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
+        """The weight of each filter, and its bias if there is one; shared by all places."""
+        patch = tuple(axis.size for axis in self.connectivity.axes(sources[0]))
+        shapes = (self.filters, *patch, sources[0][-1] // self.groups), (self.filters,)
+        unshared = super().parameters(shape, sources)
+        return tuple(replace(p, shape=own, shared=True) for p, own in zip(unshared, shapes, strict=False))

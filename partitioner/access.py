@@ -1,0 +1,87 @@
+"""What an instruction reads and writes: what it names, and what its kernel uses besides.
+
+The order of a program and the lifetimes of its buffers both follow from this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.layers.rows import Rows
+from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
+from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.program import Instruction, Op, Operand
+
+BLOCK: Final[Rows] = ((0, 1),)
+"""The one row of weights that all nodes of a layer share."""
+
+
+BLOCK_SCRATCH: Final = Operand("block.scratch", BLOCK)
+"""Where a LEARN has its gradients: the machine has one, so one layer learns at a time."""
+
+
+class Access:
+    """Answers about one machine of a plan."""
+
+    def __init__(self, owned: Ownership, machine: int) -> None:
+        self.owned, self.graph, self.machine = owned, owned.graph, machine
+
+    def writes(self, instruction: Instruction) -> tuple[Operand, ...]:
+        """Every operand that the instruction writes."""
+        if instruction.op is Op.SEND:
+            return ()
+        return (instruction.target, BLOCK_SCRATCH) if instruction.op is Op.LEARN else (instruction.target,)
+
+    def reads(self, instruction: Instruction) -> tuple[Operand, ...]:
+        """Every operand that the instruction reads."""
+        target = instruction.target
+        found = instruction.sources
+        if instruction.op is Op.SEND or instruction.accumulate:
+            found = (*found, target)
+        layer = layer_of(target.buffer)
+        match instruction.op:
+            case Op.UP | Op.MULTIPLY:
+                return (*found, self.parameters(layer))
+            case Op.ERRORS:
+                return (*found, *self._site(self.edge(target.buffer).consumer))
+            case Op.GRADIENT | Op.LEARN:
+                return (*found, *self._site(layer))
+            case Op.SQUARES:
+                return (*found, *(self.parameters(layer_of(source.buffer)) for source in instruction.sources))
+        return found
+
+    def own(self, layer: str) -> Operand:
+        """The machine's rows of a layer."""
+        rows = self.owned.rows(layer, self.machine)
+        return Operand(layer, () if rows is None else (rows,))
+
+    def inputs(self, layer: str) -> tuple[Operand, ...]:
+        """The rows of each input that the machine's rows of a layer listen to, and what others tell of theirs."""
+        edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
+        heard = tuple(Operand(edge.layer, self.owned.needed(edge, self.machine)) for edge in edges)
+        told = self.owned.tells(layer)
+        return (*heard, Operand(layer + SUMMARY, ((0, len(told)),))) if told else heard
+
+    def parameters(self, layer: str) -> Operand:
+        """The parameters that the machine's rows of a layer use."""
+        return Operand(layer + PARAMETERS, self._learnt_rows(layer))
+
+    def gradient(self, layer: str) -> Operand:
+        """The gradient of these."""
+        return Operand(layer + GRADIENT, self._learnt_rows(layer))
+
+    @property
+    def norms(self) -> Operand:
+        """The sums of squares of all machines."""
+        return Operand(NORMS, ((0, len(self.owned.learners)),))
+
+    def edge(self, buffer: str) -> Edge:
+        """The edge along which the errors in a buffer come."""
+        return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == buffer)
+
+    def _learnt_rows(self, layer: str) -> Rows:
+        return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
+
+    def _site(self, layer: str) -> tuple[Operand, ...]:
+        """What a kernel reads on the way down: states, inputs and parameters."""
+        return (self.own(layer), *self.inputs(layer), self.parameters(layer))

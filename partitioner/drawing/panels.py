@@ -1,0 +1,140 @@
+"""What each machine holds of a layer and of its inputs, and where that lies on the page: one panel a machine.
+
+On the left of a panel the rows of the inputs, one input below the other; on the right the machine's own rows
+of the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.drawing import svg
+from partita.partitioner.drawing.cells import STEP, Place, Sheets, padding_around
+from partita.partitioner.ownership import Edge, Ownership
+
+CAPTION, BETWEEN, ACROSS = 20.0, 14.0, 90.0
+"""Room above a grid for its words, between what lies below one another, and between inputs and layer."""
+WORDS = 11.0
+"""Size of a caption."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A machine's rows of one grid.
+
+    Args:
+        name: of the grid.
+        cells: where they lie; every row between the first and the last has its place.
+        own: the rows that belong to the machine.
+        heard: those that it does not own, and needs.
+    """
+
+    name: str
+    cells: Sheets
+    own: Rows
+    heard: Rows = ()
+
+    def shows(self, place: Place) -> bool:
+        """Whether a place is drawn: a node of these rows, or padding beside them."""
+        rows = row_sets.union(self.own, self.heard)
+        inside = any(start <= place[0] < stop for start, stop in rows)
+        return self.cells.shows(place) and (inside or not self.cells.holds(place))
+
+    def middle(self, rows: Rows) -> float:
+        """The y between the first and the last of these rows."""
+        (start, stop), half = row_sets.bounds(rows), STEP / 2
+        return self.cells.corner(((start + stop) // 2, 0, 0))[1] + half * ((start + stop) % 2) - 1
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A machine's inputs (None where it holds nothing of one) and its own rows of the layer, if any."""
+
+    machine: int
+    inputs: tuple[Held | None, ...]
+    layer: Held | None
+    top: float
+    bottom: float
+
+
+def edges_into(owned: Ownership, layer: str) -> tuple[Edge, ...]:
+    """One for each input of a layer, in their order."""
+    sources = enumerate(owned.graph[layer].sources)
+    return tuple(Edge(source, layer, number) for number, source in sources)
+
+
+def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Panel]:
+    """A panel for each machine that has rows of the layer or of what it listens to, from the top."""
+    machines = [m for m in range(owned.machines) if _concerns(owned, layer, m)]
+    inputs = {m: _inputs(owned, layer, m) for m in machines}
+    widths = [held.cells.width for of_one in inputs.values() for held in of_one if held is not None]
+    right = left + max(widths, default=0.0) + ACROSS
+    found, y = [], top
+    for machine in machines:
+        panel = _panel(owned, layer, machine, inputs[machine], columns=(left, right), top=y)
+        found.append(panel)
+        y = panel.bottom + 2 * BETWEEN
+    return found
+
+
+def _concerns(owned: Ownership, layer: str, machine: int) -> bool:
+    computed = [source for source in owned.graph[layer].sources if not owned.graph[source].is_given]
+    return any(owned.rows(name, machine) is not None for name in (layer, *computed))
+
+
+def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ...]:
+    """Each at the origin of the page."""
+    grid, found = owned.graph[layer], []
+    mine = owned.rows(layer, machine)
+    for edge in edges_into(owned, layer):
+        source = owned.graph[edge.layer]
+        piece, needed = owned.rows(source.name, machine), owned.needed(edge, machine)
+        own = () if piece is None else (piece,)
+        window = row_sets.bounds(row_sets.union(own, needed))
+        around = [*padding_around(grid.layer.connectivity, source.shape), (0, 0)]
+        above, below = around[0] if mine is not None else (0, 0)
+        vertical = (above if window[0] == 0 else 0, below if window[1] == source.n_rows else 0)
+        cells = Sheets(source.shape, window, vertical, around[1], 0.0, 0.0)
+        heard = row_sets.difference(needed, own)
+        found.append(Held(source.name, cells, own, heard) if own or heard else None)
+    return tuple(found)
+
+
+def _panel(
+    owned: Ownership,
+    layer: str,
+    machine: int,
+    inputs: Sequence[Held | None],
+    *,
+    columns: tuple[float, float],
+    top: float,
+) -> Panel:
+    y, placed = top + (CAPTION if owned.machines > 1 else 0.0), []
+    first = y
+    for held in inputs:
+        placed.append(None if held is None else _moved(held, columns[0], y + CAPTION))
+        y += 0.0 if held is None else CAPTION + held.cells.height + BETWEEN
+    mine = owned.rows(layer, machine)
+    if mine is None:
+        return Panel(machine, tuple(placed), None, top, y - BETWEEN)
+    shape, none = owned.graph[layer].shape, (0, 0)
+    cells = Sheets(shape, mine, none, none, 0.0, 0.0)
+    height = max(y - BETWEEN - first, CAPTION + cells.height)
+    own = Held(layer, cells, (mine,))
+    middle = first + (height - CAPTION - cells.height) / 2
+    return Panel(machine, tuple(placed), _moved(own, columns[1], middle + CAPTION), top, first + height)
+
+
+def _moved(held: Held, left: float, top: float) -> Held:
+    return replace(held, cells=replace(held.cells, left=left, top=top))
+
+
+def caption(held: Held, *, alone: bool) -> str:
+    """The words above a grid: its name, and its shape or the rows that the machine holds."""
+    shape = "×".join(map(str, held.cells.shape))
+    rows = row_sets.text(row_sets.union(held.own, held.heard))
+    words = f"{held.name} {shape}" if alone else f"{held.name}, rows {rows}"
+    return svg.text(held.cells.left, held.cells.top - 7, words, size=WORDS)

@@ -1,0 +1,97 @@
+"""Lowering the way down: who computes which errors, adds them up, and sends them, layer by layer from above."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Grid
+from partita.layers.rows import Rows
+from partita.partitioner.messages import Sum
+from partita.partitioner.ownership import Edge
+from partita.partitioner.program import Op, Operand
+from partita.partitioner.writer import Writer
+
+
+class Errors:
+    """Writes the way down of a machine."""
+
+    def __init__(self, writer: Writer, turns: Mapping[Edge, Sequence[Sum]]) -> None:
+        """With the machine's turns in summing errors along each edge."""
+        self.writer, self.owned, self.turns = writer, writer.owned, turns
+
+    def write(self, grid: Grid) -> None:
+        """Gathers the errors of the machine's rows of a layer, and computes those of its inputs."""
+        own = self.writer.own(grid.name)
+        error = self._gather(grid, own)
+        if error is not None and grid.layer.activation != "linear":
+            self.writer.emit(Op.DELTA, error, Operand(grid.name, own), accumulate=True)
+        for k, source in enumerate(grid.sources):
+            if source in self.writer.graph.needs_error:
+                self._sum(Edge(source, grid.name, k), error)
+
+    def _gather(self, grid: Grid, own: Rows) -> Operand | None:
+        """Brings the errors of the machine's rows together; returns where (a loss is its own error: None)."""
+        edges = self.owned.edges(grid.name)
+        for edge in edges:
+            arriving = self.writer.incoming.get(edge.name, [])
+            if not self.owned.by_part(edge):
+                for message in arriving:
+                    self.writer.receive(message)
+                continue
+            started = any(turn.following is None for turn in self.turns.get(edge, ()))
+            for message in arriving:
+                if started:
+                    self.writer.receive_and_add(message, Operand(edge.name, message.rows))
+                else:
+                    self.writer.receive(message)
+                started = True
+        if not edges:
+            return None
+        self._join(edges, own)
+        return Operand(edges[0].name, own)
+
+    def _join(self, edges: tuple[Edge, ...], own: Rows) -> None:
+        """Adds the errors of all edges into the buffer of the first.
+
+        A row to which nobody listens along the first edge still holds the sum of the step before (at first
+        zero), so the first edge along which somebody does replaces it.
+        """
+        begun = self._heard(edges[0], own)
+        for edge in edges[1:]:
+            heard = self._heard(edge, own)
+            added, copied = row_sets.intersection(heard, begun), row_sets.difference(heard, begun)
+            for rows, accumulate in ((added, True), (copied, False)):
+                if rows:
+                    target = Operand(edges[0].name, rows)
+                    self.writer.emit(Op.ADD, target, Operand(edge.name, rows), accumulate=accumulate)
+            begun = row_sets.union(begun, heard)
+
+    def _heard(self, edge: Edge, rows: Rows) -> Rows:
+        """Those of the rows to which somebody listens along the edge."""
+        needed = (self.owned.needed(edge, machine) for machine in range(self.owned.machines))
+        return row_sets.intersection(row_sets.union(*needed), rows)
+
+    def _sum(self, edge: Edge, error: Operand | None) -> None:
+        """Computes the errors of an input, first what others wait for, and sends them."""
+        turns = sorted(
+            self.turns.get(edge, ()), key=lambda turn: (turn.previous is not None, turn.following is None)
+        )
+        last = {turn.following: turn for turn in turns}
+        for turn in turns:
+            self._take_turn(turn, error)
+            if turn.following is not None and last[turn.following] is turn:
+                outgoing = self.writer.outgoing[edge.name]
+                self.writer.send(next(m for m in outgoing if m.destination == turn.following))
+
+    def _take_turn(self, turn: Sum, error: Operand | None) -> None:
+        for message in self.writer.incoming.get(turn.edge.name, ()) if turn.previous is not None else ():
+            if turn.previous == message.source:
+                self.writer.receive(message)
+        own = self.writer.access.own(turn.edge.consumer)
+        self.writer.emit(
+            Op.ERRORS,
+            Operand(turn.edge.name, turn.rows),
+            own if error is None else error,
+            accumulate=turn.previous is not None,
+        )

@@ -1,0 +1,70 @@
+"""How much memory a part takes: its windows where they lie, its vectors, and the scratch that can be stated."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from partita.layers.losses import SoftmaxCrossEntropy
+from partita.partitioner.cost import LEARN_BLOCK_BYTES
+from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.program import Program
+from partita.partitioner.sizes import Sizes
+from partita.partitioner.step_kind import StepKind
+
+Driver: TypeAlias = Literal["session", "downpour"]
+"""Who plays the part: Downpour keeps what has accrued and what is in flight besides."""
+
+
+def vector_bytes(
+    sizes: Sizes, n_parameters: int, kind: StepKind, *, driver: Driver, rule_vectors: int
+) -> int:
+    """Bytes of the vectors that are as long as the machine's parameters.
+
+    These are the parameters, and in bfloat16 the copy that kernels read; in training the gradient where it is whole,
+    the rule's state, and what Downpour keeps.
+
+    Args:
+        sizes: of the network.
+        n_parameters: how many the machine owns.
+        kind: of the steps that are played.
+        driver: who plays them.
+        rule_vectors: how many such vectors the update rule remembers.
+    """
+    copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
+    vectors = 1
+    if kind.train:
+        vectors += rule_vectors + (kind.gradients == "whole") + 2 * (driver == "downpour")
+    return vectors * n_parameters * sizes.master_bytes + copied
+
+
+def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: int) -> int:
+    """Bytes of the blocks in which layers learn, and of the exponentials that a softmax keeps."""
+    pieces = [piece for piece in owned.pieces if piece.machine == program.machine]
+    learnt = [
+        _block_bytes(owned, piece, sizes, threads=threads)
+        for piece in pieces
+        if program.kind.train and program.kind.gradients == "blocks" and not owned.borrowers(piece.layer)
+    ]
+    odds = sum(_odds_bytes(owned, piece, sizes) for piece in pieces)
+    return max(learnt, default=0) + odds
+
+
+def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) -> int:
+    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most the layer's whole piece."""
+    grid, n_rows = owned.graph[piece.layer], piece.stop - piece.start
+    spans = [parameter.span(piece.rows) for parameter in grid.parameters]
+    whole = sum(stop - start for start, stop in spans) * sizes.master_bytes
+    if grid.shares_weights or not whole:
+        return whole
+    rows = max(1, min(n_rows, LEARN_BLOCK_BYTES * threads * n_rows // whole))
+    return rows * whole // n_rows
+
+
+def _odds_bytes(owned: Ownership, piece: Piece, sizes: Sizes) -> int:
+    grid = owned.graph[piece.layer]
+    if not isinstance(grid.layer, SoftmaxCrossEntropy):
+        return 0
+    scores = owned.graph[grid.sources[0]]
+    own = owned.rows(scores.name, piece.machine) if owned.judges(piece.layer) else None
+    start, stop = own or (0, scores.n_rows)
+    return (stop - start) * sizes.batch * sizes.master_bytes

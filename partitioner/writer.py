@@ -1,0 +1,85 @@
+"""The list of one machine's instructions while it is written, with the messages that it sends and receives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from partita.layers.rows import Rows
+from partita.partitioner.messages import Message
+from partita.partitioner.ownership import Ownership
+from partita.partitioner.program import Instruction, Op, Operand, Program, ordered
+from partita.partitioner.access import Access
+from partita.partitioner.step_kind import StepKind
+
+
+class Writer:
+    """Instructions in the order of their priority; each message is received once, however often asked for."""
+
+    def __init__(
+        self, owned: Ownership, messages: Iterable[Message], machine: int, kind: StepKind
+    ) -> None:
+        self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
+        self.access = Access(owned, machine)
+        self.outgoing: dict[str, list[Message]] = {}
+        self.incoming: dict[str, list[Message]] = {}
+        for message in messages:
+            if message.source == machine:
+                self.outgoing.setdefault(message.buffer, []).append(message)
+            if message.destination == machine:
+                self.incoming.setdefault(message.buffer, []).append(message)
+        self._received: set[tuple[str, int]] = set()
+        self._instructions: list[Instruction] = []
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the machine neither sends nor receives."""
+        return not self.outgoing and not self.incoming
+
+    def program(self) -> Program:
+        """What was written, with what each instruction waits for.
+
+        A machine that is alone has nothing to overlap: the list is the order.
+        """
+        access, written = self.access, self._instructions
+        if self.is_alone:
+            done = [replace(instruction, after=(n - 1,) if n else ()) for n, instruction in enumerate(written)]
+            return Program(self.machine, tuple(done), self.kind)
+        uses = [(access.reads(instruction), access.writes(instruction)) for instruction in written]
+        return Program(self.machine, ordered(written, uses), self.kind)
+
+    def own(self, layer: str) -> Rows:
+        """The rows of a layer that the machine owns."""
+        return self.access.own(layer).rows
+
+    def emit(
+        self, op: Op, target: Operand, *sources: Operand, peer: int | None = None, accumulate: bool = False
+    ) -> None:
+        """Adds an instruction."""
+        self._instructions.append(Instruction(op, target, sources, peer, accumulate))
+
+    def send(self, message: Message) -> None:
+        """Sends the rows of a message."""
+        self.emit(Op.SEND, Operand(message.buffer, message.rows), peer=message.destination)
+
+    def send_all(self, buffer: str) -> None:
+        """Sends a buffer to whoever needs it."""
+        for message in self.outgoing.get(buffer, ()):
+            self.send(message)
+
+    def receive(self, message: Message, buffer: str | None = None) -> None:
+        """Takes a message into the buffer of its name, or another."""
+        if (message.buffer, message.source) not in self._received:
+            self._received.add((message.buffer, message.source))
+            self.emit(Op.RECV, Operand(buffer or message.buffer, message.rows), peer=message.source)
+
+    def receive_all(self, buffer: str) -> None:
+        """Takes in all messages of a buffer."""
+        for message in self.incoming.get(buffer, ()):
+            self.receive(message)
+
+    def receive_and_add(self, message: Message, target: Operand) -> None:
+        """Takes a message into a buffer of its own, and adds it to rows that hold a sum."""
+        buffer = f"{message.buffer}@{message.source}"
+        self.receive(message, buffer)
+        self.emit(Op.ADD, target, Operand(buffer, message.rows), accumulate=True)

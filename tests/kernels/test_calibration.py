@@ -1,0 +1,210 @@
+"""Measurements are made once, kept for the machine that made them, and survive whatever happens to the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from partita.engine import cli
+from partita.engine.kernels import calibration
+from partita.engine.kernels.calibration_file import CalibrationFile, Measurement, Shape
+
+PRODUCT = Shape(m=300, k=200, n=100, layout="NT", precision="float32", threads=2)
+OTHER = Shape(m=300, k=200, n=100, layout="NN", precision="float32", threads=2)
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "partita"
+
+
+class Stopwatch:
+    """Measures as it was told, and counts how often."""
+
+    def __init__(self, numpy_s: float = 2.0, torch_s: float = 1.0) -> None:
+        self.answer, self.asked = (numpy_s, torch_s), 0
+
+    def __call__(self, product: Shape) -> tuple[float, float]:
+        self.asked += 1
+        return self.answer
+
+
+def test_a_product_is_measured_once() -> None:
+    watch = Stopwatch()
+    assert [calibration.choose(PRODUCT, watch) for _ in range(3)] == ["torch"] * 3
+    assert watch.asked == 1
+    assert calibration.measured() == (
+        Measurement(
+            machine=calibration.signature(), product=PRODUCT, numpy_s=2.0, torch_s=1.0, chosen="torch"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("numpy_s", "torch_s", "chosen"),
+    [(1, 2, "numpy"), (1, 1, "numpy"), (1, 0.96, "numpy"), (1, 0.94, "torch")],
+)
+def test_torch_must_be_worth_its_import(numpy_s: float, torch_s: float, chosen: str) -> None:
+    assert calibration.choose(PRODUCT, Stopwatch(numpy_s, torch_s)) == chosen
+
+
+def test_another_product_is_measured_too_and_the_first_is_kept() -> None:
+    watch = Stopwatch()
+    for product in (PRODUCT, OTHER, PRODUCT):
+        calibration.choose(product, watch)
+    assert watch.asked == 2
+    assert [found.product for found in calibration.measured()] == [PRODUCT, OTHER]
+
+
+def test_with_other_settings_of_blas_it_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    calibration.choose(PRODUCT, Stopwatch(1.0, 2.0))
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
+    assert calibration.measured() == ()
+    assert calibration.choose(PRODUCT, Stopwatch(2.0, 1.0)) == "torch"
+    assert "OPENBLAS_CORETYPE=Zen" in calibration.signature()
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    assert calibration.choose(PRODUCT, Stopwatch(2.0, 1.0)) == "numpy"
+
+
+def test_what_is_forgotten_is_measured_again() -> None:
+    watch = Stopwatch()
+    assert not calibration.forget()
+    calibration.choose(PRODUCT, watch)
+    assert calibration.forget()
+    assert calibration.measured() == ()
+    calibration.choose(PRODUCT, watch)
+    assert watch.asked == 2
+
+
+NO_TABLES = [
+    b"",
+    b"\xff\x00 not JSON",
+    b"[]",
+    b'{"version": 99, "measurements": [], "more": 1}',
+    b'{"version": 1, "measurements": [{"machine": "m"}]}',
+    b'{"version": 1, "measurements": [], "more": 1}',
+]
+
+
+@pytest.mark.parametrize("content", NO_TABLES)
+def test_a_file_of_another_form_is_told_and_written_anew(folder: Path, content: bytes) -> None:
+    assert calibration.trouble() is None
+    (folder / "kernels.json").write_bytes(content)
+    told = calibration.trouble()
+    assert (
+        told is not None
+        and told.startswith(f"{folder / 'kernels.json'} cannot be used (")
+        and "\n" not in told
+    )
+    assert calibration.measured() == ()
+    assert calibration.choose(PRODUCT, Stopwatch()) == "torch"
+    assert calibration.trouble() is None
+    assert len(calibration.measured()) == 1
+
+
+def test_where_nothing_can_be_kept_it_is_numpy_without_a_measurement(folder: Path) -> None:
+    folder.write_text("a file where the folder should be")
+    watch = Stopwatch()
+    assert calibration.choose(PRODUCT, watch) == "numpy"
+    assert watch.asked == 0
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibration.choose(PRODUCT, Stopwatch())
+    before = (folder / "kernels.json").read_bytes()
+
+    def full(source: object, target: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    assert calibration.choose(OTHER, Stopwatch()) == "numpy"
+    assert (folder / "kernels.json").read_bytes() == before
+    assert {path.name for path in folder.iterdir()} == {"kernels.json", "kernels.lock"}
+
+
+def test_of_many_at_once_one_measures() -> None:
+    watch, start = Stopwatch(), threading.Barrier(6)
+    found: list[str] = []
+
+    def ask() -> None:
+        start.wait()
+        found.append(calibration.choose(PRODUCT, watch))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["torch"] * 6
+    assert watch.asked == 1
+
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
+    file = CalibrationFile(tmp_path / "kernels.json")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "kernels.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(TimeoutError, match="another process has held"), file.locked(wait_s=0):
+            pytest.fail("two hold one lock")
+        holder.kill()
+        holder.wait()
+        with file.locked(wait_s=0):
+            pass
+
+
+def test_the_least_of_several_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    played: list[str] = []
+
+    def call(name: str, *seconds: float) -> calibration.Call:
+        took = iter(seconds)
+
+        def play() -> None:
+            nonlocal now
+            played.append(name)
+            now += next(took)
+
+        return play
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    slow, quick = call("slow", 9, 0.3, 0.2, 0.25), call("quick", 9, 0.5, 0.15, 0.1)
+    assert calibration.least_seconds([slow, quick]) == pytest.approx([0.2, 0.1])
+    assert played == ["slow", "quick"] * 4  # the first time does not count
+
+
+def test_the_command_shows_what_was_measured_and_forgets_it(folder: Path) -> None:
+    calibration.choose(PRODUCT, Stopwatch(0.002, 0.001))
+    calibration.choose(OTHER, Stopwatch(0.0015, 0.004))
+    run = CliRunner(env={"COLUMNS": "120"}).invoke
+    shown = run(cli.app, ["kernels"])
+    assert shown.exit_code == 0
+    rows = [line.replace("│", " ").split() for line in shown.output.splitlines()]
+    assert "gradient 300 x 200 x 100 float32 2 2.000 ms 1.000 ms torch".split() in rows
+    assert "up 300 x 200 x 100 float32 2 1.500 ms 4.000 ms NumPy".split() in rows
+    assert run(cli.app, ["kernels", "--forget"]).output == "forgotten\n"
+    assert run(cli.app, ["kernels", "--forget"]).output == "nothing was remembered\n"
+    (folder / "kernels.json").write_text("broken")
+    assert "cannot be used" in run(cli.app, ["kernels"]).output

@@ -1,0 +1,129 @@
+"""A shard's role on disk: counts go on where they were, and what is not finite never becomes a checkpoint."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.engine.parameters import (
+    SGD,
+    Adam,
+    Checkpoints,
+    InverseTime,
+    Layout,
+    Manifest,
+    Rule,
+    Slot,
+    Vector,
+    save_parameters,
+)
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Save, Saved
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.orders import Entry
+from partita.engine.runtime.serving import NotWritten, ShardRole, ShardTask, SpoiltPush
+from partita.engine.runtime.task import Link
+from partita.engine.transport.counters import Counters
+from partita.engine.transport.payload import Payload, PayloadLike
+
+SHAPES = {"weight": (6,)}
+TWO = ((Slot("weight", 0, 4),), (Slot("weight", 4, 6),))  # on two machines
+ONE = ((Slot("weight", 0, 6),),)
+
+
+class Shard:
+    """A role without a host: what it says is kept, and it is woken by hand."""
+
+    def __init__(
+        self, layout: Layout, rule: Rule, folder: Path, *, shard: int = 0, checkpoint: int | None = None
+    ) -> None:
+        initial = folder / "initial"
+        save_parameters(initial, {"weight": np.zeros(6)})
+        task = ShardTask(shard, layout, rule, "run", folder, checkpoint, initial, "float64")
+        self.said: list[tuple[Message, PayloadLike]] = []
+        self.woken = threading.Event()
+        link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
+        self.role = ShardRole(task, link)
+        self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+
+    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
+        self.said.append((message, payload))
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        raise AssertionError(f"{sender}: {reason}")
+
+    def tell(self, sender: str, message: Message, payload: Vector | None = None) -> None:
+        carried = None if payload is None else Payload([memoryview(payload).cast("B")])
+        self.role.receive(Received(sender, 0, message, carried), 0.0)
+
+    def values(self, part: str = "part 0.0") -> tuple[int, Vector]:
+        """Updates so far, and values."""
+        self.tell(part, Fetch(0))
+        message, numbers = self.said.pop()
+        assert isinstance(message, Parameters) and isinstance(numbers, np.ndarray)
+        return message.updates, numbers
+
+    def save(self, number: int) -> Entry:
+        """Writes its file, and waits for it."""
+        self.tell(COORDINATOR, Save(number))
+        assert self.woken.wait(60)
+        self.role.wakened(0.0)
+        saved = self.said.pop()[0]
+        assert isinstance(saved, Saved)
+        return Entry(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+
+
+def commit(folder: Path, number: int, entries: list[Entry]) -> None:
+    manifest = Manifest(
+        checkpoint=number,
+        run="run",
+        shapes=SHAPES,
+        dtype="float64",
+        rule="",
+        steps=(1,),
+        steps_per_epoch=1,
+        entries=tuple(entries),
+    )
+    Checkpoints(folder).commit(manifest)
+
+
+def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Path) -> None:
+    rule = SGD(InverseTime(1.0, 1))  # 1, 1/2, 1/3 ...
+    layout = Layout(TWO, SHAPES, shards=2)  # shard 0 holds [0:3] of machine 0, shard 1 the rest of both
+    shards = [Shard(layout, rule, tmp_path, shard=n) for n in (0, 1)]
+    for sequence in range(3):
+        shards[0].tell("part 0.0", Push(0, sequence, 0, 0), np.ones(3))
+    shards[1].tell("part 0.0", Push(0, 0, 0, 0), np.ones(1))
+    shards[1].tell("part 0.1", Push(0, 0, 0, 0), np.ones(2))
+    assert shards[0].values() == (3, pytest.approx([-11 / 6] * 3))
+    assert shards[1].values("part 0.1") == (1, pytest.approx([-1.0] * 2))
+    commit(tmp_path, 1, [shard.save(1) for shard in shards])
+
+    whole = Shard(Layout(ONE, SHAPES, shards=1), rule, tmp_path, checkpoint=1)
+    whole.tell("part 0.0", Push(0, 3, 0, 0), np.ones(6))  # the one after those in the checkpoint
+    updates, values = whole.values()
+    assert updates == 4
+    assert values == pytest.approx([-11 / 6 - 1 / 4] * 3 + [-1 - 1 / 4] * 3), "the most that any had counts"
+    again = Shard(layout, rule, tmp_path, shard=1, checkpoint=1)
+    assert again.values("part 0.1")[0] == 1
+
+
+def test_a_push_that_is_not_finite_ends_the_shard(tmp_path: Path) -> None:
+    shard = Shard(Layout(ONE, SHAPES, shards=1), Adam(0.1), tmp_path)
+    shard.tell("part 0.0", Push(0, 0, 0, 0), np.ones(6))
+    shard.said.clear()
+    with pytest.raises(SpoiltPush, match=r"^a push to its values \[0:6\] is not finite; lower"):
+        shard.tell("part 0.0", Push(0, 1, 0, 0), np.array([1.0, np.nan, 1, 1, 1, 1]))
+    assert not shard.said, "nothing was acknowledged"
+
+
+def test_values_that_have_run_away_are_not_written(tmp_path: Path) -> None:
+    shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(1e300), tmp_path)
+    shard.tell("part 0.0", Push(0, 0, 0, 0), np.full(6, 1e300))
+    with pytest.raises(NotWritten, match=r"^checkpoint 1 was not written: its parameters are not finite"):
+        shard.save(1)
+    shard.role.close()
+    assert not (tmp_path / "00000001").exists()

@@ -1,0 +1,98 @@
+"""A part's own steps: any range of its parameters, what accrues, and what schedules go by."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.numerics import narrow_array
+from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Rule
+from partita.engine.runtime.buffers import Vectors
+from partita.engine.runtime.updates import Accrual, LocalRule
+from partita.partitioner import Cluster, partition
+from tests.faults import toy
+
+RULES = [SGD(0.1), Momentum(0.1), AdamW(InverseTime(0.1, 2))]
+
+
+def vectors_of(precision: str) -> Vectors:
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=4, precision=precision)
+    vectors = Vectors(plan, 0, gradient=False)
+    vectors.parameters[:] = np.random.default_rng(0).standard_normal(vectors.parameters.size)
+    vectors.changed()
+    return vectors
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+@given(rule=st.sampled_from(RULES), data=st.data())
+@settings(max_examples=20)
+def test_ranges_are_updated_as_the_whole_is(precision: str, rule: Rule, data: st.DataObject) -> None:
+    whole, cut = vectors_of(precision), vectors_of(precision)
+    n, dtype = whole.parameters.size, whole.parameters.dtype
+    places = [0, *sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=4))), n]
+    gradient, scratch = np.zeros(n, dtype), np.zeros(n, dtype)  # one scratch for every range, from its start
+    one, many = LocalRule(rule, whole), Accrual(rule, cut)
+    update = one.bind(slice(0, n), gradient)
+    updates = [(slice(a, b), many.bind(slice(a, b), scratch[: b - a])) for a, b in pairwise(places)]
+    total = np.zeros(n, dtype)
+    for step in range(3):
+        one.advance()
+        many.advance()
+        gradient[:] = np.random.default_rng(step).standard_normal(n)
+        assert update(0.5)
+        for span, apply in updates:
+            scratch[: span.stop - span.start] = gradient[span]
+            assert apply(0.5)
+        total += dtype.type(0.5) * gradient
+    assert whole.parameters.tobytes() == cut.parameters.tobytes()
+    assert np.array_equal(many.accrued, total)
+    if cut.copy is not None:
+        assert np.array_equal(cut.copy, narrow_array(cut.parameters, np.zeros_like(cut.copy)))
+
+
+def test_a_bfloat16_gradient_updates_masters() -> None:
+    vectors = vectors_of("bfloat16")
+    before = vectors.parameters.copy()
+    rule = LocalRule(SGD(0.5), vectors)
+    rule.advance()
+    bits = narrow_array(np.full(before.size, 0.25, np.float32), np.zeros(before.size, np.uint16))
+    assert rule.bind(slice(0, before.size), bits)(1.0)
+    assert np.array_equal(vectors.parameters, before - np.float32(0.125))
+
+
+def test_schedules_go_by_what_parameters_have_been_through_and_adam_by_its_own_age() -> None:
+    vectors = vectors_of("float64")
+    span, n = slice(0, vectors.parameters.size), vectors.parameters.size
+    before, gradient = vectors.parameters.copy(), np.ones(n)
+    for rule, steps in [
+        (SGD(InverseTime(1.0, 1)), [1, 1 / 2, 1 / 8, 1 / 9, 1 / 6]),
+        (Adam(InverseTime(1.0, 1)), [1, 1 / 2, 1 / 8, 1 / 9, 1 / 6]),  # of equal gradients a step is the rate
+    ]:
+        vectors.parameters[:] = before
+        local = LocalRule(rule, vectors)
+        apply = local.bind(span, gradient)
+        for heard, expected in zip([None, None, 7, None, 5], steps, strict=True):
+            was = vectors.parameters.copy()
+            local.advance(heard)
+            apply(1.0)
+            assert was - vectors.parameters == pytest.approx(np.full(n, expected), rel=1e-6)
+
+
+def test_what_accrues_is_scaled_and_flies_once() -> None:
+    vectors = vectors_of("float64")
+    accrual = Accrual(SGD(0.5), vectors)
+    span = slice(2, 5)
+    apply = accrual.bind(span, np.array([1.0, 2.0, 3.0]))
+    accrual.advance()
+    apply(1.0)
+    accrual.advance()
+    apply(0.5)
+    accrual.flip(span)
+    assert accrual.in_flight[:6].tolist() == [0, 0, 1.5, 3.0, 4.5, 0]
+    assert not accrual.accrued.any()
+    assert not apply(math.inf), "a factor that is not finite is said"
