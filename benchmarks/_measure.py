@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from benchmarks._harness import in_turn
@@ -15,7 +16,7 @@ from benchmarks._limits import limits
 from benchmarks._memory import Peak
 from benchmarks._networks import WORKS
 from benchmarks._table import Group
-from benchmarks._worker import Worker
+from benchmarks._worker import Worker, WorkerEnded
 
 CHECKED: Final = 3
 """First steps whose losses are compared."""
@@ -25,6 +26,9 @@ SPARE: Final = 0.15
 
 MEMORY: Final = "memory"
 """Among the rates, that of a pass over memory."""
+
+CONVOLUTIONS: Final = "convolutions, float32"
+"""Among the rates, that of torch's convolutions."""
 
 LAYER: Final = "our first layer"
 """Among the rates, that of our own kernels of the first layer."""
@@ -42,7 +46,7 @@ class Measured:
     Args:
         threads: of every player.
         seconds: of a step, for each round, by player.
-        rates: for each round, GFLOP/s of `products` and of `LAYER`, and GB/s of `MEMORY`.
+        rates: for each round, GFLOP/s of `products`, `CONVOLUTIONS` and `LAYER`, and GB/s of `MEMORY`.
         peaks: of memory, by player.
         refused: why a player's figures say nothing, by player.
     """
@@ -63,59 +67,68 @@ class _Seat:
     cores: list[float] = field(default_factory=list)
 
     def seconds(self) -> float:
-        """Of a step: the median of a turn, without its first."""
-        answer = self.worker.call("play", 1 + self.steps)
+        """Of a step: the median of a turn, without its first unless that is so long that it hides nothing."""
+        warm = self.steps > 1
+        answer = self.worker.call("play", warm + self.steps)
         self.cores.append(answer["cores"])
-        return statistics.median(answer["seconds"][1:])
+        return statistics.median(answer["seconds"][warm:])
 
 
-def measure(group: Group, threads: int, rounds: int) -> Measured:
-    """Starts all players, compares what they learn, and lets them play in turn."""
+def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
+    """Starts all players of the recipe in a folder, compares what they learn, and lets them play in turn."""
     with ExitStack() as stack:
         workers = {
-            name: stack.enter_context(player.start(group.network, group.batch, threads))
-            for name, player in group.players.items()
+            name: stack.enter_context(player.start(folder, threads)) for name, player in group.players.items()
         }
-        losses = {name: worker.call("play", CHECKED)["losses"] for name, worker in workers.items()}
-        for worker in workers.values():
-            worker.call("mark")
-        seats = {name: _Seat(worker, WORKS[group.network].steps) for name, worker in workers.items()}
-        rates = _rates(group, threads, stack)
+        refused = _first_steps(group, workers)
+        seats = {
+            name: _Seat(worker, WORKS[group.network].steps)
+            for name, worker in workers.items()
+            if name not in refused
+        }
+        rates = _rates(group, folder, threads, stack)
         turns = in_turn({**{name: seat.seconds for name, seat in seats.items()}, **rates}, rounds=rounds)
         return Measured(
             threads,
             {name: turns[name] for name in seats},
             {name: turns[name] for name in rates},
-            {name: Peak.of(worker.call("memory")) for name, worker in workers.items()},
-            {**_too_busy(seats, threads), **_disagreeing(group, losses)},
+            {name: Peak.of(seat.worker.call("memory")) for name, seat in seats.items()},
+            {**refused, **_too_busy(seats, threads)},
         )
 
 
-def _rates(group: Group, threads: int, stack: ExitStack) -> dict[str, Callable[[], float]]:
+def _rates(group: Group, folder: Path, threads: int, stack: ExitStack) -> dict[str, Callable[[], float]]:
     """What is measured beside the players."""
     machine = stack.enter_context(limits(threads))
     found: dict[str, Callable[[], float]] = {MEMORY: partial(machine.call, "memory")}
+    if any(grid.shares_weights for grid in WORKS[group.network].network().graph().computed):
+        found[CONVOLUTIONS] = partial(machine.call, "convolution")
     for precision in dict.fromkeys(claim.ours for claim in group.claims):
         found[products(precision)] = partial(machine.call, "gemm", precision)
     if group.layer is not None:
-        layer = stack.enter_context(Worker("_layer_player", group.network, str(group.batch), str(threads)))
+        layer = stack.enter_context(Worker("_layer_player", str(folder), str(threads)))
         found[LAYER] = partial(layer.call, "rate")
     return found
 
 
-def _disagreeing(group: Group, losses: Mapping[str, list[float]]) -> dict[str, str]:
-    """All began with the same parameters and saw the same batch, so they must learn the same."""
-    reference, expected = next(iter(losses.items()))
-    found = {}
-    for name, values in losses.items():
+def _first_steps(group: Group, workers: Mapping[str, Worker]) -> dict[str, str]:
+    """Plays them. All began with the same parameters and saw the same batch, so they must learn the same."""
+    losses: dict[str, list[float]] = {}
+    refused = {}
+    for name, worker in workers.items():
+        try:
+            losses[name] = worker.call("play", CHECKED)["losses"]
+            worker.call("mark")
+        except WorkerEnded as error:
+            refused[name] = str(error)
+    reference, expected = next(iter(losses.items()), ("", []))
+    for name, found in losses.items():
         tolerance = group.agree.get(name, group.agree["float32"])
-        if not all(math.isclose(a, b, rel_tol=tolerance) for a, b in zip(values, expected, strict=True)):
-            found[name] = (
-                f"its first losses are {values}, those of '{reference}' {expected}; not the same network"
-            )
+        if not all(math.isclose(a, b, rel_tol=tolerance) for a, b in zip(found, expected, strict=True)):
+            refused[name] = f"its losses are {found}, those of '{reference}' {expected}; not the same network"
     written = {name: ", ".join(f"{loss:.6g}" for loss in values) for name, values in losses.items()}
     print(f"{group.title}: first losses {'; '.join(map(' '.join, written.items()))}", flush=True)
-    return found
+    return refused
 
 
 def _too_busy(seats: Mapping[str, _Seat], threads: int) -> dict[str, str]:

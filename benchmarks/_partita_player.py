@@ -1,15 +1,14 @@
-"""Training steps of a network on one part, in a process of its own.
-
-Arguments: NETWORK BATCH PRECISION THREADS.
-"""
+"""Training steps of a recipe on one part, in a process of its own: arguments FOLDER PRECISION THREADS."""
 
 from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 from benchmarks._memory import Meter
-from benchmarks._networks import WORKS, data, parameters
+from benchmarks._networks import WORKS
+from benchmarks._recipe import Recipe
 from benchmarks._worker import serve
 from partita.engine import SGD, Session
 from partita.partitioner import Cluster, partition
@@ -18,15 +17,14 @@ from partita.partitioner import Cluster, partition
 class PartitaPlayer:
     """Plays steps of a session whose host is this thread."""
 
-    def __init__(self, network: str, batch: int, precision: str, threads: int) -> None:
+    def __init__(self, folder: Path, precision: str, threads: int) -> None:
         self._meter = Meter()
-        work = WORKS[network]
-        graph = work.network().graph()
-        cluster = Cluster.local(machines=1, threads=threads)
-        plan = partition(graph, cluster, batch=batch, precision=precision)
-        rule = SGD(work.rate)
-        self._session = Session(plan, parameters(graph), train=True, rule=rule, hosts="inline")
-        self._batch = data(graph, batch)
+        recipe, arrays = Recipe.read(folder)
+        network, cluster = WORKS[recipe.network].network(), Cluster.local(machines=1, threads=threads)
+        plan = partition(network, cluster, batch=recipe.batch, precision=precision)
+        rule = SGD(recipe.rate)
+        self._session = Session(plan, arrays, train=True, rule=rule, hosts="inline")
+        self._batch = {name: arrays[name] for name in (recipe.inputs, recipe.target)}
         self._fed = False
 
     def play(self, steps: int) -> dict[str, object]:
@@ -53,5 +51,5 @@ class PartitaPlayer:
 
 
 if __name__ == "__main__":
-    name, batch, precision, threads = sys.argv[1:]
-    serve(lambda: PartitaPlayer(name, int(batch), precision, int(threads)))
+    folder, precision, threads = sys.argv[1:]
+    serve(lambda: PartitaPlayer(Path(folder), precision, int(threads)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from benchmarks._worker import Worker, threads_of
@@ -29,17 +30,11 @@ class Player:
     form: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def start(self, network: str, batch: int, threads: int) -> Worker:
-        """The process, with so many threads."""
+    def start(self, folder: Path, threads: int) -> Worker:
+        """The process, for the recipe in a folder, with so many threads."""
         steering = threads_of(threads) if self.module == "_torch_player" else {}
-        return Worker(
-            self.module,
-            network,
-            str(batch),
-            self.form,
-            str(threads),
-            environment={**steering, **self.environment},
-        )
+        environment = {**steering, **self.environment}
+        return Worker(self.module, str(folder), self.form, str(threads), environment=environment)
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from partita.layers.connectivity import Patch
-from partita.layers.region import Shape
-
-
-def geometry(patch: Patch, source: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Height and width of a patch, and the steps down and right to the next."""
-    down, right = patch.axes(source)
-    assert not down.before and not right.before, "forms of patches on a padding are not written here"
-    return (down.size, right.size), (down.stride, right.stride)
+from benchmarks._recipe import LayerRecipe
 
 
 class Flatten(nn.Module):
@@ -32,10 +24,10 @@ class Flatten(nn.Module):
 class ExamplesFirstPool(nn.Module):
     """Pooling of `[example, channel, height, width]`."""
 
-    def __init__(self, kind: str, patch: Patch, source: Shape) -> None:
+    def __init__(self, layer: LayerRecipe) -> None:
         super().__init__()
-        self._kind = kind
-        self._size, self._stride = geometry(patch, source)
+        self._kind = layer.kind
+        self._size, self._stride = tuple(layer.settings["size"]), tuple(layer.settings["stride"])
 
     def forward(self, x: Tensor) -> Tensor:
         if self._kind == "MaxPool2D":
@@ -60,11 +52,12 @@ class ExamplesLastPool(ExamplesFirstPool):
 class Local(nn.Module):
     """Unshared filters; `weight` is `[row, column, filter, patch row, patch column, channel]`."""
 
-    def __init__(self, patch: Patch, source: Shape, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, layer: LayerRecipe, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.size, self.stride = geometry(patch, source)
-        self.rows, self.columns, self.filters = bias.shape
-        self.lay_out(weight.reshape(*bias.shape, *self.size, source[2]), bias)
+        assert not any(layer.settings["before"]), "patches on a padding have no form here"
+        self.size, self.stride = tuple(layer.settings["size"]), tuple(layer.settings["stride"])
+        self.rows, self.columns, self.filters = layer.shape
+        self.lay_out(weight.reshape(*layer.shape, *self.size, layer.source[2]), bias)
 
     def lay_out(self, weight: Tensor, bias: Tensor) -> None:
         """For products of `[filter, input]` and `[input, example]`."""

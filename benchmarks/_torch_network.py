@@ -1,4 +1,4 @@
-"""A network of ours in PyTorch: the same layers, the same first parameters, the same data."""
+"""A recipe in PyTorch: the same layers, the same first parameters, the same data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks._networks import Array
+from benchmarks._recipe import Array, LayerRecipe, Recipe
 from benchmarks._torch_forms import (
     EinsumLocal,
     ExamplesFirstPool,
@@ -19,16 +19,14 @@ from benchmarks._torch_forms import (
     RowsLocal,
     ViewLocal,
 )
-from partita.layers import Conv2D, Dense, LocallyConnected2D, SoftmaxCrossEntropy
-from partita.layers.graph import Graph, Grid
-from partita.layers.pooling import Pool2D
-from partita.layers.region import Shape
 
 LOCAL: Final[Mapping[str, type[Local]]] = {"view": ViewLocal, "rows": RowsLocal, "einsum": EinsumLocal}
 """Forms of unshared filters, by name."""
 
 EXAMPLES_LAST: Final = ("view", "rows")
 """The forms that keep pictures as `[height, width, channel, example]`."""
+
+POOLS: Final = ("AveragePool2D", "L2Pool2D", "MaxPool2D")
 
 ACTIVATIONS: Final = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "tanh": nn.Tanh}
 
@@ -37,42 +35,40 @@ class Translated(nn.Module):
     """Layers, then the loss of the whole batch.
 
     Args:
-        graph: a chain of layers with one loss.
-        initial: the first values of each parameter.
+        recipe: of the network.
+        arrays: the first values of each parameter by name; they become the module's own.
         form: of unshared filters; whatever else it is, examples come first.
     """
 
-    def __init__(self, graph: Graph, initial: Mapping[str, Array], form: str) -> None:
+    def __init__(self, recipe: Recipe, arrays: Mapping[str, Array], form: str) -> None:
         super().__init__()
-        self._last = form in EXAMPLES_LAST
+        self._last, self._form = form in EXAMPLES_LAST, form
+        self._loss, self._classes = recipe.loss, recipe.layers[-1].shape[0]
         layers: list[nn.Module] = []
-        for grid in (grid for grid in graph.computed if grid.name not in graph.losses):
-            values = [torch.from_numpy(initial[parameter.name]) for parameter in grid.parameters]
-            layers += self._layer(grid, graph[grid.sources[0]].shape, values, form)
-            if grid.layer.activation in ACTIVATIONS:
-                layers.append(ACTIVATIONS[grid.layer.activation]())
+        for layer in recipe.layers:
+            layers += self._layer(layer, [torch.from_numpy(arrays[name]) for name in layer.parameters])
+            if layer.activation in ACTIVATIONS:
+                layers.append(ACTIVATIONS[layer.activation]())
         self.layers = nn.Sequential(*layers)
-        self._kind = type(graph[graph.losses[0]].layer)
 
-    def _layer(self, grid: Grid, source: Shape, values: list[Tensor], form: str) -> list[nn.Module]:
-        layer = grid.layer
-        if isinstance(layer, Dense):
-            return self._dense(source, *values)
-        if isinstance(layer, LocallyConnected2D):
-            return [LOCAL[form](layer.connectivity, source, *values)]
-        if isinstance(layer, Pool2D):
-            pool = ExamplesLastPool if self._last else ExamplesFirstPool
-            return [pool(layer.kind, layer.connectivity, source)]
-        if isinstance(layer, Conv2D):
-            return [_convolution(layer, source, *values)]
+    def _layer(self, layer: LayerRecipe, values: list[Tensor]) -> list[nn.Module]:
+        if layer.kind == "Dense":
+            return self._dense(layer, *values)
+        if layer.kind == "LocallyConnected2D":
+            return [LOCAL[self._form](layer, *values)]
+        if layer.kind in POOLS:
+            return [(ExamplesLastPool if self._last else ExamplesFirstPool)(layer)]
+        if layer.kind == "Conv2D":
+            return [_convolution(layer, *values)]
         raise AssertionError(f"{layer.kind} has no form in PyTorch here")
 
-    def _dense(self, source: Shape, weight: Tensor, bias: Tensor) -> list[nn.Module]:
-        if len(source) == 3 and not self._last:  # there pictures are flattened channels first
-            weight = weight.reshape(-1, *source).permute(0, 3, 1, 2).reshape(weight.shape)
+    def _dense(self, layer: LayerRecipe, weight: Tensor, bias: Tensor) -> list[nn.Module]:
+        picture = len(layer.source) == 3
+        if picture and not self._last:  # there pictures are flattened channels first
+            weight = weight.reshape(-1, *layer.source).permute(0, 3, 1, 2).reshape(weight.shape)
         linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
         linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
-        if len(source) == 1:
+        if not picture:
             return [linear]
         return [Flatten() if self._last else nn.Flatten(), linear]
 
@@ -83,9 +79,34 @@ class Translated(nn.Module):
             found = found.permute((1, 2, 3, 0) if self._last else (0, 3, 1, 2))
         return found.contiguous()
 
+    def target(self, labels: Array) -> Tensor:
+        """Labels as the loss wants them."""
+        found = torch.from_numpy(labels)
+        if self._loss == "OneAgainstAll":
+            return functional.one_hot(found, self._classes).float()
+        return found
+
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        assert issubclass(self._kind, SoftmaxCrossEntropy)
-        return functional.cross_entropy(self.layers(x), target)
+        scores = self.layers(x)
+        if self._loss == "OneAgainstAll":
+            total = functional.binary_cross_entropy_with_logits(scores, target, reduction="sum")
+            return total / len(scores)
+        assert self._loss == "SoftmaxCrossEntropy"
+        return functional.cross_entropy(scores, target)
 
 
-def _convolution(layer: Conv2D, source: Shape, weight: Tensor, bias: Tensor) -> nn.Conv2d: ...
+def _convolution(layer: LayerRecipe, weight: Tensor, bias: Tensor) -> nn.Conv2d:
+    settings = layer.settings
+    module = nn.Conv2d(
+        layer.source[2],
+        layer.shape[2],
+        tuple(settings["size"]),
+        tuple(settings["stride"]),
+        tuple(settings["before"]),
+        tuple(settings["dilation"]),
+        settings["groups"],
+        device="meta",
+    )
+    module.weight = nn.Parameter(weight.permute(0, 3, 1, 2).contiguous())
+    module.bias = nn.Parameter(bias)
+    return module

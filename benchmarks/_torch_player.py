@@ -1,4 +1,4 @@
-"""Training steps of a network in PyTorch, in a process of its own: arguments NETWORK BATCH FORM THREADS.
+"""Training steps of a recipe in PyTorch, in a process of its own: arguments FOLDER FORM THREADS.
 
 Forms: "eager"; "channels-last" (of convolutions); "compile" by torch.compile; "autocast" to bfloat16; and the
 forms of unshared filters, "view", "rows" and "einsum".
@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from pathlib import Path
 
 import torch
 
 from benchmarks._memory import Meter
-from benchmarks._networks import WORKS, data, parameters
+from benchmarks._recipe import Recipe
 from benchmarks._torch_network import Translated
 from benchmarks._worker import serve
 
@@ -21,20 +22,18 @@ from benchmarks._worker import serve
 class TorchPlayer:
     """Plays steps: the way up, the way down, and SGD in one pass over memory."""
 
-    def __init__(self, network: str, batch: int, form: str, threads: int) -> None:
+    def __init__(self, folder: Path, form: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self._meter = Meter()
-        work = WORKS[network]
-        graph = work.network().graph()
-        translated = Translated(graph, parameters(graph), form)
-        arrays = data(graph, batch)
-        self._inputs = translated.inputs(arrays[graph.inputs[0].name])
-        self._target = torch.from_numpy(arrays[graph.targets[0].name])
+        recipe, arrays = Recipe.read(folder)
+        translated = Translated(recipe, arrays, form)
+        self._inputs = translated.inputs(arrays[recipe.inputs])
+        self._target = translated.target(arrays[recipe.target])
         if form == "channels-last":
             translated.to(memory_format=torch.channels_last)
             self._inputs = self._inputs.contiguous(memory_format=torch.channels_last)
         self._network = torch.compile(translated) if form == "compile" else translated
-        self._optimiser = torch.optim.SGD(translated.parameters(), lr=work.rate, fused=True)
+        self._optimiser = torch.optim.SGD(translated.parameters(), lr=recipe.rate, fused=True)
         self._autocast = form == "autocast"
 
     def play(self, steps: int) -> dict[str, object]:
@@ -68,5 +67,5 @@ class TorchPlayer:
 
 
 if __name__ == "__main__":
-    name, batch, form, threads = sys.argv[1:]
-    serve(lambda: TorchPlayer(name, int(batch), form, int(threads)))
+    folder, form, threads = sys.argv[1:]
+    serve(lambda: TorchPlayer(Path(folder), form, int(threads)))

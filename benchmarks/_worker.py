@@ -6,6 +6,7 @@ with its input.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -13,6 +14,10 @@ import sys
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
+
+
+class WorkerEnded(RuntimeError):
+    """A process has ended that was asked for something."""
 
 
 class Worker:
@@ -32,14 +37,15 @@ class Worker:
         """What the method of the served object returns.
 
         Raises:
-            RuntimeError: the process has ended.
+            WorkerEnded: the process has ended.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([method, *arguments]) + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and there is no answer
+            self._process.stdin.write(json.dumps([method, *arguments]) + "\n")
+            self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"'{self._what}' exited with {self._process.wait()}; see what it printed")
+            raise WorkerEnded(f"'{self._what}' exited with {self._process.wait()}; see what it printed")
         return json.loads(answer)
 
     def __enter__(self) -> Self:
@@ -50,7 +56,8 @@ class Worker:
     ) -> None:
         if kind is not None:
             self._process.kill()
-        self._process.communicate()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
 
 
 def serve(make: Callable[[], object]) -> None:

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 from benchmarks._harness import Row, options, print_table, ratios, readable_seconds, report, row, spread
 from benchmarks._machine import describe
-from benchmarks._measure import LAYER, MEMORY, Measured, measure, products
+from benchmarks._measure import CONVOLUTIONS, LAYER, MEMORY, Measured, measure, products
 from benchmarks._memory import Peak
-from benchmarks._networks import WORKS, bytes_moved, flops
+from benchmarks._networks import WORKS, bytes_moved, flops, write
 from benchmarks._table import GROUPS, Group
 
 THREADS: Final = (2, 1)
@@ -35,12 +37,14 @@ def main() -> None:
     rows: list[Row] = []
     refused: list[str] = []
     for group in (GROUPS[name] for name in asked.rows):
-        for threads in THREADS:
-            measured = measure(group, threads, asked.rounds)
-            print_figures(group, measured)
-            refused += [f"{name} of {group.title}: {why}" for name, why in measured.refused.items()]
-            rows += speed_rows(group, measured)
-            rows += layer_rows(group, measured)
+        with tempfile.TemporaryDirectory() as folder:
+            write(group.network, group.batch, Path(folder))
+            for threads in THREADS:
+                measured = measure(group, Path(folder), threads, asked.rounds)
+                print_figures(group, measured)
+                refused += [f"{name} of {group.title}: {why}" for name, why in measured.refused.items()]
+                rows += speed_rows(group, measured)
+                rows += layer_rows(group, measured)
         rows += memory_rows(group, measured)
     print(f"load at the end {os.getloadavg()[0]:.1f}; above the threads of one player, others were at work")
     report("one part over PyTorch", rows, file=asked.json)
@@ -78,15 +82,23 @@ def speed_rows(group: Group, measured: Measured) -> Iterator[Row]:
 
 def _limit(group: Group, measured: Measured, precision: str) -> str:
     """What a step must take at least at this run's rates, and how far from it ours is."""
-    graph = WORKS[group.network].network().graph()
-    arithmetic = [1e-9 * flops(graph, group.batch) / rate for rate in measured.rates[products(precision)]]
-    traffic = [1e-9 * bytes_moved(graph, ITEM_BYTES[precision]) / rate for rate in measured.rates[MEMORY]]
+    graph, rates = WORKS[group.network].network().graph(), measured.rates
+    matrices, convolutions = flops(graph, group.batch)
+    product_rates = rates[products(precision)]
+    arithmetic = [
+        1e-9 * (matrices / a + convolutions / b)
+        for a, b in zip(product_rates, rates.get(CONVOLUTIONS, product_rates), strict=True)
+    ]
+    traffic = [1e-9 * bytes_moved(graph, ITEM_BYTES[precision]) / rate for rate in rates[MEMORY]]
     least = [max(pair) for pair in zip(arithmetic, traffic, strict=True)]
-    share = ratios(measured.seconds[precision], least)
     return (
-        f"limit: products {readable_seconds(arithmetic)}, parameters through memory "
-        f"{readable_seconds(traffic)}; ours takes {statistics.median(share):.2f}x the larger"
+        f"limit: arithmetic {_about(arithmetic)}, parameters through memory {_about(traffic)}; "
+        f"ours takes {spread(ratios(measured.seconds[precision], least), digits=2)} times the longer"
     )
+
+
+def _about(seconds: list[float]) -> str:
+    return f"{1e3 * statistics.median(seconds):.3g} ms"
 
 
 def layer_rows(group: Group, measured: Measured) -> Iterator[Row]:

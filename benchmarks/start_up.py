@@ -46,7 +46,8 @@ class Start:
 
     Args:
         whole_s: from nothing until the process is over.
-        imports_s, session_s, step_s: of it, in this order: imports, opening the session, its first step.
+        imports_s, session_s, step_s: of it: imports (scikit-learn too, whose pictures the example takes),
+            opening the session, and its first step.
         compiled: compiled functions that it has added to those on disk.
         kept: how many there are then.
     """
@@ -61,7 +62,7 @@ class Start:
 
 def main() -> None:
     """Measures and reports."""
-    asked = options(__doc__ or "", rounds=5)
+    asked = options(__doc__ or "", rounds=3)
     print(describe(), flush=True)
     imports = in_turn(
         {name: partial(_seconds_of, code) for name, code in IMPORTS.items()}, rounds=asked.rounds

@@ -12,25 +12,21 @@ from __future__ import annotations
 import math
 import os
 import statistics
-import time
+import tempfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from pathlib import Path
+from typing import Final
 
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, report, row, spread
 from benchmarks._limits import limits
 from benchmarks._machine import describe
-from benchmarks._networks import WORKS, Array, data, flops, parameters
+from benchmarks._networks import WORKS, data, flops, parameters, write
 from benchmarks._table import Player
 from benchmarks._worker import Worker
-from partita.engine.drivers.session import Session
-from partita.engine.drivers.step import Step
 from partita.engine.parameters.rules import SGD
 from partita.partitioner import Cluster, partition
-from partita.partitioner.plan import Plan
 
 STEPS: Final = 3
 """Measured in each turn, after one that is not; the turn's figure is their median."""
@@ -44,44 +40,6 @@ ONE, OTHER, TWO, BOTH = "1 part", "another 1 part", "2 parts", "two independent 
 EAGER_1, EAGER_2 = "torch eager, 1 thread", "torch eager, 2 threads"
 
 
-class Parts:
-    """A session in a thread of its own, so that two of them can play at the same time."""
-
-    def __init__(self, plan: Plan, initial: Mapping[str, Array]) -> None:
-        self.plan = plan
-        self.played: list[Step] = []
-        self._batch = data(plan.graph, BATCH)
-        self._thread = ThreadPoolExecutor(1)
-        self._session = self._thread.submit(self._open, initial).result()
-
-    def _open(self, initial: Mapping[str, Array]) -> Session:
-        rule = SGD(WORK.rate)
-        return Session(self.plan, initial, train=True, rule=rule, hosts="processes", timeout_s=120.0)
-
-    def begin(self, steps: int, *, feed: bool = False) -> Future[tuple[list[float], list[float]]]:
-        """Starts steps; the future has seconds and losses. With `feed` the first step brings the batch."""
-        return self._thread.submit(self._play, steps, feed)
-
-    def _play(self, steps: int, feed: bool) -> tuple[list[float], list[float]]:
-        seconds, losses = [], []
-        for number in range(steps):
-            began = time.perf_counter()
-            step = self._session.step(self._batch if feed and number == 0 else None)
-            seconds.append(time.perf_counter() - began)
-            losses.append(step.loss)
-            self.played.append(step)
-        return seconds, losses
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.submit(self._session.close).result()
-        self._thread.shutdown()
-
-
 def main() -> None:
     """Measures, checks that all networks learn the same, and reports."""
     asked = options(__doc__ or "", rounds=7)
@@ -90,16 +48,18 @@ def main() -> None:
     plans = [partition(graph, Cluster.local(machines=n), batch=BATCH) for n in (1, 1, 2)]
     print(describe(), flush=True)
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        write("speech", BATCH, folder)
         parts = {
-            name: stack.enter_context(Parts(plan, initial))
+            name: stack.enter_context(Parts(plan, initial, data(graph, BATCH), SGD(WORK.rate)))
             for name, plan in zip((ONE, OTHER, TWO), plans, strict=True)
         }
         eager = {
-            name: stack.enter_context(Player("_torch_player", "eager").start("speech", BATCH, threads))
+            name: stack.enter_context(Player("_torch_player", "eager").start(folder, threads))
             for name, threads in ((EAGER_1, 1), (EAGER_2, 2))
         }
         check_losses(
-            {name: p.begin(STEPS, feed=True).result()[1] for name, p in parts.items()}
+            {name: p.begin(STEPS).result()[1] for name, p in parts.items()}
             | {name: e.call("play", STEPS)["losses"] for name, e in eager.items()}
         )
         for some in parts.values():
@@ -177,7 +137,7 @@ def rows(measured: Mapping[str, list[float]]) -> list[Row]:
     one, two, both = measured[ONE], measured[TWO], measured[BOTH]
     ceiling = [a * b for a, b in zip(one, both, strict=True)]
     gain = ratios(one, two)
-    work = 1e-9 * flops(WORK.network().graph(), BATCH)
+    work = 1e-9 * sum(flops(WORK.network().graph(), BATCH))
     gemm = [s * rate / work for s, rate in zip(one, measured["GFLOP/s"], strict=True)]
     limit = f"a step takes {statistics.median(gemm):.2f}x its matrix products at this machine's rate"
     return [

@@ -6,10 +6,17 @@
 
 from partita.layers.activations import Activation
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
+from partita.layers.convolution import Conv2D
 from partita.layers.edges import Edges
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
-from partita.layers.losses import Loss, SoftmaxCrossEntropy, SquaredError
+from partita.layers.losses import (
+    LogisticCrossEntropy,
+    Loss,
+    OneAgainstAll,
+    SoftmaxCrossEntropy,
+    SquaredError,
+)
 from partita.layers.merge import Add
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
@@ -23,6 +30,7 @@ __all__ = [
     "Add",
     "AveragePool2D",
     "Connectivity",
+    "Conv2D",
     "Dense",
     "Edges",
     "Full",
@@ -31,11 +39,13 @@ __all__ = [
     "L2Pool2D",
     "Layer",
     "LocallyConnected2D",
+    "LogisticCrossEntropy",
     "Loss",
     "MaxPool2D",
     "Network",
     "Node",
     "NodeDefinition",
+    "OneAgainstAll",
     "OneToOne",
     "Parameter",
     "Patch",

@@ -16,9 +16,9 @@ from partita.layers.weighted_sum import WeightedSum, check_picture
 class Conv2D(WeightedSum):
     """Filters on patches of a picture `[height, width, channels]`, all places sharing their weights.
 
-    The weight is `[filters, kernel height, kernel width, channels / groups]`, and each node uses the row of its
-    filter; the bias is `[filters]`. PyTorch's weight is `[filters, channels / groups, kernel height, kernel
-    width]`: `permute(0, 2, 3, 1)` turns it into ours; Keras's kernel needs `transpose(3, 0, 1, 2)`.
+    The weight is `[filters, kernel height, kernel width, channels / groups]`, and each node uses the row of
+    its filter; the bias is `[filters]`. PyTorch's weight is `[filters, channels / groups, kernel height,
+    kernel width]`: `permute(0, 2, 3, 1)` turns it into ours; Keras's kernel needs `transpose(3, 0, 1, 2)`.
 
     A cut layer agrees with the whole one to the bit in its states and errors, and within rounding in its
     gradient: each machine sums over its own places, and then their sums are added.

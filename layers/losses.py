@@ -65,6 +65,11 @@ class SoftmaxCrossEntropy(Loss):
     """The negative log of the softmax probability of the right class; the target is its label, from 0."""
 
     @property
+    def splits_scores(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
     def summary_rows(self) -> int:
         """Two: the largest score, and the sum of exponentials relative to it."""
         return 2
@@ -104,8 +109,7 @@ class SoftmaxCrossEntropy(Loss):
 
 @dataclass(frozen=True)
 class OneAgainstAll(Loss):
-    """A logistic classifier for each class, told whether the example is of its class; the target is its label,
-    from 0.
+    """A logistic classifier for each class, told whether the example is of it; the target is a label, from 0.
 
     Source: DistBelief, section 5, the 21,000 outputs of the image model.
     """
@@ -186,6 +190,11 @@ class LogisticCrossEntropy(Loss):
 @dataclass(frozen=True)
 class SquaredError(Loss):
     """Half the sum of squared differences between scores and target (of the same shape)."""
+
+    @property
+    def splits_scores(self) -> bool:
+        """Yes."""
+        return True
 
     def target(self, scores: Shape) -> tuple[Shape, int | None]:
         """As many numbers as there are scores."""

@@ -22,7 +22,7 @@ FREE_FORM_SLOWDOWN = 30.0
 """How many times longer an operation of a `Node` takes than one of a matrix product: it runs as scalar code.
 Measured once on one machine; it stands until there is calibration."""
 
-LEARN_BLOCK_BYTES = 1 << 20
+LEARN_BLOCK_BYTES = 2 << 20
 """Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half of a
 core's second cache."""
 

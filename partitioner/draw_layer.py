@@ -17,7 +17,7 @@ from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.cells import squares
 from partita.partitioner.drawing.marks import behind, marks, over
-from partita.partitioner.drawing.panels import Held, Panel, caption, panels
+from partita.partitioner.drawing.panels import Held, Panel, caption, panels, right_of
 from partita.partitioner.drawing.travels import drawn_travels, lanes, travels
 
 MARGIN, HEADING, NOTES = 18.0, 30.0, 18.0
@@ -86,8 +86,7 @@ class _Picture:
     def text(self) -> str:
         """The whole document."""
         held = [h for panel in self.panels for h in (*panel.inputs, panel.layer) if h is not None]
-        words = [svg.text_width(f"{h.name}, rows {row_sets.text(h.own)}", size=11) for h in held]
-        right = max(h.cells.left + max(h.cells.width, w) for h, w in zip(held, words, strict=True))
+        right = max(right_of(h, alone=self.alone) for h in held)
         lines = [svg.text_width(self._heading, size=13), *(_note_width(note) for note in self._notes)]
         width = max(right + self.beside, MARGIN + max(lines)) + MARGIN
         bottom = max(panel.bottom for panel in self.panels)
@@ -130,10 +129,11 @@ class _Picture:
         found = []
         if any(sum(h.cells.vertical) + sum(h.cells.horizontal) for h in held):
             found.append("hollow cells: padding, always zero")
-        if self.travels:
+        if any(travel.number is not None and travel.message.direction == "up" for travel in self.travels):
             found.append("dashed cells: rows received from the machine of that colour")
-            found.append("lines: states and weights in one stroke, errors and gradients dashed")
-        elif not self.alone:
+        if any(travel.message.direction == "down" for travel in self.travels):
+            found.append("dashed lines: errors and gradients, which come down")
+        if not self.travels and not self.alone:
             found.append("nothing travels")
         return found
 

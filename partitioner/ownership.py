@@ -151,9 +151,11 @@ class Ownership:
         }
 
     def _needed_by(self, edge: Edge, piece: Piece) -> Rows:
-        own = self.rows(edge.layer, piece.machine)
-        if edge.number == 0 and own is not None and self.judges(edge.consumer):
-            return (own,)
+        if self.judges(edge.consumer):  # its own scores, and of a target with a number for each score the same
+            scores = self.graph[self.graph[edge.consumer].sources[0]]
+            own = self.rows(scores.name, piece.machine)
+            if own is not None and self.graph[edge.layer].shape == scores.shape:
+                return (own,)
         return self.graph.source_rows(edge.consumer, piece.rows, edge.number)
 
     def needed_by_all(self, layer: str, machine: int) -> Rows:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,17 @@ from tests.leaks import Census, mark_descendants, orphans_killed
 # Two noisy cores compile kernels inside a test: its time says nothing, so examples have no deadline.
 settings.register_profile("house", deadline=None, max_examples=50, print_blob=True)
 settings.load_profile("house")
+
+
+
+def pytest_configure() -> None:
+    """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder."""
+    folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
+    os.environ["XDG_CACHE_HOME"] = folder.name
+    _KEPT.append(folder)  # until the interpreter ends
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    Conv2D,
     Dense,
     Edges,
     Full,
@@ -24,11 +24,13 @@ from partita.layers import (
     L2Pool2D,
     Layer,
     LocallyConnected2D,
+    LogisticCrossEntropy,
+    Loss,
     MaxPool2D,
     Network,
     Node,
+    OneAgainstAll,
     OneToOne,
-    Parameter,
     Patch,
     SoftmaxCrossEntropy,
     SquaredError,
@@ -112,16 +114,6 @@ def patches(draw: st.DrawFn, shape: Shape) -> Patch:
     return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()))
 
 
-class Convolution(LocallyConnected2D):
-    """Filters whose weights all places share."""
-
-    def parameters(self, shape: Shape, sources: tuple[Shape, ...]) -> tuple[Parameter, ...]:
-        return tuple(
-            replace(parameter, shape=parameter.shape[2:], shared=True)
-            for parameter in super().parameters(shape, sources)
-        )
-
-
 @st.composite
 def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool = False) -> Layer:
     """Any layer of one input of this shape; none that is fully connected if `local`, some that share weights if
@@ -135,17 +127,30 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
         makers.append(lambda: Dense(draw(st.integers(1, 6)), activation=draw(st.sampled_from(FUNCTIONS))))
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
-        makers += [lambda: draw(local_layers(shape, kind=Convolution))] * (4 * shared)
+        makers += [lambda: draw(convolutions(shape))] * (4 * shared)
     return draw(st.sampled_from(makers))()
 
 
 @st.composite
-def local_layers(
-    draw: st.DrawFn, shape: Shape, *, kind: type[LocallyConnected2D] = LocallyConnected2D
-) -> LocallyConnected2D:
+def convolutions(draw: st.DrawFn, shape: Shape) -> Conv2D:
+    """Filters that all places of a picture of this shape share."""
+    patch, groups = draw(patches(shape)), draw(st.sampled_from([1, shape[-1]]))
+    return Conv2D(
+        groups * draw(st.integers(1, 2)),
+        patch.size,
+        stride=patch.stride,
+        padding=patch.padding,
+        groups=groups,
+        activation=draw(st.sampled_from(FUNCTIONS)),
+        use_bias=draw(st.booleans()),
+    )
+
+
+@st.composite
+def local_layers(draw: st.DrawFn, shape: Shape) -> LocallyConnected2D:
     """Filters on a picture of this shape."""
     patch = draw(patches(shape))
-    return kind(
+    return LocallyConnected2D(
         draw(st.integers(1, 2)),
         patch.size,
         stride=patch.stride,
@@ -221,6 +226,7 @@ def _judged(
     found = []
     for n, scores in enumerate(loose):
         classes = len(scores.shape) == 1 and scores.shape[0] > 1
-        kind = draw(st.sampled_from([SoftmaxCrossEntropy, SquaredError])) if classes else SquaredError
+        kinds: list[type[Loss]] = [SquaredError, LogisticCrossEntropy]
+        kind = draw(st.sampled_from([*kinds, SoftmaxCrossEntropy, OneAgainstAll] if classes else kinds))
         found.append(kind()(scores, net.target(f"target{n}")))
     return found

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numba
 import numpy as np
 from numba.extending import register_jitable
 
+from partita.engine.kernels.calls import bound
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import compiled, fma, narrow, widen
 from partita.engine.numerics.functions import hyperbolic_tangent, logistic
 
 Function = Callable[[Any], Any]
@@ -63,10 +63,11 @@ def add_error(function: str, state: Array, error: Array, out: Array, *, accumula
 
 def warm(function: str, dtype: np.dtype[Any]) -> None:
     """Compiles what this function needs for numbers that are stored so."""
-    array = numba.typeof(np.empty(0, dtype))
-    loops = LOOPS[function]
-    for loop, n_arrays in ((loops.activate, 1), (loops.multiply, 2), (loops.write, 3), (loops.add, 3)):
-        loop.compile((array,) * n_arrays)  # type: ignore[attr-defined]
+    loops, nothing = LOOPS[function], np.empty(0, dtype)
+    bound(loops.activate, nothing)
+    bound(loops.multiply, nothing, nothing)
+    bound(loops.write, nothing, nothing, nothing)
+    bound(loops.add, nothing, nothing, nothing)
 
 
 @register_jitable
@@ -96,7 +97,7 @@ def _sigmoid_slope(state: Any) -> Any:
 
 @register_jitable
 def _tanh_slope(state: Any) -> Any:
-    return type(state)(1) - state * state
+    return fma(-state, state, type(state)(1))
 
 
 def _loops(value: Function, slope: Function) -> Loops:

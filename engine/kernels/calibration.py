@@ -20,16 +20,22 @@ from partita.engine.kernels.kernel import Call
 from partita.engine.numerics.cache import cache_folder
 
 Library: TypeAlias = Literal["numpy", "torch"]
+Measure: TypeAlias = Callable[[Shape], tuple[float, float] | None]
 
 _HEARD_BY_BLAS: Final = ("ATEN_", "BLIS_", "DNNL_", "GOTO_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
+_SET_BY_LIBRARIES: Final = {"KMP_DUPLICATE_LIB_OK"}  # when they are imported; it says nothing about speed
 _TORCH_MUST_SAVE: Final = 0.05
 """Of NumPy's time; to import torch costs seconds and some 200 MB, so it is not done for nothing."""
-_BUDGET_S: Final = 0.1
+_USUAL_S: Final = 0.1
+_LONGEST_S: Final = 0.5
 _LEAST_ROUNDS: Final = 3
+_AGREE: Final = 1.1
+"""How far apart the two least times of a call may lie. Where others use the machine too, calls of several
+threads take anything up to a hundred times as long as alone."""
 _WAIT_S: Final = 60.0
 
 
-def choose(product: Shape, measure: Callable[[Shape], tuple[float, float]]) -> Library:
+def choose(product: Shape, measure: Measure) -> Library:
     """Which library to use for a product; measured now if it never was.
 
     One process measures at a time; others wait, and read what it found. Where nothing can be remembered, or
@@ -37,7 +43,8 @@ def choose(product: Shape, measure: Callable[[Shape], tuple[float, float]]) -> L
 
     Args:
         product: which.
-        measure: gives the seconds that NumPy and torch take.
+        measure: gives the seconds that NumPy and torch take; None if they cannot be told now. Then it is
+            NumPy, until somebody asks again.
     """
     try:
         file = _file()
@@ -74,23 +81,32 @@ def forget() -> bool:
 
 def signature() -> str:
     """What measurements depend on, in a line: processor, cores, versions, environment variables."""
-    heard = sorted(name for name in os.environ if name.startswith(_HEARD_BY_BLAS))
+    heard = sorted(name for name in set(os.environ) - _SET_BY_LIBRARIES if name.startswith(_HEARD_BY_BLAS))
     return ", ".join([*_hardware_and_versions(), *(f"{name}={os.environ[name]}" for name in heard)])
 
 
-def least_seconds(calls: Sequence[Call]) -> list[float]:
-    """The least time that each call took in several rounds, in which they take turns."""
+def least_seconds(calls: Sequence[Call]) -> list[float] | None:
+    """The least time that each call took in several rounds, in which they take turns.
+
+    Returns:
+        Seconds; None where the two least times of a call are too far apart to mean anything.
+    """
     for call in calls:
         call()  # what is done once (pages, threads, code) is not counted
-    least = [float("inf")] * len(calls)
-    rounds, end = 0, time.perf_counter() + _BUDGET_S
-    while rounds < _LEAST_ROUNDS or time.perf_counter() < end:
-        for number, call in enumerate(calls):
+    times: list[list[float]] = [[] for _ in calls]
+    begin = time.perf_counter()
+    while (spent := time.perf_counter() - begin) < _LONGEST_S or len(times[0]) < _LEAST_ROUNDS:
+        if spent >= _USUAL_S and len(times[0]) >= _LEAST_ROUNDS and _agree(times):
+            break
+        for call, taken in zip(calls, times, strict=True):
             began = time.perf_counter()
             call()
-            least[number] = min(least[number], time.perf_counter() - began)
-        rounds += 1
-    return least
+            taken.append(time.perf_counter() - began)
+    return [min(taken) for taken in times] if _agree(times) else None
+
+
+def _agree(times: Sequence[Sequence[float]]) -> bool:
+    return all(second <= _AGREE * least for least, second, *_ in map(sorted, times))
 
 
 def _file() -> CalibrationFile:
@@ -103,10 +119,10 @@ def _known(file: CalibrationFile, product: Shape) -> Library | None:
     return next(fitting, None)
 
 
-def _found_out(
-    file: CalibrationFile, product: Shape, measure: Callable[[Shape], tuple[float, float]]
-) -> Library:
-    numpy_s, torch_s = measure(product)
+def _found_out(file: CalibrationFile, product: Shape, measure: Measure) -> Library:
+    if (seconds := measure(product)) is None:
+        return "numpy"
+    numpy_s, torch_s = seconds
     chosen: Library = "torch" if torch_s < numpy_s * (1 - _TORCH_MUST_SAVE) else "numpy"
     file.add(
         Measurement(machine=signature(), product=product, numpy_s=numpy_s, torch_s=torch_s, chosen=chosen)
@@ -126,6 +142,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    told = dict(map(str.strip, line.split(":", 1)) for line in lines if ":" in line)
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     names = ("model name", "cpu family", "model", "stepping")
     return " ".join(told[name] for name in names if name in told) or platform.machine()

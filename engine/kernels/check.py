@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.node_loops import frozen
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.reference import differences
 from partita.layers.graph import Grid
@@ -136,4 +135,10 @@ def _of_one_node(grid: Grid, values: list[Array], error: float) -> Iterator[tupl
 def _arguments(values: list[Array]) -> list[Any]:
     """As the functions receive them: incoming states of their own, parameters that nobody can change."""
     incoming, *parameters = values
-    return [incoming.copy(), *(frozen(value) if value.ndim else float(value) for value in parameters)]
+    return [incoming.copy(), *(_frozen(value) if value.ndim else float(value) for value in parameters)]
+
+
+def _frozen(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view

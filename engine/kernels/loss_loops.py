@@ -1,7 +1,7 @@
 """The compiled loops of losses: scores `[score, example]`, examples innermost; sums over scores in float64.
 
-Each loop takes the examples `[begin, end)`, so that threads can share a batch. What it finds for an example and
-a score does not depend on where they lie.
+Each loop takes the examples `[begin, end)`, so that threads can share a batch. What it finds for an example
+and a score does not depend on where they lie.
 
 `judged` is what a loss leaves for its metrics, float64 `[2, example]`: the loss, and 1 where the scores are
 right. `kept` is what it leaves for its errors, `[2, example]` in the type of masters: the largest score, and
@@ -44,24 +44,26 @@ def all_fit(labels: Array, classes: int) -> bool:
 @compiled
 def find_largest(scores: Array, largest: Array, begin: int, end: int) -> None:
     """The largest score of each example."""
-    largest[begin:end] = -np.inf
+    most = largest[begin:end]
+    most[:] = -np.inf
     for k in range(scores.shape[0]):
-        for e in range(begin, end):
-            score = widen(scores[k, e])
-            largest[e] = score if score > largest[e] else largest[e]
+        row = scores[k, begin:end]  # counted from 0, so that LLVM sees that no index is negative
+        for e in range(len(most)):
+            score = widen(row[e])
+            most[e] = score if score > most[e] else most[e]
 
 
 @compiled
-def summarise_softmax(scores: Array, summary: Array, total: Array, begin: int, end: int) -> None:
+def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, end: int) -> None:
     """Row 0: the largest score of each example. Row 1: the sum of exponentials relative to it."""
-    largest = summary[0]
-    find_largest(scores, largest, begin, end)
-    total[begin:end] = 0
+    find_largest(scores, summary[0], begin, end)
+    most, total = summary[0, begin:end], totals[begin:end]
+    total[:] = 0
     for k in range(scores.shape[0]):
-        for e in range(begin, end):
-            total[e] += exponential(widen(scores[k, e]) - largest[e])
-    for e in range(begin, end):
-        summary[1, e] = total[e]
+        row = scores[k, begin:end]
+        for e in range(len(total)):
+            total[e] += exponential(widen(row[e]) - most[e])
+    summary[1, begin:end] = total
 
 
 @compiled
@@ -132,17 +134,19 @@ def add_softplus(scores: Array, losses: Array, products: Array, begin: int, end:
     That is the larger of 0 and the score, and `log(1 + exp(-|score|))`; of the latter, many are multiplied
     before a logarithm is taken.
     """
-    losses[begin:end] = 0
-    products[begin:end] = 1
+    loss, product = losses[begin:end], products[begin:end]
+    loss[:] = 0
+    product[:] = 1
     for k in range(scores.shape[0]):
-        for e in range(begin, end):
-            score = widen(scores[k, e])
-            losses[e] += score if score > 0 else score - score
-            products[e] *= 1.0 + exponential(-abs(score))
+        row = scores[k, begin:end]
+        for e in range(len(loss)):
+            score = widen(row[e])
+            loss[e] += score if score > 0 else score - score
+            product[e] *= 1.0 + exponential(-abs(score))
         if k % _FACTORS == _FACTORS - 1 or k == scores.shape[0] - 1:
-            for e in range(begin, end):
-                losses[e] += math.log(products[e])
-                products[e] = 1
+            for e in range(len(loss)):
+                loss[e] += math.log(product[e])
+                product[e] = 1
 
 
 @compiled
@@ -197,9 +201,11 @@ def write_one_against_all_errors(
 def judge_logistic(scores: Array, target: Array, judged: Array, state: Array, begin: int, end: int) -> None:
     """The cross-entropies of these scores with their targets; nothing is right or wrong."""
     add_softplus(scores, judged[0], judged[1], begin, end)
+    loss = judged[0, begin:end]
     for k in range(scores.shape[0]):
-        for e in range(begin, end):
-            judged[0, e] -= widen(scores[k, e]) * widen(target[k, e])
+        row, wanted = scores[k, begin:end], target[k, begin:end]
+        for e in range(len(loss)):
+            loss[e] -= widen(row[e]) * widen(wanted[e])
     for e in range(begin, end):
         judged[1, e] = 0
         state[0, e] = narrow(judged[0, e], state[0, e])
@@ -220,10 +226,12 @@ def write_logistic_errors(out: Array, scores: Array, target: Array, accumulate: 
 def judge_squared(scores: Array, target: Array, judged: Array, state: Array, begin: int, end: int) -> None:
     """Half the sum of squared differences; nothing is right or wrong."""
     judged[:, begin:end] = 0
+    loss = judged[0, begin:end]
     for k in range(scores.shape[0]):
-        for e in range(begin, end):
-            difference = widen(scores[k, e]) - widen(target[k, e])
-            judged[0, e] += difference * difference / 2
+        row, wanted = scores[k, begin:end], target[k, begin:end]
+        for e in range(len(loss)):
+            difference = widen(row[e]) - widen(wanted[e])
+            loss[e] += difference * difference / 2
     for e in range(begin, end):
         state[0, e] = narrow(judged[0, e], state[0, e])
 

@@ -72,7 +72,8 @@ class Call:
 Expression: TypeAlias = Constant | Variable | Given | Item | Operation | Choice | Call
 
 PLACE = Variable("@")
-FAN_IN = Given("fan_in")
+INCOMING = "@incoming"
+FAN_IN, STATE, ERROR = Given("@fan_in"), Given("@state"), Given("@error")
 TRUTHS = frozenset({"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"})
 """Operators that give true or false."""
 
@@ -123,7 +124,14 @@ class Output:
     value: Expression
 
 
-Statement: TypeAlias = Assign | Store | Loop | Branch | Output
+@dataclass(frozen=True)
+class Each:
+    """Does its statements for each example of a tile, one example after the other."""
+
+    body: tuple[Statement, ...]
+
+
+Statement: TypeAlias = Assign | Store | Loop | Branch | Output | Each
 
 
 @dataclass(frozen=True)
@@ -140,12 +148,14 @@ class Function:
     Args:
         body: what it does.
         results: what it returns then.
+        returns_tuple: whether in a tuple; if not, there is one result.
         arrays: the names of its own arrays.
         helpers: the functions that it calls, by the names of the calls.
     """
 
     body: tuple[Statement, ...]
     results: tuple[Expression | Elements, ...]
+    returns_tuple: bool
     arrays: frozenset[str]
     helpers: Mapping[str, Helper]
 
@@ -156,6 +166,7 @@ class Helper:
 
     arguments: tuple[str, ...]
     function: Function
+    kind: Kind
 
 
 class NotUnderstood(Exception):
@@ -220,12 +231,13 @@ def expressions(statement: Statement) -> tuple[Expression, ...]:
             return (condition,)
         case Output(_, index, value):
             return (value,) if index is None else (index, value)
+    return ()
 
 
 def bodies(statement: Statement) -> tuple[tuple[Statement, ...], ...]:
     """The statements inside a statement."""
     match statement:
-        case Loop():
+        case Loop() | Each():
             return (statement.body,)
         case Branch(_, yes, no):
             return yes, no
@@ -257,3 +269,5 @@ def edited(statement: Statement, change: Callable[[Expression], Expression]) -> 
             return Branch(change(condition), inside(yes), inside(no))
         case Output(result, index, value):
             return Output(result, None if index is None else change(index), change(value))
+        case Each(body):
+            return Each(inside(body))

@@ -17,6 +17,8 @@ from typing import Any
 import numba
 from numba.core.errors import NumbaError
 
+from partita.engine.kernels.node_source import first_line, is_plain
+
 _SHORT_ENOUGH = 300
 
 
@@ -73,12 +75,6 @@ def compile_function(function: Callable[..., Any], argument_types: tuple[Any, ..
     return CompiledFunction(dispatcher, overload.signature.return_type)
 
 
-def first_line(function: Callable[..., Any]) -> tuple[str, int]:
-    """The file and the line where a function begins."""
-    code = getattr(function, "__code__", None)
-    return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
-
-
 def _with_helpers(function: FunctionType, known: dict[FunctionType, Any]) -> Any:
     """A compiled twin of a function, which calls compiled twins of the plain functions that the original
     calls.
@@ -89,7 +85,7 @@ def _with_helpers(function: FunctionType, known: dict[FunctionType, Any]) -> Any
     cells = tuple(CellType() for _ in function.__closure__ or ())
     twin = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
     twin.__qualname__, twin.__kwdefaults__ = function.__qualname__, function.__kwdefaults__
-    known[function] = dispatcher = numba.njit(nogil=True, boundscheck=True)(twin)
+    known[function] = dispatcher = numba.njit(nogil=True, boundscheck=True, error_model="numpy")(twin)
     # Filled in only now, so that a function may call itself.
     for name in _global_names(function.__code__):
         if name in function.__globals__:
@@ -100,7 +96,7 @@ def _with_helpers(function: FunctionType, known: dict[FunctionType, Any]) -> Any
 
 
 def _compilable(value: Any, known: dict[FunctionType, Any]) -> Any:
-    if isinstance(value, FunctionType) and not (value.__module__ or "").startswith(("numpy", "numba")):
+    if is_plain(value):
         return _with_helpers(value, known)
     return value
 

@@ -147,7 +147,7 @@ class ExpressionReader:
         values = [self.read(side) for side in (node.left, *node.comparators)]
         if len(values) > 2 and any(isinstance(value, Elements) for value in values):
             raise NotUnderstood("a chain of comparisons of arrays")
-        pairs = zip(node.ops, values, values[1:], strict=True)
+        pairs = zip(node.ops, values[:-1], values[1:], strict=True)
         found = [self.operation(operator, left, right) for operator, left, right in pairs]
         return found[0] if len(found) == 1 else Operation("and", tuple(map(_plain, found)))
 

@@ -39,51 +39,58 @@ from partita.engine.kernels.node_kinds import kind_of, kinds_of
 from partita.engine.kernels.node_source import Written, is_plain, written
 
 
-def read_function(source: Written, arrays: set[str], *, calls: tuple[FunctionType, ...] = ()) -> Function:
+def read_function(
+    source: Written, given: Sequence[Given | Item], *, calls: tuple[FunctionType, ...] = ()
+) -> Function:
     """Understands a function.
 
     Args:
         source: as written.
-        arrays: those of its arguments that are arrays with a number for each edge; the others are numbers.
+        given: what each argument is: a number, or the template of an array.
         calls: the functions that are being read, to which this one must not lead back.
 
     Raises:
         NotUnderstood: it uses what a `Function` cannot say.
     """
-    reader = _Reader(source, arrays, calls)
+    reader = _Reader(source, given, calls)
     results = reader.block(source.tree.body)
-    if results is None:
-        raise NotUnderstood("a way through without a return")
+    if results is None or len(reader.tuples) != 1:
+        raise NotUnderstood("a way through without a return, or with one of another form")
     body = tuple(reader.expressions.statements)
-    return Function(body, tuple(results), frozenset(reader.own_arrays), reader.helpers)
+    return Function(body, tuple(results), reader.tuples == {True}, frozenset(reader.own_arrays), reader.helpers)
 
 
 class _Reader:
-    def __init__(self, source: Written, arrays: set[str], calls: tuple[FunctionType, ...]) -> None:
-        arguments = arguments_of(source.tree)
+    def __init__(
+        self, source: Written, given: Sequence[Given | Item], calls: tuple[FunctionType, ...]
+    ) -> None:
+        arguments = dict(zip(arguments_of(source.tree), given, strict=True))
+        arrays = {name: what for name, what in arguments.items() if isinstance(what, Item)}
         self._tree, self._bound = source.tree, _bindings(source.tree)
         if any(self._bound[name] > 1 for name in arrays):
             raise NotUnderstood("an array of the node's that is replaced or changed")
         self._calls = (*calls, source.function)
         self._given, self.own_arrays = set(arguments), set[str]()
         self.helpers: dict[str, Helper] = {}
+        self.tuples: set[bool] = set()
         self._names_of_helpers: dict[FunctionType, str] = {}
         self._depth, self._loops = 0, list[str]()
         self.expressions = ExpressionReader(
             {name: value for name, value in source.names.items() if name not in self._bound},
-            {name: Given(name) for name in arguments if name not in arrays},
-            {name: Item(name, PLACE) for name in arrays},
+            {name: what for name, what in arguments.items() if name not in arrays},
+            dict(arrays),
             self._called,
         )
-        for name in arguments:
+        for name, what in arguments.items():
             if self._bound[name] > 1:
-                self._set(name, Given(name))
+                self._set(name, what)
 
     def block(self, statements: Sequence[ast.stmt]) -> list[Value] | None:
         """Reads statements; the results, if they end in a return."""
         for i, statement in enumerate(statements):
             match statement:
                 case ast.Return(value) if value is not None and not self._loops:
+                    self.tuples.add(isinstance(value, ast.Tuple))
                     each = value.elts if isinstance(value, ast.Tuple) else [value]
                     return [self.expressions.read(one) for one in each]
                 case ast.Break():
@@ -274,10 +281,11 @@ class _Reader:
         source = written(function) if is_plain(function) and function not in self._calls else None
         if source is None:
             raise NotUnderstood(f"a call of {function.__name__}")
-        read = read_function(source, set(), calls=self._calls)
-        if len(read.results) != 1 or isinstance(read.results[0], Elements):
+        names = arguments_of(source.tree)
+        read = read_function(source, [Given(name) for name in names], calls=self._calls)
+        if read.returns_tuple or isinstance(read.results[0], Elements):
             raise NotUnderstood("a function that returns several numbers")
-        return Helper(tuple(arguments_of(source.tree)), read, kind_of(read.results[0], kinds_of(read.body)))
+        return Helper(tuple(names), read, kind_of(read.results[0], kinds_of(read.body)))
 
     def _emit(self, statement: Statement) -> None:
         self.expressions.statements.append(statement)

@@ -12,12 +12,12 @@ import builtins
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
-_KEPT = "__partita_source__"
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,23 @@ def written(function: Callable[..., Any]) -> Written | None:
     if not isinstance(function, FunctionType):
         return None
     code = function.__code__
-    for tree in _candidates(function):
-        if _same(_compiled(tree, code), code):
-            names = inspect.getclosurevars(function)
-            known = {**names.builtins, **names.globals, **names.nonlocals}
-            return Written(function, tree, known)
+    for tree, imports in _candidates(function):
+        if _same(_compiled(tree, imports, code), code):
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+            names = {name: value for name, value in _names(function).items() if name in used}
+            return Written(function, tree, names)
     return None
+
+
+def _names(function: FunctionType) -> dict[str, Any]:
+    """What a function's names stand for that are not local to it; not those that stand for nothing yet."""
+    code, scope = function.__code__, function.__globals__
+    own = vars(builtins)
+    found = {name: scope.get(name, own.get(name)) for name in code.co_names if name in scope or name in own}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    return found
 
 
 def first_line(function: Callable[..., Any]) -> tuple[str, int]:
@@ -54,13 +65,14 @@ def first_line(function: Callable[..., Any]) -> tuple[str, int]:
     return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
 
 
-def _candidates(function: FunctionType) -> Iterator[ast.FunctionDef]:
-    """Functions and lambdas that begin where this one does."""
+def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, set[str]]]:
+    """Functions and lambdas that begin where this one does, and which names are imported there."""
     try:
         lines, start = inspect.findsource(function)
         texts = ["".join(lines), textwrap.dedent("".join(inspect.getblock(lines[start:])))]
     except (OSError, SyntaxError, IndentationError):
         return
+    modules = {name for name, value in function.__globals__.items() if isinstance(value, ModuleType)}
     for text, line in zip(texts, (function.__code__.co_firstlineno, 1), strict=True):
         try:
             module = ast.parse(text)
@@ -68,10 +80,18 @@ def _candidates(function: FunctionType) -> Iterator[ast.FunctionDef]:
             continue
         for node in ast.walk(module):
             if isinstance(node, ast.FunctionDef) and _begins(node) == line:
-                yield _plain(node.name, node.args, node.body, node)
+                yield _plain(node.name, node.args, node.body, node), modules | set(_imported(module))
             elif isinstance(node, ast.Lambda) and node.lineno == line:
                 returned = ast.copy_location(ast.Return(node.body), node.body)
-                yield _plain(function.__name__, node.args, [returned], node)
+                tree = _plain(function.__name__, node.args, [returned], node)
+                yield tree, modules | set(_imported(module))
+
+
+def _imported(module: ast.Module) -> Iterator[str]:
+    """Names that a module imports: Python calls what is in them by other code."""
+    for node in module.body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
 
 
 def _begins(node: ast.FunctionDef) -> int:
@@ -84,12 +104,15 @@ def _plain(name: str, arguments: ast.arguments, body: list[ast.stmt], at: ast.AS
     return ast.fix_missing_locations(ast.copy_location(tree, at))
 
 
-def _compiled(tree: ast.FunctionDef, code: CodeType) -> CodeType | None:
-    """The code of a tree, inside a function that has the names over which the original closes."""
+def _compiled(tree: ast.FunctionDef, imports: set[str], code: CodeType) -> CodeType | None:
+    """The code of a tree: below these imports, and inside a function that has the names over which the
+    original closes.
+    """
     names = [ast.arg(name) for name in code.co_freevars]
     empty = ast.arguments(posonlyargs=[], args=names, kwonlyargs=[], kw_defaults=[], defaults=[])
     around = ast.FunctionDef(name="around", args=empty, body=[tree], decorator_list=[])
-    module = ast.fix_missing_locations(ast.Module([around], type_ignores=[]))
+    above = [ast.Import([ast.alias(name)]) for name in sorted(imports & set(code.co_names))]
+    module = ast.fix_missing_locations(ast.Module([*above, around], type_ignores=[]))
     flags = code.co_flags & _FUTURE
     found: CodeType = compile(module, "?", "exec", flags, dont_inherit=True)
     for name in ("around", tree.name):

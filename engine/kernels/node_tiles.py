@@ -9,10 +9,11 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 from numba.np import arrayobj
 
-from partita.engine.numerics import compiled
+from partita.engine.numerics import compiled, widen
 
 TILE: Final = 128
 """Examples that run side by side, whose varying numbers stay in the nearest cache."""
@@ -75,6 +76,23 @@ row = cast(Callable[[Any, Any, int, int, int], Any], intrinsic(_generate_row))
 sender is padding. Nothing is checked."""
 
 
+def _generate_line(typing_context, array, line, start, length):  # type: ignore[no-untyped-def]
+    view = types.Array(array.dtype, 1, "C")
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        whole = arrayobj.make_array(signature.args[0])(context, builder, arguments[0])
+        _, line, start, length = arguments
+        line_length = cgutils.unpack_tuple(builder, whole.shape, 2)[1]
+        place = builder.add(builder.mul(line, line_length), start)
+        return _view(context, builder, view, builder.gep(whole.data, [place]), length)
+
+    return view(array, types.intp, types.intp, types.intp), generate
+
+
+part = cast(Callable[[Any, int, int, int], Any], intrinsic(_generate_line))
+"""`part(array, line, start, length)` is `array[line, start : start + length]`. Nothing is checked."""
+
+
 def _generate_add(typing_context, total, value):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return builder.fadd(*arguments, flags=("reassoc", "nsz", "contract"))
@@ -113,3 +131,31 @@ def within(index: int, length: int) -> int:
 
 
 assert np.dtype(np.int64) == np.dtype(np.intp), "indices are 64 bits wide"
+
+
+def _generate_read_only(typing_context, array):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+
+    return array.copy(readonly=True)(array), generate
+
+
+_read_only = cast(Callable[[Any], Any], intrinsic(_generate_read_only))
+"""The array, as one that compiled code refuses to write to."""
+
+
+@compiled
+def gather(x: Any, senders: Any, first: int, fan_in: int, tile: Any) -> None:
+    """Copies what a node hears, `[example, edge]`."""
+    for k in range(fan_in):
+        sender = senders[first + k]
+        for e in range(tile.shape[0]):
+            tile[e, k] = widen(x[sender, e]) if sender >= 0 else 0
+
+
+@compiled
+def numbers_of(parameter: Any, edge: int, fan_in: int, room: Any) -> Any:
+    """A node's part of a parameter of the edges, which its functions must not change."""
+    for k in range(fan_in):
+        room[k] = widen(parameter[edge + k])
+    return _read_only(room[:fan_in])

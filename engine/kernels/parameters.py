@@ -7,5 +7,22 @@ from partita.layers.layer import Parameter
 
 
 def is_per_node(parameter: Parameter, grid: Grid) -> bool:
-    """Whether a parameter holds one number for each node of the grid, and not one for each edge."""
-    return parameter.row_starts is None and parameter.shape == grid.shape
+    """Whether a parameter holds one number for each node of the grid, and not one for each edge.
+
+    Of a shared parameter, each filter (a node's place on the last axis) has a part, which all its nodes use.
+    """
+    whose = grid.shape[-1:] if parameter.shared else grid.shape
+    return parameter.row_starts is None and parameter.shape == whose
+
+
+def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice | int:
+    """Where in a flat parameter the part of a node lies: its one number, or those of its edges.
+
+    Args:
+        node: its position in the flat grid.
+        edges: which of all edges of the layer lead to it.
+    """
+    if not parameter.shared:
+        return node if is_per_node(parameter, grid) else edges
+    whose, size = node % grid.shape[-1], parameter.size // grid.shape[-1]
+    return whose if is_per_node(parameter, grid) else slice(whose * size, (whose + 1) * size)

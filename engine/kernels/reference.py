@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.parameters import is_per_node
+from partita.engine.kernels.parameters import part_of
 from partita.layers.connectivity import PADDING
 from partita.layers.graph import Grid
 from partita.layers.layer import Given, NodeDefinition
@@ -104,7 +104,7 @@ class Reference:
         """Where in each flat parameter the node's part lies."""
         offsets = self._edges[0][0]
         edges = slice(offsets[n], offsets[n + 1])
-        return [n if is_per_node(parameter, self.grid) else edges for parameter in self.grid.parameters]
+        return [part_of(parameter, self.grid, n, edges) for parameter in self.grid.parameters]
 
 
 def differences(function: Callable[[Array], float], at: Array, *, step: float = 1e-6) -> Array:

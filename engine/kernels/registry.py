@@ -7,11 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from partita.engine.kernels.convolution import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, Site
 from partita.engine.kernels.local import LocallyConnectedKernel
-from partita.engine.kernels.losses import SoftmaxCrossEntropyKernel, SquaredErrorKernel
+from partita.engine.kernels.losses import (
+    LogisticCrossEntropyKernel,
+    OneAgainstAllKernel,
+    SoftmaxCrossEntropyKernel,
+    SquaredErrorKernel,
+)
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
@@ -19,11 +25,14 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    Conv2D,
     Dense,
     L2Pool2D,
     Layer,
     LocallyConnected2D,
+    LogisticCrossEntropy,
     MaxPool2D,
+    OneAgainstAll,
     SoftmaxCrossEntropy,
     SquaredError,
 )
@@ -33,20 +42,24 @@ Maker: TypeAlias = Callable[[Site, Arrays, Team], Kernel]
 FLOATS = ("float32", "float64")
 ALL = (*FLOATS, "bfloat16")
 
-_LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
+LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
     (Activation, "cpu", FLOATS, ActivationKernel),
     (Add, "cpu", FLOATS, AddKernel),
     (AveragePool2D, "cpu", FLOATS, AveragePoolKernel),
+    (Conv2D, "cpu", ALL, Conv2DKernel),
     (Dense, "cpu", ALL, DenseKernel),
     (L2Pool2D, "cpu", FLOATS, L2PoolKernel),
     (LocallyConnected2D, "cpu", ALL, LocallyConnectedKernel),
+    (LogisticCrossEntropy, "cpu", ALL, LogisticCrossEntropyKernel),
     (MaxPool2D, "cpu", FLOATS, MaxPoolKernel),
+    (OneAgainstAll, "cpu", ALL, OneAgainstAllKernel),
     (SoftmaxCrossEntropy, "cpu", ALL, SoftmaxCrossEntropyKernel),
     (SquaredError, "cpu", ALL, SquaredErrorKernel),
 )
+"""Layer, device, precisions and kernel."""
 
 _KERNELS: dict[tuple[type[Layer], str, str], Maker] = {
-    (layer, device, precision): maker for layer, device, precisions, maker in _LINES for precision in precisions
+    (layer, device, precision): maker for layer, device, precisions, maker in LINES for precision in precisions
 }
 
 

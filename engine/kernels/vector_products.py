@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
+import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -65,19 +66,14 @@ class Extent(NamedTuple):
 class _Tiles:
     """Writes the tiles for one combination of types."""
 
-    def __init__(self, context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> None:
-        kinds = signature.args
-        self.builder = builder
-        self.vectors = Vectors(builder, context.get_data_type(kinds[0].dtype))
-        self.out, self.left, self.right = (
-            data_of(context, builder, kinds[k], arguments[k]) for k in (0, 2, 4)
-        )
+    def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
+        self.builder, self.vectors = builder, Vectors(builder, scalar)
+        self.out, into, self.left, from_left, self.right, from_right, extent, continued, self.next = arguments
         self.into, self.from_left, self.from_right = (
-            Walk(*cgutils.unpack_tuple(builder, arguments[k], 4)) for k in (1, 3, 5)
+            Walk(*cgutils.unpack_tuple(builder, walk, 4)) for walk in (into, from_left, from_right)
         )
-        self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, arguments[6], 4)
-        self.continued = self.vectors.repeat(builder.trunc(arguments[7], ir.IntType(1)))
-        self.next = arguments[8]
+        self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
+        self.continued = self.vectors.repeat(builder.trunc(continued, ir.IntType(1)))
 
     def write(self) -> None:
         """All of them, and the choice between them."""
@@ -99,9 +95,12 @@ class _Tiles:
 
     def _tile(self, n_rows: int, masks: Masks) -> None:
         """One tile, whose vectors are masked like this."""
-        builder, vectors, stride = self.builder, self.vectors, self.into.row_stride
-        rows = [self._place(self.out, self.into.at, (number(row), stride)) for row in range(n_rows)]
-        places = [(row, v, mask) for row in rows for v, mask in enumerate(masks)]
+        builder, vectors = self.builder, self.vectors
+        into, from_left = (
+            [self._place(data, walk.at, (number(row), walk.row_stride)) for row in range(n_rows)]
+            for data, walk in ((self.out, self.into), (self.left, self.from_left))
+        )
+        places = [(row, v, mask) for row in into for v, mask in enumerate(masks)]
         sums = [cgutils.alloca_once(builder, vectors.type) for _ in places]
         for total, (row, v, mask) in zip(sums, places, strict=True):
             held = self.continued if mask is None else builder.and_(self.continued, mask)
@@ -109,23 +108,26 @@ class _Tiles:
         with cgutils.for_range(builder, self.leaps) as leap:
             self._ask(leap.index, n_rows)
             with cgutils.for_range(builder, self.steps) as step:
-                self._step(leap.index, step.index, masks, sums)
+                self._step(leap.index, step.index, from_left, masks, sums)
         for total, (row, v, mask) in zip(sums, places, strict=True):
             vectors.store(builder.load(total), self._lane(row, v), mask)
 
-    def _step(self, leap: ir.Value, step: ir.Value, masks: Masks, sums: Sequence[ir.Value]) -> None:
+    def _step(
+        self, leap: ir.Value, step: ir.Value, rows: Sequence[ir.Value], masks: Masks, sums: Sequence[ir.Value]
+    ) -> None:
         """One number for each row times one vector for each mask."""
-        builder, vectors, (at, row_stride, leap_stride, step_stride) = self.builder, self.vectors, self.from_left
-        _, _, lane_leap, lane_step = self.from_right
-        begin = self._place(self.right, self.from_right.at, (leap, lane_leap), (step, lane_step))
+        builder, vectors = self.builder, self.vectors
+        from_left, from_right = (
+            builder.add(builder.mul(leap, walk.leap_stride), builder.mul(step, walk.step_stride))
+            for walk in (self.from_left, self.from_right)
+        )
+        begin = builder.gep(self.right, [builder.add(self.from_right.at, from_right)])
         lanes = [vectors.load(self._lane(begin, v), mask) for v, mask in enumerate(masks)]
-        for row in range(len(sums) // len(masks)):
-            # The row comes first, so that its address is known before the loops and one addition is left.
-            place = self._place(
-                self.left, at, (number(row), row_stride), (leap, leap_stride), (step, step_stride)
-            )
-            repeated = vectors.repeat(vectors.widened(builder.load(place)))
-            for total, vector in zip(sums[row * len(masks) :], lanes, strict=False):
+        totals = iter(sums)
+        for row in rows:
+            repeated = vectors.repeat(vectors.widened(builder.load(builder.gep(row, [from_left]))))
+            for vector in lanes:
+                total = next(totals)
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
 
     def _ask(self, leap: ir.Value, n_rows: int) -> None:
@@ -153,18 +155,39 @@ class _Tiles:
 def _declare_tile(  # type: ignore[no-untyped-def]
     typing_context, out, into, left, from_left, right, from_right, extent, continued, following
 ):
+    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, types.intp)
+
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        _Tiles(context, builder, signature, arguments).write()
+        given = [
+            data_of(context, builder, kind, argument) if isinstance(kind, types.Array) else argument
+            for kind, argument in zip(takes, arguments, strict=True)
+        ]
+        function = ir.FunctionType(ir.VoidType(), [argument.type for argument in given])
+        tiles = cgutils.get_or_insert_function(builder.module, function, _name(out, left, right))
+        if not tiles.blocks:
+            tiles.linkage = "internal"
+            for attribute in ("noinline", "optsize"):  # LLVM is to compile it once, and to unroll no loop
+                tiles.attributes.add(attribute)
+            inside = ir.IRBuilder(tiles.append_basic_block("entry"))
+            _Tiles(inside, context.get_data_type(out.dtype), tiles.args).write()
+            inside.ret_void()
+        builder.call(tiles, given)
         return context.get_dummy_value()
 
-    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, types.intp)
     return types.void(*takes), generate
+
+
+def _name(*arrays: types.Array) -> str:
+    return "_".join(("tiles", *(str(array.dtype) for array in arrays)))
 
 
 _tile = cast(Callable[..., None], intrinsic(_declare_tile))
 
+_inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
+"""Compiled with who calls it, and not on its own too: that saves a second."""
 
-@compiled
+
+@_inlined
 def multiply(
     out: Array,
     into: Walk,

@@ -1,8 +1,9 @@
 """How numbers lie in memory, and how this project compiles what it does to them.
 
 `compiled` holds the decorators and the fused multiply-add, `precision` the names of precisions, the types in
-which their numbers are stored, and the conversions between them, `arrays` what is done to whole arrays of them. Nothing here knows a layer, a rule or a
-message.
+which their numbers are stored, and the conversions between them, `arrays` what is done to whole arrays of
+them, `functions` the exponential and its kin for compiled loops. `cache` finds the user's cache folder.
+Nothing here knows a layer, a rule or a message.
 """
 
 from partita.engine.numerics.arrays import add_array, stored

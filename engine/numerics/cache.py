@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 
@@ -13,9 +14,16 @@ def cache_folder() -> Path:
 
     Raises:
         OSError: it cannot be made.
+        PermissionError: it is another user's, or others may write to it.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
     above = Path(base) if os.path.isabs(base) else Path.home() / ".cache"  # the standard ignores other paths
     folder = above / "partita"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(
+            f"the cache folder {folder} can be changed by other users, so that nothing in it is trusted; "
+            "make it yours alone: chmod 700"
+        )
     return folder

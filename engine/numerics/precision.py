@@ -1,7 +1,7 @@
 """Precisions by name, and bfloat16.
 
-NumPy has no bfloat16, so its numbers are kept as `uint16`: the upper half of a float32's bits (sign, 8 bits of
-exponent, 7 of fraction). Sums of such numbers, and the masters of parameters, are float32.
+NumPy has no bfloat16, so its numbers are kept as `uint16`: the upper half of a float32's bits (sign, 8 bits
+of exponent, 7 of fraction). Sums of such numbers, and the masters of parameters, are float32.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _generate_narrow(typing_context, value, like):  # type: ignore[no-untyped-de
 
 
 widen = cast(Callable[[Any], Any], intrinsic(_generate_widen))
-"""`widen(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled code."""
+"""`widen(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled
+code."""
 
 narrow = cast(Callable[[Any, Any], Any], intrinsic(_generate_narrow))
 """`narrow(value, like)` is the value as `like` is stored: rounded to the nearest, ties to even, for bfloat16;

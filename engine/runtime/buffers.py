@@ -1,12 +1,15 @@
 """Every array that instructions name, allocated once for each program and used again in every step.
 
 States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters and
-gradients are flat vectors, one for the machine, of which each layer's arrays are views.
+gradients are flat vectors, one for the machine, of which each layer's arrays are views. Weights that are lent to
+other machines are sent from there, and lie in windows where they arrive.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +19,8 @@ from partita.engine.numerics import master, narrow_array, storage
 from partita.engine.parameters.layout import Layout, Slot
 from partita.layers.layer import Parameter
 from partita.layers.rows import Rows
+from partita.partitioner.arena import ALIGNMENT, arena_bytes
+from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Program
 
@@ -121,25 +126,78 @@ class Vectors:
 
 
 class Buffers:
-    """The windows of a program, by the names that its instructions use."""
+    """The windows of a program, by the names that its instructions use, in one piece of memory.
 
-    def __init__(self, plan: Plan, machine: int, program: Program) -> None:
+    Attributes:
+        windows: by name; also those parts of the vectors that are sent, or that a sum is added to.
+        n_bytes: of the memory.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        machine: int,
+        program: Program,
+        vectors: Vectors,
+        *,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        """Allocates what the plan says, and fills it with zeros.
+
+        Args:
+            plan, machine, program: whose.
+            vectors: the machine's parameters and gradient.
+            keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
+        """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
         self.plan, self.machine = plan, machine
-        self.windows: dict[str, Window] = {
-            name: Window(window.rows[0], np.zeros(window.shape, _dtype(window.dtype)))
-            for name, window in plan.windows(program).items()
-        }
+        planned = plan.windows(program, keep=keep)
+        self.n_bytes = arena_bytes(planned)
+        memory = _aligned(self.n_bytes)
+        self.windows: dict[str, Window] = {}
+        for name, window in planned.items():
+            place = memory[window.offset : window.offset + window.n_bytes]
+            self.windows[name] = Window(window.rows[0], place.view(_dtype(window.dtype)).reshape(window.shape))
+        for layer in lent_layers(plan, machine):
+            span = vectors.span(layer)
+            lent = {PARAMETERS: vectors.read[span]}
+            if program.kind.gradients == "whole":
+                lent[GRADIENT] = vectors.gradient[span]
+            self.windows |= {layer + what: Window(0, array.reshape(1, -1)) for what, array in lent.items()}
 
     def __getitem__(self, buffer: str) -> Window:
         return self.windows[buffer]
 
-    @property
-    def n_bytes(self) -> int:
-        """Of all windows."""
-        return sum(window.array.nbytes for window in self.windows.values())
+    def parameters_in(self, buffer: str) -> list[Array] | None:
+        """The arrays of a layer's parameters, or of their gradient, in a window; None if they lie in vectors."""
+        if buffer not in self.windows:
+            return None
+        parameters = self.plan.graph[layer_of(buffer)].parameters
+        ends = [0, *accumulate(parameter.size for parameter in parameters)]
+        row = self.windows[buffer].array[0]
+        return [
+            row[start:stop].reshape(parameter.shape)
+            for parameter, (start, stop) in zip(parameters, pairwise(ends), strict=True)
+        ]
+
+
+def lent_layers(plan: Plan, machine: int) -> list[str]:
+    """The layers whose shared weights are this machine's, and which others borrow."""
+    owned = plan.ownership
+    return [
+        grid.name
+        for grid in plan.graph.computed
+        if owned.borrowers(grid.name) and owned.of(grid.name)[0].machine == machine
+    ]
+
+
+def _aligned(n_bytes: int) -> npt.NDArray[np.uint8]:
+    """Zeros that begin on a line of the cache."""
+    memory = np.zeros(n_bytes + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + n_bytes]
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """Of a window: labels are int64, all else is stored as the plan's precision."""
+    """Of a window: labels are int64, all else is stored as its precision."""
     return np.dtype(np.int64) if name == "int64" else storage(name)

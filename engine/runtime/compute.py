@@ -6,7 +6,7 @@ This is where buffers, kernels and the feed meet. It must not know messages or d
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from partita.engine.numerics import add_array, widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
+from partita.engine.runtime.norms import factors_of, squares_of
 from partita.layers.graph import Grid
+from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
@@ -102,7 +104,9 @@ class Computations:
             Op.DELTA: self._delta,
             Op.ERRORS: self._errors,
             Op.ADD: self._add,
+            Op.SUMMARISE: self._summarise,
             Op.GRADIENT: self._gradient,
+            Op.SQUARES: self._squares,
             Op.UPDATE: self._update,
             Op.LEARN: self._learn,
         }
@@ -134,6 +138,11 @@ class Computations:
 
         return call_and_judge
 
+    def _summarise(self, instruction: Instruction) -> Call:
+        kernel = self._kernels[_layer(instruction.target)]
+        assert isinstance(kernel, LossKernel), f"{instruction} is of no loss"
+        return kernel.summarise(instruction.target.rows[0][0])
+
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
         return self._kernels[operand.buffer].delta()
@@ -162,7 +171,7 @@ class Computations:
 
     def _gradient(self, instruction: Instruction) -> Call:
         name = _layer(instruction.target)
-        kernel, whole = self._kernels[name], self.vectors.views(name, self.vectors.gradient)
+        kernel, whole = self._kernels[name], self._gradients(name)
         if kernel.gradient_dtype == kernel.site.master:
             return kernel.gradient(whole)
         narrow = [np.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
@@ -175,15 +184,43 @@ class Computations:
 
         return widened
 
+    def _gradients(self, name: str) -> list[Array]:
+        """The whole gradient of the parameters that the machine's rows of a layer use."""
+        found = self.buffers.parameters_in(name + GRADIENT)
+        return self.vectors.views(name, self.vectors.gradient) if found is None else found
+
+    def _squares(self, instruction: Instruction) -> Call:
+        names = list(self.graph.parameters)
+        learnt = []
+        for source in instruction.sources:
+            layer = _layer(source)
+            values = self.vectors.views(layer, self.vectors.parameters)
+            for parameter, *arrays in zip(
+                self.graph[layer].parameters, values, self._gradients(layer), strict=True
+            ):
+                learnt.append((names.index(parameter.name), [array.reshape(-1) for array in arrays]))
+        (place,) = self.buffers[NORMS].of(instruction.target.rows)
+        return squares_of(learnt, place.reshape(-1, 2))
+
     def _update(self, instruction: Instruction) -> Call:
-        name, updates, gradient = _layer(instruction.target), self._updates, self.vectors.gradient
+        name, updates = _layer(instruction.target), self._updates
         if updates is None:
             return nothing
-        applies = [updates.bind(span, gradient[span]) for span in self.vectors.spans(name)]
+        applies = [
+            (parameter.name, updates.bind(span, gradient.reshape(-1)))
+            for parameter, span, gradient in zip(
+                self.graph[name].parameters, self.vectors.spans(name), self._gradients(name), strict=True
+            )
+        ]
+        factors: Callable[[], Mapping[str, float]] = dict
+        if any(source.buffer == NORMS for source in instruction.sources):
+            told = self.buffers[NORMS].array
+            factors = factors_of(list(self.graph.parameters), told.reshape(len(told), -1, 2), updates)
 
         def call() -> None:
-            for apply in applies:
-                if not apply(1.0):
+            found = factors()
+            for parameter, apply in applies:
+                if not apply(found.get(parameter, 1.0)):
                     self.not_finite.add(name)
 
         return call
@@ -213,12 +250,15 @@ class Computations:
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
         )
+        borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
+        told = self.buffers.windows.get(grid.name + SUMMARY)
         arrays = Arrays(
             sources=tuple(window.array for window in sources),
             state=self.buffers[grid.name].of((rows,))[0],
             delta=None if own is None else own.of((rows,))[0],
             errors=tuple(None if window is None else window.array for window in returned),
-            parameters=tuple(self.vectors.views(grid.name, self.vectors.read)),
+            parameters=tuple(borrowed or self.vectors.views(grid.name, self.vectors.read)),
+            summaries=None if told is None else told.array,
         )
         return build(site, arrays, self._team)
 

@@ -7,13 +7,14 @@ over memory and as much of it as the parameters themselves; in blocks it never l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Call, Kernel
+from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import piece_shape
 from partita.partitioner.cost import LEARN_BLOCK_BYTES
@@ -27,6 +28,9 @@ class Updates(Protocol):
 
     def bind(self, span: slice, gradient: Vector) -> Apply:
         """Prepares the update of a range of the machine's parameters by a gradient of its size."""
+
+    def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
+        """What the gradient of each parameter is multiplied with, by norms over all machines."""
 
 
 class Scratch:

@@ -83,8 +83,8 @@ class SessionPart:
     def __init__(self, task: SessionTask) -> None:
         plan, machine, program = task.plan, task.machine, task.program
         self._plan, self._machine = plan, machine
-        self.buffers = Buffers(plan, machine, program)
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
+        self.buffers = Buffers(plan, machine, program, self._vectors)
         self._feed = GivenFeed()
         self._updates = None if task.rule is None else LocalRule(task.rule, self._vectors)
         self.computations = Computations(

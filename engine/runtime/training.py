@@ -49,6 +49,7 @@ from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.runtime.updates import Accrual
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
+from partita.partitioner.step_kind import StepKind
 
 REPORT_EVERY_S: Final = 0.2
 SAY_AGAIN_S: Final = 1.0
@@ -105,7 +106,7 @@ class TrainRole(Role):
 
     def __init__(self, task: TrainTask, link: Link) -> None:
         plan, machine = task.plan, task.machine
-        program = plan.programs[machine]
+        program = plan.programs_for(StepKind(norms=task.rule.needs_norms))[machine]
         self._task, self._link = task, link
         sampler = Sampler(
             examples=task.examples,
@@ -115,9 +116,9 @@ class TrainRole(Role):
             replicas=task.replicas,
         )
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
-        self._vectors = Vectors(plan, machine)
+        self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         self._accrual = Accrual(task.rule, self._vectors)
-        self._buffers = buffers = Buffers(plan, machine, program)
+        self._buffers = buffers = Buffers(plan, machine, program, self._vectors)
         self._computations = Computations(
             plan,
             machine,

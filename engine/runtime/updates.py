@@ -5,12 +5,12 @@ It must not know messages or when anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
 
-from partita.engine.parameters.rules import Moment, Rule
+from partita.engine.parameters.rules import Moment, Rule, Squares
 from partita.engine.parameters.rules.rule import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
@@ -47,6 +47,10 @@ class LocalRule:
             copy=None if vectors.copy is None else vectors.copy[span],
         )
         return lambda factor: apply(Moment(self._count, factor, self._age))
+
+    def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
+        """What the rule multiplies the gradient of each parameter with, by norms over all machines."""
+        return self._rule.factors(squares)
 
     def advance(self, updates: int | None = None) -> None:
         """A step begins.

@@ -1,3 +1,3 @@
-"""Parts of a plan's picture: where layers lie, where messages run, SVG as text; `draw.py` joins them."""
+"""Parts of the pictures of a plan (`draw.py`) and of one of its layers (`draw_layer.py`), and SVG as text."""
 
 __all__: list[str] = []

@@ -6,14 +6,15 @@ side as sheets. A place is `(row, column, sheet)`; in the padding, rows and colu
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers.connectivity import Connectivity, Patch
+from partita.layers.connectivity import PADDING, Connectivity, Patch
 from partita.layers.graph import Grid
 from partita.layers.region import Shape
 from partita.partitioner.drawing import svg
@@ -122,7 +123,7 @@ def padding_around(wiring: Connectivity, source: Shape) -> Around:
 
 
 def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
-    """The cells of an input that a node listens to, those in the padding of rows and columns too.
+    """The cells of an input that a node listens to, and those of its patch that lie in the padding.
 
     Args:
         grid: the layer.
@@ -130,17 +131,20 @@ def senders(grid: Grid, node: int, source: Shape) -> list[Place]:
         source: the grid of the input.
     """
     row, rest = divmod(node, grid.nodes_per_row)
-    wiring, before, padded = grid.layer.connectivity, [0] * len(source), source
-    if isinstance(wiring, Patch):  # the same patches, over an input that has the padding inside
-        around = padding_around(wiring, source)
-        before = [axis[0] for axis in around]
-        padded = tuple(extent + sum(axis) for extent, axis in zip(source, around, strict=True))
-        wiring = replace(wiring, padding=0)
-    offsets, indices = wiring.edges((row, row + 1), grid.shape, padded)
-    heard = np.transpose(np.unravel_index(indices[offsets[rest] : offsets[rest + 1]], padded)) - before
-    inside = (heard >= 0) & (heard < source)
-    drawn = inside[:, 2:].all(axis=1)  # the padding of further axes has no place on the page
-    return [_place(position, source) for position in heard[drawn]]
+    wiring = grid.layer.connectivity
+    offsets, indices = wiring.edges((row, row + 1), grid.shape, source)
+    heard = indices[offsets[rest] : offsets[rest + 1]]
+    found = [place_of(int(index), source) for index in heard if index != PADDING]
+    if not isinstance(wiring, Patch):
+        return found
+    place, extents = np.unravel_index(node, grid.shape), [*source, 1]
+    rows, *columns = (
+        [int(place[n]) * axis.stride - axis.before + k * axis.dilation for k in range(axis.size)]
+        for n, axis in enumerate(wiring.axes(source)[:2])
+    )
+    patch = itertools.product(rows, columns[0] if columns else sorted({place[1] for place in found}))
+    outside = [(r, c) for r, c in patch if not (0 <= r < extents[0] and 0 <= c < extents[1])]
+    return found + [(*cell, sheet) for sheet in sorted({place[2] for place in found}) for cell in outside]
 
 
 def squares(corners: Iterable[tuple[float, float]], *, width: float = CELL, height: float = CELL) -> str:

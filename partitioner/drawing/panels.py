@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import STEP, Place, Sheets, padding_around
+from partita.partitioner.drawing.cells import Place, Sheets, padding_around
 from partita.partitioner.ownership import Edge, Ownership
 
 CAPTION, BETWEEN, ACROSS = 20.0, 14.0, 90.0
@@ -43,10 +43,10 @@ class Held:
         inside = any(start <= place[0] < stop for start, stop in rows)
         return self.cells.shows(place) and (inside or not self.cells.holds(place))
 
-    def middle(self, rows: Rows) -> float:
-        """The y between the first and the last of these rows."""
-        (start, stop), half = row_sets.bounds(rows), STEP / 2
-        return self.cells.corner(((start + stop) // 2, 0, 0))[1] + half * ((start + stop) % 2) - 1
+    def middle(self, run: tuple[int, int]) -> float:
+        """The y of the middle of a run of these rows."""
+        top = self.cells.corner((run[0], 0, 0))[1]
+        return (top + self.cells.corner((run[1], 0, 0))[1]) / 2 - 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,17 @@ def _moved(held: Held, left: float, top: float) -> Held:
 
 def caption(held: Held, *, alone: bool) -> str:
     """The words above a grid: its name, and its shape or the rows that the machine holds."""
-    shape = "×".join(map(str, held.cells.shape))
-    rows = row_sets.text(row_sets.union(held.own, held.heard))
-    words = f"{held.name} {shape}" if alone else f"{held.name}, rows {rows}"
-    return svg.text(held.cells.left, held.cells.top - 7, words, size=WORDS)
+    return svg.text(held.cells.left, held.cells.top - 7, _words(held, alone=alone), size=WORDS)
+
+
+def right_of(held: Held, *, alone: bool) -> float:
+    """Where a grid and its words end."""
+    return held.cells.left + max(
+        held.cells.width, svg.text_width(_words(held, alone=alone), size=WORDS) * 0.9
+    )
+
+
+def _words(held: Held, *, alone: bool) -> str:
+    if alone:
+        return f"{held.name} {'×'.join(map(str, held.cells.shape))}"
+    return f"{held.name}, rows {row_sets.text(row_sets.union(held.own, held.heard))}"

@@ -11,7 +11,7 @@ from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.panels import Held, Panel, edges_into
+from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.messages import Message
 from partita.partitioner.table import readable_bytes
 
@@ -57,58 +57,65 @@ def lanes(found: Sequence[Travel]) -> tuple[float, float]:
     n_left = len(found) - len(beside)
     words = max((svg.text_width(_label(travel), size=10) for travel in beside), default=0.0)
     return (
-        (NEAREST + LANE * n_left) * 0.75 + 8 if n_left else 0.0,
-        (NEAREST + LANE * len(beside)) * 0.75 + words + 16 if beside else 0.0,
+        (NEAREST + LANE * n_left) * 0.75 + 2 * svg.ARROW if n_left else 0.0,
+        (NEAREST + LANE * len(beside)) * 0.75 + words + 3 * svg.ARROW if beside else 0.0,
     )
 
 
 def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel]) -> Iterator[str]:
-    """A line for each, in the colour of who sends; what goes up in one stroke, what comes down dashed."""
+    """A line for each run of rows, in the colour of who sends; what goes up in one stroke, what comes down
+    dashed.
+    """
     by_machine = {panel.machine: panel for panel in panels}
-    rights = [panel.layer.cells.left + panel.layer.cells.width for panel in panels if panel.layer]
-    counts = {True: 0, False: 0}
+    layers = [panel.layer for panel in panels if panel.layer is not None]
+    edge = max(right_of(held, alone=False) for held in layers) + svg.ARROW
+    swings = {True: NEAREST, False: NEAREST}
+    beside = [travel for travel in found if travel.number is None]
     for travel in found:
         ends = [by_machine[m] for m in (travel.message.source, travel.message.destination)]
-        beside = travel.number is None
+        to_the_right = travel.number is None
         held = [panel.layer if travel.number is None else panel.inputs[travel.number] for panel in ends]
         one, other = held
         assert one is not None and other is not None, f"{travel.message} begins or ends beside the picture"
-        reach = NEAREST + LANE * counts[beside]
-        counts[beside] += 1
-        x = max(rights) if beside else min(one.cells.left, other.cells.left) - 3
-        yield _line(travel, (one, other), x=x, swing=reach if beside else -reach)
+        swing = swings[to_the_right]
+        swings[to_the_right] += LANE
+        x = edge if to_the_right else min(one.cells.left, other.cells.left) - 3 - svg.ARROW
+        yield _line(travel, (one, other), x=x, swing=swing if to_the_right else -swing)
+    top, bottom = panels[0].top, panels[-1].bottom
+    for n, travel in enumerate(beside):
+        x, y = edge + swings[True] * 0.75, (top + bottom) / 2 + 13 * (n + 1 - len(beside) / 2)
+        yield svg.text(x, y, _label(travel), size=10, fill=svg.line_colour(travel.message.source))
 
 
 def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float) -> str:
     message, down = travel.message, travel.message.direction == "down"
-    shift = 3.0 if down else -3.0
-    y, to_y = (_height(held, travel) + shift for held in ends)
-    stop = x + (svg.ARROW if swing > 0 else -svg.ARROW)
-    numbers = (x + swing, y, x + swing, to_y, stop, to_y)
-    d = f"M{svg.number(x)} {svg.number(y)}C" + " ".join(map(svg.number, numbers))
+    back = down if travel.number is not None else message.source > message.destination
+    shift = 3.0 if back else -3.0
+    beside = [held.cells.left + held.cells.width if swing > 0 else held.cells.left - 3 for held in ends]
+    stop = beside[1] + (svg.ARROW if swing > 0 else -svg.ARROW)
+    lines = []
+    for start, end in zip(*(_heights(held, travel) for held in ends), strict=True):
+        y, to_y = start + shift, end + shift
+        curve = " ".join(map(svg.number, (x + swing, y, x + swing, to_y, x, to_y)))
+        d = f"M{svg.number(beside[0])} {svg.number(y)}H{svg.number(x)}C{curve}H{svg.number(stop)}"
+        lines.append(svg.element("path", d=d, marker_end=f"url(#to{message.source})"))
     told = f"{message.buffer}[{row_sets.text(travel.rows)}]: #{message.source} to #{message.destination}"
-    line = svg.element(
-        "path",
+    return svg.element(
+        "g",
         svg.title(f"{told}, {readable_bytes(message.n_bytes)}"),
-        d=d,
+        *lines,
         fill="none",
         stroke=svg.line_colour(message.source),
         stroke_width=1.6,
         stroke_dasharray="5 3" if down else None,
-        marker_end=f"url(#to{message.source})",
     )
-    if travel.number is not None:
-        return line
-    end = svg.text(
-        x + swing * 0.75 + 6, (y + to_y) / 2 + 4 + 3 * shift, _label(travel), size=10, fill=svg.SOFT
-    )
-    return line + end
 
 
-def _height(held: Held, travel: Travel) -> float:
-    if travel.number is not None:
-        return held.middle(travel.rows)
-    return held.cells.top + held.cells.height / 2
+def _heights(held: Held, travel: Travel) -> list[float]:
+    """Where on the page each run of the rows lies."""
+    if travel.number is None:
+        return [held.cells.top + held.cells.height / 2]
+    return [held.middle(run) for run in travel.rows]
 
 
 def _label(travel: Travel) -> str:

@@ -106,12 +106,14 @@ def commands(block: Block) -> list[list[str]]:
 
 
 def prints(code: Block, names: dict[str, Any]) -> str:
-    """Runs a Python block in a namespace; what it writes to standard output and error."""
+    """Runs a Python block in a namespace; what it writes to standard output and error, with paths as they are
+    seen from the root of the checkout.
+    """
     said = io.StringIO()
     program = compile("\n" * code.first + code.text, str(code.page), "exec")
     with redirect_stdout(said), redirect_stderr(said), warnings.catch_warnings():
         exec(program, names)
-    return said.getvalue()
+    return said.getvalue().replace(f"{ROOT}/", "")
 
 
 def answers(words: list[str]) -> str:
@@ -141,7 +143,7 @@ def is_run(words: list[str]) -> bool:
 def play(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
     """Runs a page in a folder that holds the examples; each step that can be run, and what it printed."""
     (folder / "examples").symlink_to(ROOT / "examples")
-    names: dict[str, Any] = {"__name__": f"page_{page.stem}"}
+    names: dict[str, Any] = {"__name__": "__main__"}  # as a reader has it
     for step in steps(page):
         with chdir(folder):
             if step.code.language == "python":

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, Downpour, Run, Session, train
+from partita.engine import SGD, Adagrad, Adam, Cosine, Downpour, Run, Session, train
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.runtime.feed import Sampler
@@ -112,6 +112,22 @@ def test_another_plan_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads]
     newest = Checkpoints(tmp_path).latest({name: values.shape for name, values in run.parameters.items()})
     assert newest is not None
     assert (len(newest.manifest.entries), newest.state_names) == (5, ("sum",))
+
+
+def test_a_schedule_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
+    def updates(run: Run) -> list[int]:
+        newest = Checkpoints(tmp_path).latest({name: array.shape for name, array in run.parameters.items()})
+        assert newest is not None
+        return [record.updates for record in newest.records.values()]
+
+    driver = Downpour(replicas=2, shards=2, rule=Adam(Cosine(0.01, 1000)))
+    before = updates(train_toy(plan_of_toy(machines=2), driver, epochs=2, checkpoints=tmp_path))
+    assert min(before) > 0 and max(before) <= 2 * 16
+    other = dataclasses.replace(driver, replicas=1, shards=1)
+    run = train_toy(plan_of_toy(machines=1), other, epochs=4, checkpoints=tmp_path, resume=True)
+    (after,) = updates(run)
+    assert max(before) < after <= max(before) + 32
+    assert evaluate(run, toy.data()).accuracy > 0.5
 
 
 @pytest.mark.parametrize(("before", "after"), [("float32", "float64"), ("float64", "float32")])

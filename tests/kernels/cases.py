@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, Arrays, Kernel, Site, Team, build
 from partita.engine.kernels.reference import Reference
+from partita.engine.numerics import narrow_array, widen_array
 from partita.layers import Layer, Loss, Network
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows, bounds, difference, intersection, union
 
 Shape = tuple[int, ...]
+_UNWRITTEN = 0x7FC0
+"""A NaN in bfloat16's bits."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,27 @@ class Case:
     def dtype(self) -> np.dtype[Any]:
         return self.error.dtype
 
+    @property
+    def precision(self) -> str:
+        return "bfloat16" if self.dtype == np.uint16 else self.dtype.name
+
+    @property
+    def rounded(self) -> Case:
+        """The same in bfloat16."""
+        return self._mapped(
+            lambda array: narrow_array(array.astype(np.float32), np.empty(array.shape, np.uint16))
+        )
+
+    @property
+    def widened(self) -> Case:
+        """In bfloat16, the same in float32; else itself."""
+        return self._mapped(widen_array) if self.dtype == np.uint16 else self
+
+    def _mapped(self, change: Callable[[Array], Array]) -> Case:
+        inputs = tuple(array if array.dtype == np.int64 else change(array) for array in self.inputs)
+        parameters = tuple(map(change, self.parameters))
+        return replace(self, inputs=inputs, parameters=parameters, error=change(self.error))
+
     def site(self, rows: tuple[int, int] | None = None, *, extra: int = 0, threads: int = 1) -> Site:
         """Of a machine with these rows, whose windows are `extra` rows wider on each side than need be."""
         rows = rows or (0, self.grid.n_rows)
@@ -44,7 +69,7 @@ class Case:
             start, stop = bounds(self.needs(rows, source))
             windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
         held = tuple(windows)
-        return Site(self.grid, rows, self.sources, held, held, self.batch, self.dtype.name, threads)
+        return Site(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
 
     def arrays(self, site: Site) -> Arrays:
         """What a kernel at this site works on; what it must write is NaN."""
@@ -52,11 +77,15 @@ class Case:
         whole = zip(self.inputs, site.error_windows, strict=True)
         return Arrays(
             sources=tuple(array[start:stop].copy() for array, (start, stop) in windows),
-            state=np.full_like(self.error[slice(*site.rows)], np.nan),
+            state=unwritten(self.error[slice(*site.rows)]),
             delta=self.error[slice(*site.rows)].copy(),
-            errors=tuple(np.full_like(array[start:stop], np.nan) for array, (start, stop) in whole),
+            errors=tuple(unwritten(array[start:stop]) for array, (start, stop) in whole),
             parameters=tuple(
-                array.reshape(-1)[slice(*parameter.span(site.rows))].copy().reshape(-1, *parameter.shape[1:])
+                array.copy()
+                if parameter.shared  # who does not own it has borrowed it
+                else array.reshape(-1)[slice(*parameter.span(site.rows))]
+                .copy()
+                .reshape(-1, *parameter.shape[1:])
                 for array, parameter in zip(self.parameters, self.grid.parameters, strict=True)
             ),
         )
@@ -108,7 +137,7 @@ def case(
     draw = np.random.default_rng(seed)
     arrays = [draw.normal(size=(*shape, batch)).astype(dtype) for shape in shapes]
     if target is not None:
-        arrays.append(target.astype(dtype))
+        arrays.append(target.astype(np.int64 if target.dtype.kind == "i" else dtype))
     parameters = tuple(draw.normal(size=parameter.shape).astype(dtype) for parameter in grid.parameters)
     error = draw.normal(size=(*grid.shape, batch)).astype(dtype)
     return Case(grid, sources, tuple(arrays), parameters, error)
@@ -132,11 +161,25 @@ def play(given: Case, *cuts: int, extra: int = 0, threads: int = 1) -> Played:
         for i in heard:
             begun[i] = piece.continue_errors(i, sums[i], begun[i])
         piece.team.close()
-    flat = [
-        np.concatenate([found[i].reshape(-1) for found in gradients]) for i in range(len(given.parameters))
-    ]
-    shaped = tuple(found.reshape(p.shape) for found, p in zip(flat, given.parameters, strict=True))
-    return Played(np.concatenate(pieces), tuple(sums), shaped)
+    joined = []
+    for i, parameter in enumerate(given.grid.parameters):
+        parts = [found[i] for found in gradients]
+        joined.append(
+            sum(parts[1:], parts[0]) if parameter.shared else np.concatenate(parts).reshape(parameter.shape)
+        )
+    return Played(np.concatenate(pieces), tuple(sums), tuple(joined))
+
+
+def unwritten(array: Array) -> Array:
+    """One like this, full of NaN; labels, for which there is none, are 0."""
+    if array.dtype == np.int64:
+        return np.zeros_like(array)
+    return np.full_like(array, _UNWRITTEN if array.dtype == np.uint16 else np.nan)
+
+
+def is_unwritten(array: Array) -> Array:
+    """Where it holds NaN."""
+    return array == _UNWRITTEN if array.dtype == np.uint16 else np.isnan(array)
 
 
 class _Piece:
@@ -166,26 +209,27 @@ class _Piece:
 
     def _ask(self, source: int, rows: Rows, sums: Array, *, accumulate: bool) -> None:
         out, (first, _) = self.arrays.errors_of(source), self.site.error_windows[source]
-        out[...] = np.nan
+        out[...] = unwritten(out)
         for start, stop in rows if accumulate else ():
             out[start - first : stop - first] = sums[start:stop]
-        before = np.isnan(out)
+        before = is_unwritten(out)
         self.kernel.errors(source, rows, accumulate=accumulate)()
         for start, stop in rows:
             sums[start:stop] = out[start - first : stop - first]
             before[start - first : stop - first] = False
-        assert np.array_equal(np.isnan(out), before), "wrote outside the rows that were asked for"
+        assert np.array_equal(is_unwritten(out), before), "wrote outside the rows that were asked for"
 
 
 def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:
     """What was played equals the node definition in plain float64."""
+    given = given.widened
     state = given.reference.states(given.inputs, given.parameters)
-    np.testing.assert_allclose(played.state, state, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(widen_array(played.state), state, rtol=rtol, atol=atol)
     errors, gradients = given.reference.errors_and_gradients(
         given.inputs, state, given.error, given.parameters
     )
     for found, expected in zip((*played.errors, *played.gradients), (*errors, *gradients), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(widen_array(found), expected, rtol=rtol, atol=atol)
 
 
 def assert_same_bits(found: Played, expected: Played) -> None:

@@ -1,54 +1,69 @@
-"""The bits of an element do not depend on its place in the array: cuts move elements."""
+"""Activations against their definitions; and their bits do not depend on the place: cuts move elements."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from partita.engine.kernels.activations import activate, add_error, multiply_by_slope
+from partita.engine.kernels import Array
+from partita.engine.kernels.activations import LOOPS, activate, add_error, multiply_by_slope, warm
+from partita.engine.numerics import master, narrow_array, storage, widen_array
 from partita.layers.activations import ACTIVATIONS
 
 FUNCTIONS = sorted(ACTIVATIONS)
-DTYPES = [np.float32, np.float64]
+PRECISIONS = ["float32", "float64", "bfloat16"]
+TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 2.0**-7}
 
 
-def sums(n: int, dtype: type) -> np.ndarray:
+def stored(numbers: Array, precision: str) -> Array:
+    return narrow_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
+
+
+def sums(n: int, precision: str) -> Array:
     """Numbers of every size, with the corners among them."""
     draw = np.random.default_rng(n)
     found = draw.normal(size=n) * draw.choice([1e-30, 1e-3, 1, 10, 1000], size=n)
     found[:6] = [0.0, -0.0, np.inf, -np.inf, 88.8, -104.0]
-    return found.astype(dtype)
+    return stored(found, precision)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_bits_do_not_depend_on_the_place(function: str, dtype: type) -> None:
-    n = 131
-    given, error, before = sums(n, dtype), sums(n, dtype)[::-1].copy(), np.ones(n, dtype)
-    error[~np.isfinite(error)] = 1
-    state, delta, added = given.copy(), error.copy(), before.copy()
+def finite(numbers: Array, precision: str) -> Array:
+    wide = widen_array(numbers)
+    return stored(np.where(np.isfinite(wide), wide, 1), precision)
+
+
+def all_of_it(function: str, given: Array, error: Array, before: Array) -> tuple[Array, ...]:
+    """A state, the errors of its sums, and those written to an input, or added to what it holds."""
+    state, delta, written, added = given.copy(), error.copy(), before.copy(), before.copy()
     activate(function, state)
     multiply_by_slope(function, state, delta)
+    add_error(function, state, error, written, accumulate=False)
     add_error(function, state, error, added, accumulate=True)
+    return state, delta, written, added
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_bits_do_not_depend_on_the_place(function: str, precision: str) -> None:
+    n = 131
+    given, before = sums(n, precision), stored(np.ones(n), precision)
+    error = finite(given[::-1].copy(), precision)
+    whole = all_of_it(function, given, error, before)
     for start in range(n):
         for length in (1, 3, 16, 35):
             place = slice(start, start + length)
-            cut_state, cut_delta, cut_added = given[place].copy(), error[place].copy(), before[place].copy()
-            activate(function, cut_state)
-            multiply_by_slope(function, cut_state, cut_delta)
-            add_error(function, cut_state, error[place].copy(), cut_added, accumulate=True)
-            assert cut_state.tobytes() == state[place].tobytes()
-            assert cut_delta.tobytes() == delta[place].tobytes()
-            assert cut_added.tobytes() == added[place].tobytes()
+            cut = all_of_it(function, given[place].copy(), error[place].copy(), before[place].copy())
+            for piece, of_whole in zip(cut, whole, strict=True):
+                assert piece.tobytes() == of_whole[place].tobytes()
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_bits_do_not_depend_on_the_alignment(function: str, dtype: type) -> None:
-    given = sums(64, dtype)
+def test_bits_do_not_depend_on_the_alignment(function: str, precision: str) -> None:
+    given = sums(64, precision)
     expected = given.copy()
     activate(function, expected)
-    room = np.empty(64 + 32, dtype)
+    room = np.empty(64 + 32, given.dtype)
     for offset in range(32):
         moved = room[offset : offset + 64]
         moved[:] = given
@@ -56,22 +71,51 @@ def test_bits_do_not_depend_on_the_alignment(function: str, dtype: type) -> None
         assert moved.tobytes() == expected.tobytes()
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_equals_the_definition(function: str) -> None:
+def test_equals_the_definition(function: str, precision: str) -> None:
     value, slope = ACTIVATIONS[function]
-    given = np.linspace(-20, 20, 83)
-    state, error, added = given.copy(), np.ones(83), np.ones(83)
-    activate(function, state)
-    multiply_by_slope(function, state, error)
-    add_error(function, state, np.ones(83), added, accumulate=True)
-    np.testing.assert_allclose(state, [value(x) for x in given], rtol=1e-14, atol=1e-16)
-    np.testing.assert_allclose(error, [slope(y) for y in state], rtol=1e-12, atol=1e-16)
-    np.testing.assert_allclose(added - 1, error, atol=1e-15)
+    allowed = TOLERANCE[precision]
+    given, ones = stored(np.linspace(-20, 20, 83), precision), stored(np.ones(83), precision)
+    state, delta, written, added = map(widen_array, all_of_it(function, given, ones, ones))
+    expected = [value(float(x)) for x in widen_array(given)]
+    slopes = np.array([slope(float(y)) for y in state])
+    np.testing.assert_allclose(state, expected, rtol=allowed, atol=1e-16)
+    for found in (delta, written):
+        np.testing.assert_allclose(found, slopes, rtol=allowed, atol=allowed * 1e-2)
+    np.testing.assert_allclose(added, 1 + slopes, rtol=allowed)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (2, 40)])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_nan_stays_one(function: str) -> None:
-    state = np.array([np.nan, 1.0])
+def test_a_bias_and_the_activation_in_one_pass(function: str, shape: tuple[int, int], precision: str) -> None:
+    """As one after the other, but rounded once; from float32 sums as well."""
+    given = stored(np.random.default_rng(0).normal(size=shape) * 3, precision)
+    bias = stored(np.random.default_rng(1).normal(size=shape[0]), precision)
+    expected = widen_array(given) + widen_array(bias)[:, None]
+    activate(function, expected)
+    in_place, apart = given.copy(), np.zeros_like(given)
+    LOOPS[function].finish(in_place, bias)
+    LOOPS[function].finish_into(widen_array(given), bias, apart)
+    assert in_place.tobytes() == apart.tobytes() == stored(expected, precision).tobytes()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_a_nan_stays_one(function: str, precision: str) -> None:
+    state = stored(np.array([np.nan, 1.0]), precision)
     activate(function, state)
-    assert np.isnan(state[0])
-    assert np.isfinite(state[1])
+    assert np.isnan(widen_array(state)[0])
+    assert np.isfinite(widen_array(state)[1])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_what_is_warm_compiles_no_more(function: str, precision: str) -> None:
+    dtype, loops = storage(precision), LOOPS[function]
+    used = (loops.activate, loops.multiply, loops.write, loops.add)
+    warm(function, dtype)
+    compiled = [len(loop.signatures) for loop in used]
+    all_of_it(function, *(np.zeros(3, dtype) for _ in range(3)))
+    assert [len(loop.signatures) for loop in used] == compiled

@@ -1,4 +1,4 @@
-"""Measurements are made once, kept for the machine that made them, and survive whatever happens to the file."""
+"""Measurements are made once, kept for the machine that made them, and outlive damage to the file."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ def test_with_other_settings_of_blas_it_is_measured_again(monkeypatch: pytest.Mo
     assert "OPENBLAS_CORETYPE=Zen" in calibration.signature()
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
     assert calibration.choose(PRODUCT, Stopwatch(2.0, 1.0)) == "numpy"
+
+
+def test_what_libraries_set_when_they_are_imported_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KMP_DUPLICATE_LIB_OK", raising=False)
+    before = calibration.signature()
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")
+    assert calibration.signature() == before
 
 
 def test_what_is_forgotten_is_measured_again() -> None:
@@ -175,24 +182,51 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
             pass
 
 
-def test_the_least_of_several_rounds_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    played: list[str] = []
+class Clock:
+    """Stands still, but for the calls, which take as long as they were told."""
 
-    def call(name: str, *seconds: float) -> calibration.Call:
-        took = iter(seconds)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.played = 0.0, ""
+        monkeypatch.setattr("time.perf_counter", lambda: self.now)
+
+    def call(self, name: str, *seconds: float) -> calibration.Call:
+        """Takes the last of these times again and again."""
+        left = list(seconds)
 
         def play() -> None:
-            nonlocal now
-            played.append(name)
-            now += next(took)
+            self.played += name
+            self.now += left.pop(0) if len(left) > 1 else left[0]
 
         return play
 
-    monkeypatch.setattr("time.perf_counter", lambda: now)
-    slow, quick = call("slow", 9, 0.3, 0.2, 0.25), call("quick", 9, 0.5, 0.15, 0.1)
+
+def test_the_least_of_several_rounds_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    slow, quick = clock.call("s", 0.001, 0.3, 0.21, 0.2), clock.call("q", 9, 0.15, 0.1, 0.1)
     assert calibration.least_seconds([slow, quick]) == pytest.approx([0.2, 0.1])
-    assert played == ["slow", "quick"] * 4  # the first time does not count
+    assert clock.played == "sq" * 4
+
+
+def test_short_calls_are_repeated_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    assert calibration.least_seconds([clock.call("a", 0.003), clock.call("b", 0.002)]) is not None
+    assert clock.now == pytest.approx(0.105)
+
+
+def test_on_a_busy_machine_nothing_is_found_and_nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls = [clock.call("a", *(0.05 * 1.2**n for n in range(9))), clock.call("b", 0.01)]
+    watch = Stopwatch()
+    assert calibration.choose(PRODUCT, lambda _: calibration.least_seconds(calls) and (2.0, 1.0)) == "numpy"
+    assert clock.now > 0.5
+    assert calibration.measured() == ()
+    assert calibration.choose(PRODUCT, watch) == "torch"
+
+
+def test_a_machine_that_becomes_quiet_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    calls = [clock.call("a", 0.05, 0.09, 0.07, 0.06, 0.02, 0.02, 0.02), clock.call("b", 0.01)]
+    assert calibration.least_seconds(calls) == pytest.approx([0.02, 0.01])
 
 
 def test_the_command_shows_what_was_measured_and_forgets_it(folder: Path) -> None:
@@ -201,9 +235,9 @@ def test_the_command_shows_what_was_measured_and_forgets_it(folder: Path) -> Non
     run = CliRunner(env={"COLUMNS": "120"}).invoke
     shown = run(cli.app, ["kernels"])
     assert shown.exit_code == 0
-    rows = [line.replace("│", " ").split() for line in shown.output.splitlines()]
-    assert "gradient 300 x 200 x 100 float32 2 2.000 ms 1.000 ms torch".split() in rows
-    assert "up 300 x 200 x 100 float32 2 1.500 ms 4.000 ms NumPy".split() in rows
+    rows = [" ".join(line.replace("│", " ").split()) for line in shown.output.splitlines()]
+    assert "gradient 300x200x100 float32 2 2.000 1.000 torch" in rows
+    assert "up 300x200x100 float32 2 1.500 4.000 NumPy" in rows
     assert run(cli.app, ["kernels", "--forget"]).output == "forgotten\n"
     assert run(cli.app, ["kernels", "--forget"]).output == "nothing was remembered\n"
     (folder / "kernels.json").write_text("broken")

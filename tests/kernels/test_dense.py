@@ -1,17 +1,70 @@
-"""Fully connected layers: against the node definition, in pieces and in blocks."""
+"""Fully connected layers: against the node definition, in pieces, in blocks, in rows, and in bfloat16."""
 
 from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import build
+from partita.engine.kernels import Array, Arrays, Call, Kernel, Site, Team, build
+from partita.engine.numerics import master, narrow_array, storage, widen_array
 from partita.layers import Dense
-from tests.kernels.cases import activations, assert_true, batches, case, cut_points, play, seeds
+from tests.kernels.cases import Case, activations, assert_true, batches, case, cut_points, play, seeds
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
+PRECISIONS = ["float32", "float64", "bfloat16"]
+TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.06}
+
+
+def stored(numbers: Array, precision: str) -> Array:
+    return narrow_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
+
+
+@dataclass(frozen=True)
+class Played:
+    """A dense kernel of a whole layer, its arrays, and a case of the same numbers in float64."""
+
+    given: Case
+    arrays: Arrays
+    kernel: Kernel
+    precision: str
+
+    @property
+    def state(self) -> Array:
+        return widen_array(self.arrays.state)
+
+    def gradients(self, n_rows: int) -> tuple[Array, ...]:
+        """Arrays for the gradients of so many rows."""
+        shapes = (parameter.shape[1:] for parameter in self.arrays.parameters)
+        return tuple(np.zeros((n_rows, *shape), self.kernel.gradient_dtype) for shape in shapes)
+
+
+def played(layer: Dense, *shape: int, batch: int, precision: str, threads: int = 1) -> Played:
+    """The kernel before its first step; what it reads are normal numbers that the precision can hold."""
+    drawn = case(layer, shape, batch=batch)
+    kept = [stored(numbers, precision) for numbers in (*drawn.inputs, *drawn.parameters, drawn.error)]
+    exact = [widen_array(numbers).astype(np.float64) for numbers in kept]
+    given_case = Case(drawn.grid, drawn.sources, (exact[0],), tuple(exact[1:-1]), exact[-1])
+    arrays = Arrays(
+        sources=(kept[0],),
+        state=stored(np.full(drawn.error.shape, np.nan), precision),
+        delta=kept[-1],
+        errors=(stored(np.full(drawn.inputs[0].shape, 7.0), precision),),
+        parameters=tuple(kept[1:-1]),
+    )
+    own, window = (0, drawn.grid.n_rows), (0, shape[0])
+    site = Site(drawn.grid, own, drawn.sources, (window,), (window,), batch, precision, threads)
+    return Played(given_case, arrays, build(site, arrays, Team(threads, worth_a_thread=0)), precision)
+
+
+def assert_near(found: Array, expected: Array, precision: str) -> None:
+    allowed = TOLERANCE[precision]
+    np.testing.assert_allclose(widen_array(found), expected, rtol=allowed, atol=allowed)
 
 
 @given(st.data(), st.integers(1, 7), shapes, activations, st.booleans(), batches, seeds)
@@ -30,36 +83,133 @@ def test_equals_its_node_definition_whole_and_in_pieces(
     assert_true(given_case, play(given_case, *cuts))
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("activation", ["tanh", "linear"])
 @pytest.mark.parametrize("blocks", [[(0, 6)], [(2, 4), (0, 2), (4, 6)], [(3, 6), (0, 3)]])
-def test_a_sum_in_blocks_equals_the_whole(blocks: list[tuple[int, int]]) -> None:
-    given_case = case(Dense(5, activation="tanh"), (6, 2, 3), batch=4)
-    kernel, state = build(given_case.site()), np.full_like(given_case.error, np.nan)
-    for _ in range(2):  # the second step finds its scratch
-        for i, block in enumerate(blocks):
-            last = i == len(blocks) - 1
-            kernel.up(given_case.inputs, state, given_case.parameters, block=block, first=i == 0, last=last)
-        expected = given_case.reference.states(given_case.inputs, given_case.parameters)
-        np.testing.assert_allclose(state, expected, rtol=1e-10)
+def test_a_sum_in_blocks_equals_the_whole(
+    blocks: list[tuple[int, int]], activation: str, use_bias: bool, precision: str
+) -> None:
+    layer = Dense(5, activation=activation, use_bias=use_bias)
+    whole = played(layer, 6, 2, 3, batch=4, precision=precision)
+    last = len(blocks) - 1
+    calls = [whole.kernel.up(block=b, first=i == 0, last=i == last) for i, b in enumerate(blocks)]
+    expected = whole.given.reference.states(whole.given.inputs, whole.given.parameters)
+    for _ in range(2):
+        for call in calls:
+            call()
+        assert_near(whole.arrays.state, expected, precision)
 
 
-def test_errors_of_some_rows_are_written_or_added() -> None:
-    given_case = case(Dense(5), (6, 2), batch=4)
-    whole, kernel = play(given_case), build(given_case.site())
-    given = {
-        "sources": given_case.inputs,
-        "state": whole.state,
-        "delta": given_case.error,
-        "parameters": given_case.parameters,
-    }
-    out = np.full((6, 2, 4), 7.0)
-    kernel.errors(0, ((0, 2), (3, 4)), out, accumulate=False, **given)
-    np.testing.assert_allclose(out[[0, 1, 3]], whole.errors[0][[0, 1, 3]], rtol=1e-10)
-    assert (out[[2, 4, 5]] == 7).all()
-    kernel.errors(0, ((1, 3),), out, accumulate=True, **given)
-    np.testing.assert_allclose(out[1], 2 * whole.errors[0][1], rtol=1e-10)
-    np.testing.assert_allclose(out[2], 7 + whole.errors[0][2], rtol=1e-10)
+def test_a_sum_of_blocks_in_bfloat16_is_rounded_once() -> None:
+    """64 + 7 x 0.25 is 65.75, which becomes 66; rounded after each term it would stay 64."""
+    layer = played(Dense(1, use_bias=False), 8, batch=1, precision="bfloat16")
+    layer.arrays.sources[0][...] = stored(np.full((8, 1), 0.25), "bfloat16")
+    layer.arrays.sources[0][0] = stored(np.full(1, 64.0), "bfloat16")
+    layer.arrays.parameters[0][...] = stored(np.ones((1, 8)), "bfloat16")
+    for i in range(8):
+        layer.kernel.up(block=(i, i + 1), first=i == 0, last=i == 7)()
+    assert layer.state == 66
 
 
-def test_float32_stays_near_float64() -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_errors_of_some_rows_are_written_or_added(precision: str) -> None:
+    layer = played(Dense(5), 6, 2, batch=4, precision=precision)
+    out, kernel = layer.arrays.errors_of(0), layer.kernel
+    state = layer.given.reference.states(layer.given.inputs, layer.given.parameters)
+    (expected,), _ = layer.given.reference.errors_and_gradients(
+        layer.given.inputs, state, layer.given.error, layer.given.parameters
+    )
+    kernel.errors(0, ((0, 2), (3, 4)), accumulate=False)()
+    assert_near(out[[0, 1, 3]], expected[[0, 1, 3]], precision)
+    assert (widen_array(out[[2, 4, 5]]) == 7).all()
+    kernel.errors(0, ((1, 3),), accumulate=True)()
+    assert_near(out[1], 2 * expected[1], precision)
+    assert_near(out[2], 7 + expected[2], precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@given(cuts=cut_points(9))
+@settings(max_examples=10)
+def test_gradients_of_runs_of_rows_are_those_of_the_whole(precision: str, cuts: list[int]) -> None:
+    layer = played(Dense(9, activation="relu"), 4, 3, batch=5, precision=precision)
+    state = layer.given.reference.states(layer.given.inputs, layer.given.parameters)
+    layer.kernel.up()()
+    layer.kernel.delta()()
+    _, expected = layer.given.reference.errors_and_gradients(
+        layer.given.inputs, state, layer.given.error, layer.given.parameters
+    )
+    whole = layer.gradients(9)
+    layer.kernel.gradient(whole)()
+    for rows in pairwise([0, *sorted(set(cuts)), 9]):
+        piece = layer.gradients(rows[1] - rows[0])
+        layer.kernel.gradient(piece, rows)()
+        for found, all_rows, true in zip(piece, whole, expected, strict=True):
+            assert_near(found, true[slice(*rows)], precision)
+            assert_near(all_rows, true, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "linear"])
+def test_a_whole_step_is_near_float64(activation: str, precision: str) -> None:
+    layer = played(Dense(8, activation=activation), 50, batch=16, precision=precision)
+    given_case, kernel = layer.given, layer.kernel
+    gradients = layer.gradients(8)
+    calls = [
+        kernel.up(),
+        kernel.delta(),
+        kernel.errors(0, ((0, 50),), accumulate=False),
+        kernel.gradient(gradients),
+    ]
+    state = given_case.reference.states(given_case.inputs, given_case.parameters)
+    for call in calls:
+        call()
+    assert_near(layer.arrays.state, state, precision)
+    # Downward from the states that were found: where a state is rounded its slope is another, and not worse.
+    errors, true = given_case.reference.errors_and_gradients(
+        given_case.inputs, layer.state.astype(np.float64), given_case.error, given_case.parameters
+    )
+    for found, expected in zip((layer.arrays.errors_of(0), *gradients), (*errors, *true), strict=True):
+        scale = np.abs(expected).max()
+        assert_near(found, expected, precision) if precision != "bfloat16" else np.testing.assert_allclose(
+            widen_array(found), expected, atol=0.02 * scale
+        )
+
+
+def test_a_float32_case_of_the_other_tests_too() -> None:
     narrow = case(Dense(8, activation="sigmoid"), (50,), batch=16, dtype=np.float32)
     assert_true(narrow, play(narrow), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_threads_do_not_show_in_what_is_not_a_product(precision: str) -> None:
+    one, two = (
+        played(Dense(9, activation="sigmoid"), 6, batch=8, precision=precision, threads=n) for n in (1, 2)
+    )
+    for layer in (one, two):
+        layer.arrays.state[...] = stored(np.random.default_rng(0).normal(size=(9, 8)), precision)
+        layer.kernel.delta()()
+        layer.kernel.team.close()
+    assert one.arrays.own_errors.tobytes() == two.arrays.own_errors.tobytes()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_step_allocates_nothing(precision: str) -> None:
+    layer = played(Dense(60, activation="sigmoid"), 70, batch=64, precision=precision)
+    kernel, gradients = layer.kernel, layer.gradients(60)
+    calls: list[Call] = [
+        kernel.up(block=(0, 30), first=True, last=False),
+        kernel.up(block=(30, 70), first=False, last=True),
+        kernel.delta(),
+        kernel.errors(0, ((0, 40),), accumulate=False),
+        kernel.errors(0, ((40, 70),), accumulate=True),
+        kernel.gradient(gradients),
+        kernel.up(),
+    ]
+    for _ in range(2):
+        tracemalloc.start()
+        for call in calls:
+            call()
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert most < layer.arrays.state.nbytes / 4

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Kernel, NodeCompileError, Team, build, check_gradients
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.node_loops import down_loops, up_loop
+from partita.engine.kernels.node_vectors import Signature
 from partita.layers import (
     Connectivity,
     Dense,
@@ -117,16 +118,24 @@ class OwnDense(Dense):
 
 def test_a_subclass_is_played_by_its_definition() -> None:
     given_case = case(Own(2, 2, activation="tanh"), (4, 4, 2), batch=3)
-    assert isinstance(build(given_case.site()), NodeKernel)
+    assert isinstance(given_case.kernel(), NodeKernel)
     assert_true(given_case, play(given_case, 2))
 
 
 def test_blocks_of_a_sum_are_taken_when_all_have_arrived() -> None:
     given_case = case(OwnDense(3), (4,), batch=2)
-    kernel, state = build(given_case.site()), np.empty((3, 2))
-    kernel.up(given_case.inputs, state, given_case.parameters, block=(2, 4), first=True, last=False)
-    kernel.up(given_case.inputs, state, given_case.parameters, block=(0, 2), first=False, last=True)
-    np.testing.assert_allclose(state, given_case.reference.states(given_case.inputs, given_case.parameters))
+    kernel = given_case.kernel()
+    kernel.up(block=(2, 4), first=True, last=False)()
+    assert np.isnan(kernel.arrays.state).all()
+    kernel.up(block=(0, 2), first=False, last=True)()
+    expected = given_case.reference.states(given_case.inputs, given_case.parameters)
+    np.testing.assert_allclose(kernel.arrays.state, expected)
+
+
+def state_of(given_case: Case) -> Any:
+    kernel = given_case.kernel()
+    kernel.up()()
+    return kernel.arrays.state
 
 
 def factorial(n):  # type: ignore[no-untyped-def]
@@ -145,9 +154,7 @@ def test_helpers_in_globals_and_closures_need_no_decorator() -> None:
 
     for factor in (2.0, 3.0):
         given_case = case(Node(OneToOne(), scaled(factor)), (2,), batch=1)
-        state = np.empty((2, 1))
-        build(given_case.site()).up(given_case.inputs, state, ())
-        np.testing.assert_allclose(state, factor * given_case.inputs[0] + 24)
+        np.testing.assert_allclose(state_of(given_case), factor * given_case.inputs[0] + 24)
 
 
 def test_functions_that_came_in_a_message_are_compiled_with_their_helpers() -> None:
@@ -156,15 +163,13 @@ def test_functions_that_came_in_a_message_are_compiled_with_their_helpers() -> N
 
     layer = Node(OneToOne(), lambda incoming: half(incoming[0]) + factorial(3))
     given_case = case(cloudpickle.loads(cloudpickle.dumps(layer)), (2,), batch=1)
-    state = np.empty((2, 1))
-    build(given_case.site()).up(given_case.inputs, state, ())
-    np.testing.assert_allclose(state, 0.5 * given_case.inputs[0] + 6)
+    np.testing.assert_allclose(state_of(given_case), 0.5 * given_case.inputs[0] + 6)
 
 
 def test_compiles_once_in_a_process() -> None:
-    dtype = np.dtype(np.float64)
-    assert up_loop(leaky_sum, "en", dtype) is up_loop(leaky_sum, "en", dtype)
-    assert down_loops(leaky_sum_errors, "en", dtype) is down_loops(leaky_sum_errors, "en", dtype)
+    signature = Signature((("weight", "e"), ("bias", "n")), 1, "float64")
+    assert up_loop(leaky_sum, signature) is up_loop(leaky_sum, signature)
+    assert down_loops(leaky_sum_errors, signature) is down_loops(leaky_sum_errors, signature)
 
 
 def uses_a_table(incoming):  # type: ignore[no-untyped-def]
@@ -211,7 +216,7 @@ def test_what_cannot_be_compiled_is_refused_with_the_users_line(
     else:
         layer = Node(OneToOne(), upward, downward, name="mine")
     with pytest.raises(NodeCompileError) as caught:
-        build(case(layer, (3,), batch=1).site())
+        case(layer, (3,), batch=1).kernel()
     text = str(caught.value)
     assert text.startswith(f"Node {upward.__name__} 'mine': its {role} function ")
     assert line in text
@@ -220,48 +225,57 @@ def test_what_cannot_be_compiled_is_refused_with_the_users_line(
     assert len(text.splitlines()) <= 6
 
 
-def played(layer: Node, team: Team | None = None) -> tuple[Case, Kernel, dict[str, Any]]:
+def kernel_of(layer: Layer, team: Team | None = None) -> Kernel:
     given_case = case(layer, (4,), batch=2)
-    state = np.ones((4, 2))
-    given = {"sources": given_case.inputs, "state": state, "delta": given_case.error, "parameters": ()}
-    return given_case, build(given_case.site(), team), given
+    site = given_case.site()
+    kernel = build(site, given_case.arrays(site), team)
+    kernel.arrays.state[...] = 1
+    return kernel
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_users_function_raises_comes_out_with_the_layers_name(threads: int) -> None:
     team = Team(threads, worth_a_thread=0)
-    given_case, kernel, given = played(Node(OneToOne(), root, root_errors, name="mine"), team)
-    given_case.inputs[0][3, 1] = 1e7
+    kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"), team)
+    kernel.arrays.sources[0][3, 1] = 1e7
     with pytest.raises(ZeroDivisionError, match="nothing to divide by") as caught:
-        kernel.up(given_case.inputs, given["state"], ())
+        kernel.up()()
     assert "in the upward function of Node root 'mine', root (File" in caught.value.__notes__[0]
     team.close()
 
 
 def test_errors_of_the_wrong_length_are_refused() -> None:
-    given_case, kernel, given = played(Node(OneToOne(), root, root_errors, name="mine"))
-    given_case.error[2, 0] = 1e7
+    kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"))
+    kernel.arrays.own_errors[2, 0] = 1e7
     with pytest.raises(ValueError, match="as long as incoming") as caught:
-        kernel.errors(0, ((0, 4),), np.empty((4, 2)), accumulate=False, **given)
+        kernel.errors(0, ((0, 4),), accumulate=False)()
     assert "downward function of Node root 'mine'" in caught.value.__notes__[0]
 
 
-def test_reading_outside_an_array_raises_instead_of_reading_elsewhere() -> None:
-    def beyond(incoming):  # type: ignore[no-untyped-def]
-        return incoming[len(incoming)]
+def beyond(incoming):  # type: ignore[no-untyped-def]
+    return incoming[len(incoming)]
 
-    given_case, kernel, given = played(Node(OneToOne(), beyond, name="mine"))
+
+def beyond_as_it_stands(incoming):  # type: ignore[no-untyped-def]
+    while len(incoming) < 0:
+        pass
+    return incoming[len(incoming)]
+
+
+@pytest.mark.parametrize("upward", [beyond, beyond_as_it_stands])
+def test_reading_outside_an_array_raises_instead_of_reading_elsewhere(upward: Any) -> None:
+    kernel = kernel_of(Node(OneToOne(), upward, name="mine"))
     with pytest.raises(IndexError) as caught:
-        kernel.up(given_case.inputs, given["state"], ())
-    assert "Node beyond 'mine'" in caught.value.__notes__[0]
+        kernel.up()()
+    assert f"Node {upward.__name__} 'mine'" in caught.value.__notes__[0]
 
 
 def test_training_a_node_without_downward_says_what_to_do() -> None:
-    given_case, kernel, given = played(Node(OneToOne(), root, name="mine"))
+    kernel = kernel_of(Node(OneToOne(), root, name="mine"))
     with pytest.raises(ValueError, match=r"Node root 'mine' has no downward function.*@root\.downward"):
-        kernel.errors(0, ((0, 4),), np.empty((4, 2)), accumulate=False, **given)
+        kernel.errors(0, ((0, 4),), accumulate=False)
     with pytest.raises(ValueError, match="no downward"):
-        kernel.gradient(given_case.inputs, given["state"], given_case.error, (), ())
+        kernel.gradient(())
 
 
 def changes_its_weight(incoming, weight, state, error):  # type: ignore[no-untyped-def]
@@ -277,7 +291,7 @@ def test_a_function_that_changes_a_parameter_is_refused() -> None:
 
     layer = Node(Full(), weighs, changes_its_weight, (("weight", per_edge()),), (2,), name="mine")
     with pytest.raises(NodeCompileError, match="changes a parameter in place") as caught:
-        build(case(layer, (3,), batch=1).site())
+        case(layer, (3,), batch=1).kernel()
     assert "def changes_its_weight" in str(caught.value)
     with pytest.raises(ValueError, match="read-only"):
         check_gradients(layer, (3,))

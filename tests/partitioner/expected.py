@@ -10,10 +10,13 @@ from functools import cache
 
 import numpy as np
 
-from partita.layers import Graph, SoftmaxCrossEntropy
+from partita.layers import Graph, OneAgainstAll, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 from partita.partitioner import Ownership
+
+LABELLED = (SoftmaxCrossEntropy, OneAgainstAll)
+"""Losses that compare all scores with one label."""
 
 
 def members(rows: Rows) -> list[int]:
@@ -46,8 +49,10 @@ class Expected:
 
     def needed(self, consumer: str, number: int, machine: int) -> set[int]:
         """The rows of an input that a machine's piece of a layer listens to."""
-        if number == 0 and machine in self.judges(consumer):
-            return set(self.own(self.graph[consumer].sources[0], machine))
+        if machine in self.judges(consumer):
+            scores = self.graph[self.graph[consumer].sources[0]]
+            if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
+                return set(self.own(scores.name, machine))
         return {heard for row in self.own(consumer, machine) for heard in self.heard(consumer, number, row)}
 
     def judges(self, loss: str) -> list[int]:
@@ -59,8 +64,8 @@ class Expected:
         return self.owners(loss) if loss in self.graph.losses else []
 
     def tells(self, loss: str) -> list[int]:
-        """Those judges that must hear of one another: of a softmax, all."""
-        return self.judges(loss) if isinstance(self.graph[loss].layer, SoftmaxCrossEntropy) else []
+        """Those judges that must hear of one another: where the target is a label, all."""
+        return self.judges(loss) if isinstance(self.graph[loss].layer, LABELLED) else []
 
     def borrowers(self, layer: str) -> list[int]:
         """The machines that use a layer's weights but do not own them."""

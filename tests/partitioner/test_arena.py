@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from partita.layers import AveragePool2D, Dense, LocallyConnected2D, Network, SquaredError
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
 from partita.partitioner.arena import ALIGNMENT, arena_bytes
-from tests.partitioner.interpreter import Interpreter
+from tests.partitioner.interpreter import Interpreter, beside_each_other
 from tests.partitioner.test_order import ORDERS, chooser
 from tests.plans import kinds, plans
 
@@ -80,3 +80,19 @@ def test_errors_of_a_machine_alone_take_the_place_of_one_another() -> None:
     # the input, the target, eight layers of states, two of errors, the loss
     assert arena_bytes(plan.windows(program, keep=())) <= (2 + 8 + 2) * layer + ALIGNMENT
     assert arena_bytes(plan.windows(program)) == (2 + 8 + 8) * layer + ALIGNMENT
+
+
+def test_errors_that_nobody_sends_stay_zero() -> None:
+    """The last of 13 rows feeds no pool of two, so nothing ever writes its error."""
+    net = Network("odd")
+    states = net.input("x", shape=(15, 15, 1))
+    for n in range(3):
+        states = LocallyConnected2D(1, 3, padding="same" if n else "valid", name=f"local{n}")(states)
+        states = AveragePool2D(1 if n else 2, name=f"pool{n}")(states)
+    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    plan = partition(net, Cluster.local(1), batch=8)
+    windows = plan.windows(plan.programs[0], keep=())
+    assert arena_bytes(windows) < arena_bytes(plan.windows(plan.programs[0]))
+    assert not beside_each_other(windows)["local0<pool0"]
+    assert beside_each_other(windows)["pool0<local1"]
+    Interpreter(plan, plan.programs, keep=()).run(steps=2, choose=min)

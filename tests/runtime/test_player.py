@@ -33,7 +33,8 @@ def test_no_step_is_lost_between_two_looks() -> None:
     plan = partition(net, Cluster.local(), batch=1)
     assert not initialise(plan.graph.parameters.values(), 0)
     program = plan.programs[0]
-    buffers, vectors, feed = Buffers(plan, 0, program), Vectors(plan, 0), GivenFeed()
+    vectors, feed = Vectors(plan, 0), GivenFeed()
+    buffers = Buffers(plan, 0, program, vectors)
     computations = Computations(plan, 0, program, buffers=buffers, vectors=vectors, feed=feed)
     player = Player(
         program, computations, buffers, host_of=lambda _: "nobody", wake=threading.Event().set, lanes=1

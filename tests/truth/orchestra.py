@@ -7,14 +7,16 @@ interleaving, the results must be the same.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.numerics import master, stored, widen_array
 from partita.engine.parameters.layout import gather, scatter
+from partita.engine.parameters.rules import Rule
 from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.part import (
@@ -32,11 +34,13 @@ from partita.engine.protocol.part import (
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import GivenFeed, node_major
+from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.layer import Given
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.program import COMPUTES, Instruction
+from tests.partitioner.interpreter import beside_each_other
 
 Array = npt.NDArray[Any]
 
@@ -48,6 +52,7 @@ class Result:
     states: dict[str, Array] = field(default_factory=dict)
     errors: dict[str, Array] = field(default_factory=dict)
     gradients: dict[str, Array] = field(default_factory=dict)
+    parameters: dict[str, Array] = field(default_factory=dict)
     loss: float = 0.0
     sent: list[tuple[str, Any, int, int, int]] = field(default_factory=list)
 
@@ -68,18 +73,38 @@ def draw_batch(graph: Graph, batch: int, seed: int) -> dict[str, Array]:
 class Player:
     """One machine of the orchestra."""
 
-    def __init__(self, plan: Plan, machine: int, program: Program, parameters: Mapping[str, Array]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        program: Program,
+        parameters: Mapping[str, Array],
+        *,
+        rule: Rule | None,
+        keep: Collection[str] | None,
+    ) -> None:
+        machine = program.machine
         self.plan, self.index, self.program = plan, machine, program
-        self.buffers = Buffers(plan, machine, program)
         self.vectors = Vectors(plan, machine)
-        layout = layout_of(plan, shards=1)
-        self.vectors.parameters[:] = gather(layout.machines[machine], parameters, plan.precision)
+        self.buffers = Buffers(plan, machine, program, self.vectors, keep=keep)
+        if keep is not None:
+            self._fill_with_nonsense(keep)
+        self.layout = layout_of(plan, shards=1).machines[machine]
+        self.vectors.parameters[:] = gather(self.layout, parameters, self.vectors.parameters.dtype)
+        self.vectors.changed()
+        self.updates = None if rule is None else LocalRule(rule, self.vectors)
         feed = GivenFeed()
         feed.real = plan.batch
         self.computations = Computations(
-            plan, machine, program, buffers=self.buffers, vectors=self.vectors, feed=feed
+            plan, machine, program, buffers=self.buffers, vectors=self.vectors, feed=feed, updates=self.updates
         )
         self.machine = PartMachine([work(i, self.buffers) for i in program.instructions], lanes=3)
+
+    def _fill_with_nonsense(self, keep: Collection[str]) -> None:
+        """What shares its memory with others finds anything there."""
+        beside = beside_each_other(self.plan.windows(self.program, keep=keep))
+        for name, others in beside.items():
+            if others:
+                self.buffers[name].array.view(np.uint8)[...] = 0xFF  # of floating-point numbers, a NaN
 
     def feed(self, batch: Mapping[str, Array]) -> None:
         for instruction in self.program.instructions:
@@ -88,7 +113,7 @@ class Player:
                 for rows, out in zip(
                     operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True
                 ):
-                    out[...] = node_major(batch[operand.buffer], rows, out.shape)
+                    out[...] = stored(node_major(batch[operand.buffer], rows, out.shape), out.dtype)
 
 
 def work(instruction: Instruction, buffers: Buffers) -> Work:
@@ -105,11 +130,20 @@ def work(instruction: Instruction, buffers: Buffers) -> Work:
 class Orchestra:
     """All machines of a plan, and everything that may happen next."""
 
-    def __init__(self, plan: Plan, parameters: Mapping[str, Array], *, seed: int, train: bool = True) -> None:
-        whole = StepKind(gradients="whole")
-        programs = plan.programs_for(whole) if train else plan.upward_programs
-        self.plan = plan
-        self.players = [Player(plan, m, program, parameters) for m, program in enumerate(programs)]
+    def __init__(
+        self,
+        plan: Plan,
+        parameters: Mapping[str, Array],
+        *,
+        seed: int,
+        kind: StepKind = StepKind(gradients="whole"),  # noqa: B008 - frozen
+        rule: Rule | None = None,
+        keep: Collection[str] | None = None,
+    ) -> None:
+        """Steps of this kind; windows lie apart, unless `keep` says which must outlast a step."""
+        programs = plan.programs_for(kind)
+        self.plan, self.keep = plan, keep
+        self.players = [Player(plan, program, parameters, rule=rule, keep=keep) for program in programs]
         self.random = random.Random(seed)
         self.pending: list[tuple[Any, ...]] = []
         self.result = Result()
@@ -121,6 +155,8 @@ class Orchestra:
         self.over = []
         for player in self.players:
             player.computations.metrics.clear()
+            if player.updates is not None:
+                player.updates.advance()
         for player in self.players:
             player.feed(batch)
         for m in self.random.sample(range(len(self.players)), len(self.players)):
@@ -172,19 +208,20 @@ class Orchestra:
                     raise AssertionError(effect)
 
     def _collected(self) -> Result:
-        result, graph, dtype = self.result, self.plan.graph, self.plan.precision
-        result.gradients = {p.name: np.zeros(p.shape, dtype) for p in graph.parameters.values()}
-        layout = layout_of(self.plan, shards=1)
+        result, graph, owned = self.result, self.plan.graph, self.plan.ownership
+        for vectors in (result.gradients, result.parameters):
+            dtype = master(self.plan.precision)
+            vectors.update({p.name: np.zeros(p.shape, dtype) for p in graph.parameters.values()})
         for player in self.players:
-            scatter(layout.machines[player.index], player.vectors.gradient, result.gradients)
+            scatter(player.layout, player.vectors.gradient, result.gradients)
+            scatter(player.layout, player.vectors.parameters, result.parameters)
             result.loss += player.computations.metrics.loss
             for grid in graph.computed:
-                rows = self.plan.ownership.rows(grid.name, player.index)
-                if rows is None:
-                    continue
-                self._collect(result.states, grid.name, rows, player.buffers, grid.shape)
-                edges = self.plan.ownership.edges(grid.name)
-                if edges and edges[0].name in player.buffers.windows:
+                rows = owned.rows(grid.name, player.index)
+                edges = owned.edges(grid.name)
+                if rows is not None:
+                    self._collect(result.states, grid.name, rows, player.buffers, grid.shape)
+                if rows is not None and edges:
                     self._collect(result.errors, edges[0].name, rows, player.buffers, grid.shape)
         return result
 
@@ -196,5 +233,8 @@ class Orchestra:
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
-        whole = into.setdefault(name, np.full((*shape, self.plan.batch), np.nan))
-        whole[rows[0] : rows[1]] = buffers[name].of((rows,))[0]
+        """Puts a machine's rows into place; what several machines own of a loss adds up."""
+        if name not in buffers.windows or (self.keep is not None and name not in self.keep):
+            return
+        whole = into.setdefault(name, np.zeros((*shape, self.plan.batch)))
+        whole[rows[0] : rows[1]] += widen_array(buffers[name].of((rows,))[0])

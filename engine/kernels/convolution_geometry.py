@@ -1,0 +1,71 @@
+"""How the patches of a convolution lie on its input, as plain integers that compiled loops can read."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from partita.engine.numerics import compiled
+from partita.layers.connectivity import Patch
+from partita.layers.region import Shape
+
+
+class Axis(NamedTuple):
+    """Patches on one axis: tap t of place p is node `p * stride + t * dilation - before` of `extent`."""
+
+    size: int
+    stride: int
+    dilation: int
+    before: int
+    extent: int
+
+
+class Receivers(NamedTuple):
+    """Whose patches hold a node: `count` places from `place` on, every `step`; the node is tap `tap` of the
+    first, and `tap_step` less of each following.
+    """
+
+    place: int
+    step: int
+    tap: int
+    tap_step: int
+    count: int
+
+
+class Geometry(NamedTuple):
+    """Of both axes; channels and filters fall into `groups`."""
+
+    y: Axis
+    x: Axis
+    groups: int
+
+    @classmethod
+    def of(cls, connectivity: Patch, source: Shape) -> Geometry:
+        """Patches on a picture `(height, width, channels)`."""
+        y, x = (
+            Axis(axis.size, axis.stride, axis.dilation, axis.before, extent)
+            for axis, extent in zip(connectivity.axes(source), source[:2], strict=True)
+        )
+        return cls(y, x, connectivity.groups)
+
+
+@compiled
+def inside(place: int, axis: Axis) -> tuple[int, int]:
+    """Which taps `[low, high)` of a place lie on the input, and not on the padding."""
+    start = place * axis.stride - axis.before
+    low = max(0, -(start // axis.dilation))
+    return low, max(low, min(axis.size, -((start - axis.extent) // axis.dilation)))
+
+
+@compiled
+def receivers(node: int, axis: Axis, first: int, last: int) -> Receivers:
+    """Which of the places `[first, last)` have a node in their patches."""
+    reach, common = node + axis.before, math.gcd(axis.stride, axis.dilation)
+    step, tap_step = axis.dilation // common, axis.stride // common
+    lowest = max(first, -(((axis.size - 1) * axis.dilation - reach) // axis.stride))
+    for place in range(lowest, min(last, lowest + step)):
+        distance = reach - place * axis.stride
+        if distance >= 0 and distance % axis.dilation == 0:
+            tap = distance // axis.dilation
+            return Receivers(place, step, tap, tap_step, min((last - 1 - place) // step, tap // tap_step) + 1)
+    return Receivers(0, step, 0, tap_step, 0)

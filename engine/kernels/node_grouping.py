@@ -1,0 +1,118 @@
+"""Which statements share a loop over the examples, and which varying numbers outlive one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from partita.engine.kernels.node_arithmetic import (
+    Assign,
+    Branch,
+    Each,
+    Expression,
+    Loop,
+    Statement,
+    Store,
+    Variable,
+    bodies,
+    every,
+    expressions,
+    walk,
+)
+from partita.engine.kernels.node_passes import Body, Varying, is_of_examples
+
+
+def grouped(body: Body, varying: Varying) -> Body:
+    """The body with as few loops over the examples as their order allows, each of them an `Each`."""
+    found: list[Statement] = []
+    run: list[Statement] = []
+    for statement in body:
+        if is_of_examples(statement, varying) and not _is_uniform_branch(statement, varying):
+            run.append(statement)
+            continue
+        found += _flushed(run)
+        match statement:
+            case Loop(variable, start, stop, step, inner):
+                found.append(Loop(variable, start, stop, step, grouped(inner, varying)))
+            case Branch(condition, yes, no):
+                found.append(Branch(condition, grouped(yes, varying), grouped(no, varying)))
+            case _:
+                found.append(statement)
+    return (*found, *_flushed(run))
+
+
+def _flushed(run: list[Statement]) -> list[Statement]:
+    found: list[Statement] = [Each(tuple(run))] if run else []
+    run.clear()
+    return found
+
+
+def _is_uniform_branch(statement: Statement, varying: Varying) -> bool:
+    return isinstance(statement, Branch) and not varying(statement.condition)
+
+
+class Flow:
+    """What a run of statements does to variables.
+
+    Attributes:
+        exposed: read, or may be read, before it assigns them.
+        assigned: given a value somewhere.
+        surely: given a value whatever way is taken.
+    """
+
+    def __init__(self, body: Iterable[Statement]) -> None:
+        self.exposed: set[str] = set()
+        self.assigned: set[str] = set()
+        self.surely = self._through(body, set())
+
+    @property
+    def entering(self) -> set[str]:
+        """Whose values from before matter."""
+        return self.exposed | (self.assigned - self.surely)
+
+    def _through(self, body: Iterable[Statement], known: set[str]) -> set[str]:
+        known = set(known)
+        for statement in body:
+            for expression in expressions(statement):
+                self.exposed |= _variables(expression) - known
+            match statement:
+                case Assign(name, _):
+                    self.assigned.add(name)
+                    known.add(name)
+                case Branch(_, yes, no):
+                    known |= self._through(yes, known) & self._through(no, known)
+        return known
+
+
+def kept(body: Body, varying: Varying) -> set[str]:
+    """The varying variables that pass from one loop over the examples to another, or to its next turn."""
+    outside: set[str] = set()
+    users: dict[str, int] = {}
+    for statement in every(body):
+        if not isinstance(statement, Each):
+            continue
+        flow = Flow(statement.body)
+        outside |= flow.exposed
+        for name in flow.assigned | flow.exposed:
+            users[name] = users.get(name, 0) + 1
+    for statement in _outside_loops(body):
+        for expression in expressions(statement):
+            outside |= _variables(expression)
+    return {name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names}
+
+
+def _outside_loops(body: Body) -> Iterable[Statement]:
+    """The statements that are in no `Each`."""
+    for statement in body:
+        if not isinstance(statement, Each):
+            yield statement
+            for inner in bodies(statement):
+                yield from _outside_loops(inner)
+
+
+def _variables(expression: Expression) -> set[str]:
+    return {part.name for part in walk(expression) if isinstance(part, Variable)}
+
+
+def stores(body: Iterable[Statement]) -> bool:
+    """Whether statements write to arrays."""
+    return any(isinstance(statement, Store) for statement in every(tuple(body)))

@@ -1,0 +1,208 @@
+"""A node's functions as generated loops over nodes, edges and tiles of examples, the examples innermost.
+
+Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; where each node's
+senders begin (`firsts`, in `senders`) and its edges (`offsets`); flat parameters; `width`, the most edges that a
+node has. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are
+added in the order of the receivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partita.engine.kernels.node_arithmetic import (
+    ERROR,
+    FAN_IN,
+    INCOMING,
+    PLACE,
+    STATE,
+    Constant,
+    Elements,
+    Expression,
+    Function,
+    Given,
+    Item,
+    Loop,
+    NotUnderstood,
+    Output,
+    Statement,
+    Variable,
+    at,
+)
+from partita.engine.kernels.node_grouping import grouped, kept
+from partita.engine.kernels.node_kinds import kinds_of
+from partita.engine.kernels.node_passes import Body, Varying, check, hoisted, masked, useful
+from partita.engine.kernels.node_places import Places
+from partita.engine.kernels.node_reader import read_function
+from partita.engine.kernels.node_source import Written
+from partita.engine.kernels.node_text import Constants, Writing
+from partita.engine.kernels.node_tiles import TILE
+from partita.engine.kernels.node_writer import TILE_TYPES, BodyWriter, Lines, Outside, plain_body
+
+IMPORTS = """\
+import math
+
+import numpy as np
+
+from partita.engine.kernels.node_tiles import add_freely, multiply_add_freely, part, row, stack, within
+from partita.engine.numerics import fma, narrow, widen
+from partita.engine.numerics.functions import exponential, hyperbolic_tangent
+
+"""
+SHARED = "x, zeros, senders, firsts, offsets"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a node's functions take.
+
+    Args:
+        parameters: by name, "e" for a number for each edge or "n" for one.
+        least: edges that every node of the layer has.
+        precision: in which it computes.
+    """
+
+    parameters: tuple[tuple[str, str], ...]
+    least: int
+    precision: str
+
+    @property
+    def given(self) -> list[Given | Item]:
+        """What the arguments of `upward` are."""
+        return [
+            Item(INCOMING, PLACE),
+            *(Item(name, PLACE) if kind == "e" else Given(name) for name, kind in self.parameters),
+        ]
+
+    @property
+    def flat(self) -> str:
+        """The parameters as arguments of a loop."""
+        return "".join(f"p_{name}, " for name, _ in self.parameters)
+
+
+def upward_text(source: Written, signature: Signature) -> str:
+    """The module with `states`, which runs `upward`.
+
+    Raises:
+        NotUnderstood: the function is to run example by example.
+    """
+    function = read_function(source, signature.given)
+    if function.returns_tuple or isinstance(function.results[0], Elements):
+        raise NotUnderstood("not one number")
+    body = (*function.body, Output(0, None, function.results[0]))
+    module = _Module(function, signature)
+    module.loop(
+        f"states({SHARED}, width, {signature.flat}state, start, stop)",
+        "for n in range(start, stop):",
+        body,
+        each_tile=["result = part(state, n, at, m)"],
+    )
+    return module.text
+
+
+def downward_text(source: Written, signature: Signature) -> str:
+    """The module with `errors`, and `gradients` if there are parameters, which run `downward`.
+
+    Raises:
+        NotUnderstood: the function is to run example by example.
+    """
+    function = read_function(source, [*signature.given, STATE, ERROR])
+    wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
+    given = [isinstance(result, Elements) for result in function.results]
+    if given != wanted or not function.returns_tuple:
+        raise NotUnderstood("results of other shapes")
+    errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
+    module, flat = _Module(function, signature), f"{signature.flat}state, error"
+    module.loop(
+        f"errors({SHARED}, width, least, most, {flat}, out, low, high)",
+        "for n in range(state.shape[0]):",
+        (*function.body, errors),
+        each_node=["if most[n] < low or least[n] >= high:", "    continue"],
+    )
+    if gradients:
+        names = "".join(f"g_{i + 1}, " for i in range(len(gradients)))
+        zero = module.constants.name(0)
+        clear = [
+            f"g_{i + 1}[g_edge:g_edge + fan_in] = {zero}" if kind == "e" else f"g_{i + 1}[n - begin_node] = {zero}"
+            for i, (_, kind) in enumerate(signature.parameters)
+        ]
+        module.loop(
+            f"gradients({SHARED}, width, {flat}, {names}start, stop, begin_node)",
+            "for n in range(start, stop):",
+            (*function.body, *gradients),
+            each_node=["g_edge = edge - offsets[begin_node]", *clear],
+        )
+    return module.text
+
+
+def _output(result: int, value: Expression | Elements) -> Statement:
+    if not isinstance(value, Elements):
+        return Output(result, None, value)
+    place = Variable(f"{result}_edge")
+    handed = Output(result, place, at(value.template, place))
+    return Loop(place.name, Constant(0), FAN_IN, 1, (handed,))
+
+
+class _Module:
+    """The text of a module, function by function."""
+
+    def __init__(self, function: Function, signature: Signature) -> None:
+        self._function, self._signature = function, signature
+        self.constants, self._parts = Constants(), list[str]()
+        self._helpers(function, "h_")
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        real = "float64" if self._signature.precision == "float64" else "float32"
+        constants = "\n".join([f"R = np.{real}", *self.constants.lines()])
+        return "\n\n".join([IMPORTS + constants, *self._parts]) + "\n"
+
+    def loop(
+        self,
+        head: str,
+        nodes: str,
+        body: Body,
+        *,
+        each_node: Sequence[str] = (),
+        each_tile: Sequence[str] = (),
+    ) -> None:
+        """Adds a function: its name and arguments, its loop over nodes, what it does for each."""
+        varying = Varying({INCOMING}, {STATE.name, ERROR.name})
+        body = self._prepared(body, varying)
+        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays)
+        tiles = kept(body, varying)
+        lines = Lines()
+        for name in sorted(tiles):
+            lines(f"t_{name} = stack({TILE}, {TILE_TYPES[outside.kinds[name]]})")
+        for name in sorted(self._function.arrays):
+            lines(f"a_{name} = np.empty({f'(width, {TILE})' if name in varying.names else 'width'}, R)")
+        with lines.inside(nodes):
+            lines("first, edge = firsts[n], offsets[n]", "fan_in = offsets[n + 1] - edge", *each_node)
+            lines(*(f"n_{name} = widen(p_{name}[n])" for name, kind in self._signature.parameters if kind == "n"))
+            with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
+                lines(f"m = min({TILE}, state.shape[1] - at)", *each_tile)
+                BodyWriter(outside, varying, tiles, lines).body(body)
+        self._parts.append("\n".join(["@compiled", f"def {head}:", *lines.lines]))
+
+    def _prepared(self, body: Body, varying: Varying) -> Body:
+        body = useful(body)
+        varying.settle(body)
+        check(body, varying)
+        body = Places(self._signature.least, varying).within(body)
+        return grouped(masked(hoisted(body, varying), varying), varying)
+
+    def _helpers(self, function: Function, prefix: str) -> None:
+        """Adds the functions that a function calls, each after those that it calls itself."""
+        for name, helper in function.helpers.items():
+            inner = helper.function
+            self._helpers(inner, f"{prefix}{name}_")
+            writing = Writing(kinds_of(inner.body), self.constants, f"{prefix}{name}_")
+            lines = Lines()
+            plain_body(inner.body, writing, lines)
+            (result,) = inner.results
+            assert not isinstance(result, Elements)
+            lines(f"return {writing.of_kind(result, helper.kind)}")
+            arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
+            self._parts.append("\n".join(["@compiled", f"def {prefix}{name}({arguments}):", *lines.lines]))

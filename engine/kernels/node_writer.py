@@ -1,0 +1,292 @@
+"""Writes a node's body as loops over the examples of a tile, in text that Numba compiles.
+
+Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile of
+a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
+uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` say where the node's senders and
+its parameters begin, `at` and `m` where the tile begins and how many examples it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from partita.engine.kernels.node_arithmetic import (
+    Assign,
+    Branch,
+    Constant,
+    Each,
+    Expression,
+    Given,
+    Item,
+    Kind,
+    Loop,
+    Operation,
+    Output,
+    Statement,
+    Store,
+    Variable,
+    edited,
+    put,
+)
+from partita.engine.kernels.node_grouping import Flow, stores
+from partita.engine.kernels.node_passes import Varying
+from partita.engine.kernels.node_text import Writing
+
+UNROLLED = 4
+"""Turns of a loop over edges that share one loop over the examples."""
+
+TILE_TYPES: dict[Kind, str] = {"real": "R", "int": "np.int64", "bool": "np.bool_"}
+
+
+@dataclass
+class Lines:
+    """Text that grows line by line."""
+
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    n_names: int = 0
+
+    def fresh(self, prefix: str) -> str:
+        """A name of its own, so that no name has two types."""
+        self.n_names += 1
+        return f"{prefix}{self.n_names}"
+
+    def __call__(self, *lines: str) -> None:
+        """Adds lines at this depth."""
+        self.lines += ["    " * self.depth + line for line in lines]
+
+    @contextmanager
+    def inside(self, head: str) -> Iterator[None]:
+        """What is added meanwhile stands below this line."""
+        self(head)
+        self.depth += 1
+        yield
+        self.depth -= 1
+
+
+@dataclass
+class Outside(Writing):
+    """Writes uniform expressions."""
+
+    own: frozenset[str] = frozenset()
+
+    def leaf(self, expression: Expression) -> str | None:
+        """A uniform number: a parameter's, or one that the function keeps."""
+        match expression:
+            case Item(array, index) if array in self.own:
+                return f"a_{array}[{self.text(index)}]"
+            case Item(array, index):
+                return f"widen(p_{array}[edge + {self.text(index)}])"
+        return super().leaf(expression)
+
+
+class Inside(Outside):
+    """Writes expressions in a loop over examples; what they need before it goes into `before`."""
+
+    def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
+        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own)
+        self._outside, self._varying, self._before = outside, varying, lines
+        self._known: dict[tuple[str, str], str] = {}
+
+    def leaf(self, expression: Expression) -> str | None:
+        """What does not vary is computed before the loop; numbers of arrays are those of the example."""
+        if not self._varying(expression):
+            if isinstance(expression, Constant):
+                return None
+            text = self._outside.text(expression)
+            return text if text.isidentifier() else self._known_before("u", text)
+        match expression:
+            case Item(array, index):
+                return self.item(array, index)
+            case Given(name):
+                view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
+                return f"widen({view}[e])"
+        return super().leaf(expression)
+
+    def item(self, array: str, index: Expression) -> str:
+        """An array's number of the example at hand."""
+        place = self._outside.text(index)
+        if array in self.own:
+            return f"{self._known_before('y', f'part(a_{array}, {place}, 0, m)')}[e]"
+        return f"widen({self._known_before('y', f'row(x, zeros, senders[first + {place}], at, m)')}[e])"
+
+    def _known_before(self, prefix: str, text: str) -> str:
+        name = self._known.get((prefix, text))
+        if name is None:
+            name = self._known[prefix, text] = self._before.fresh(prefix)
+            self._before(f"{name} = {text}")
+        return name
+
+
+class BodyWriter:
+    """Writes statements.
+
+    Args:
+        outside: how uniform expressions are written.
+        varying: what varies.
+        tiles: varying variables that are kept in tiles.
+        into: where the text goes.
+    """
+
+    def __init__(self, outside: Outside, varying: Varying, tiles: set[str], into: Lines) -> None:
+        self._outside, self._varying, self._tiles, self._into = outside, varying, tiles, into
+
+    def body(self, body: Sequence[Statement]) -> None:
+        """Writes statements in their order."""
+        text, into = self._outside, self._into
+        for statement in body:
+            match statement:
+                case Assign(name, value):
+                    into(f"v_{name} = {text.assigned(name, value)}")
+                case Store(array, index, value):
+                    into(f"a_{array}[{text.text(index)}] = {text.real(value)}")
+                case Branch(condition, yes, no):
+                    with into.inside(f"if {text.truth(condition)}:"):
+                        self._some(yes)
+                    with into.inside("else:"):
+                        self._some(no)
+                case Loop(_, _, _, 1, (Each(inner),)) if not stores(inner):
+                    self._unrolled(statement)
+                case Loop(_, _, _, 1, (Output(result), *_)) if result > 0:
+                    self._unrolled(statement)
+                case Loop(variable, start, stop, step, inner):
+                    bounds = f"{text.text(start)}, {text.text(stop)}, {step}"
+                    with into.inside(f"for v_{variable} in range({bounds}):"):
+                        self._some(inner)
+                case Each(inner):
+                    self._each(inner)
+                case Output(result, index, value):
+                    if result == 0:
+                        assert index is not None
+                        self._send(index, value)
+                    else:
+                        self._sum((statement,))
+
+    def _some(self, body: Sequence[Statement]) -> None:
+        self.body(body)
+        if not body:
+            self._into("pass")
+
+    def _unrolled(self, loop: Loop) -> None:
+        """Several turns at once, as long as there are so many; then one by one. The order stays."""
+        into, text, name = self._into, self._outside, loop.variable
+        into(f"begin, end = {text.text(loop.start)}, {text.text(loop.stop)}")
+        into(f"cut = max(begin, end - max(end - begin, 0) % {UNROLLED})")
+        with into.inside(f"for v_{name} in range(begin, cut, {UNROLLED}):"):
+            self._turns(loop, [_shifted(Variable(name), i) for i in range(UNROLLED)])
+        with into.inside(f"for v_{name} in range(cut, end):"):
+            self._turns(loop, [Variable(name)])
+
+    def _turns(self, loop: Loop, places: Sequence[Expression]) -> None:
+        first, *_ = loop.body
+        body = first.body if isinstance(first, Each) else loop.body
+        turns = tuple(_moved(statement, loop.variable, place) for place in places for statement in body)
+        if isinstance(first, Each):
+            self._each(turns)
+        else:
+            self._sum(turns)
+
+    def _each(self, body: Sequence[Statement]) -> None:
+        """A loop over the examples: tiles are read, the statements done, tiles written."""
+        inside, flow = Inside(self._outside, self._varying, self._into), Flow(body)
+        lines = Lines(depth=self._into.depth + 1)
+        lines(*(f"v_{name} = t_{name}[e]" for name in sorted(flow.entering & self._tiles)))
+        _each_example(body, inside, lines)
+        lines(*(f"t_{name}[e] = v_{name}" for name in sorted(flow.assigned & self._tiles)))
+        self._into("for e in range(m):")
+        self._into.lines += lines.lines
+
+    def _send(self, index: Expression, value: Expression) -> None:
+        """Adds the errors of an edge to those of its sender, if that is asked for."""
+        into = self._into
+        into(f"sender = senders[first + {self._outside.text(index)}]")
+        with into.inside("if low <= sender < high:"):
+            inside = self._reading(value)
+            factors = inside.product(value)
+            text = f"fma({', '.join(factors)}, sums[e])" if factors else f"sums[e] + {inside.real(value)}"
+            into("sums = part(out, sender - low, at, m)")
+            with into.inside("for e in range(m):"):
+                into(*self._loads(value), f"sums[e] = {text}")
+
+    def _sum(self, outputs: Sequence[Statement]) -> None:
+        """Sums over the examples, side by side."""
+        into, lines = self._into, Lines(depth=self._into.depth + 1)
+        inside = Inside(self._outside, self._varying, into)
+        loads: set[str] = set()
+        for i, output in enumerate(outputs):
+            assert isinstance(output, Output)
+            into(f"s_{i} = {self._outside.constants.name(0)}")
+            factors = inside.product(output.value)
+            if factors:
+                lines(f"s_{i} = multiply_add_freely({', '.join(factors)}, s_{i})")
+            else:
+                lines(f"s_{i} = add_freely(s_{i}, {inside.real(output.value)})")
+            loads.update(self._loads(output.value))
+        with into.inside("for e in range(m):"):
+            into(*sorted(loads))
+        into.lines += lines.lines
+        for i, output in enumerate(outputs):
+            assert isinstance(output, Output)
+            place = "n - begin_node" if output.index is None else f"g_edge + {self._outside.text(output.index)}"
+            into(f"g_{output.result}[{place}] += s_{i}")
+
+    def _reading(self, value: Expression) -> Inside:
+        return Inside(self._outside, self._varying, self._into)
+
+    def _loads(self, value: Expression) -> list[str]:
+        """Reads the tiles that an expression needs."""
+        return [f"v_{name} = t_{name}[e]" for name in sorted(Flow((Assign("", value),)).exposed & self._tiles)]
+
+
+def _each_example(body: Sequence[Statement], inside: Inside, lines: Lines) -> None:
+    """Statements of one example."""
+    for statement in body:
+        match statement:
+            case Assign(name, value):
+                lines(f"v_{name} = {inside.assigned(name, value)}")
+            case Store(array, index, value):
+                lines(f"{inside.item(array, index)} = {inside.real(value)}")
+            case Branch(condition, yes, no):
+                with lines.inside(f"if {inside.truth(condition)}:"):
+                    _each_example(yes, inside, lines)
+                    lines("pass")
+                if no:
+                    with lines.inside("else:"):
+                        _each_example(no, inside, lines)
+            case Output(_, None, value):
+                lines(f"result[e] = narrow({inside.real(value)}, result[e])")
+            case _:
+                raise AssertionError(f"{statement} is not of an example")
+
+
+def _shifted(place: Expression, by: int) -> Expression:
+    return Operation("+", (place, Constant(by))) if by else place
+
+
+def _moved(statement: Statement, variable: str, place: Expression) -> Statement:
+    return edited(statement, lambda expression: put(expression, Variable(variable), place))
+
+
+
+
+def plain_body(body: Sequence[Statement], writing: Writing, lines: Lines) -> None:
+    """Statements of a function of numbers."""
+    for statement in body:
+        match statement:
+            case Assign(name, value):
+                lines(f"v_{name} = {writing.assigned(name, value)}")
+            case Branch(condition, yes, no):
+                for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
+                    with lines.inside(head):
+                        plain_body(side, writing, lines)
+                        lines("pass")
+            case Loop(variable, start, stop, step, inner):
+                with lines.inside(
+                    f"for v_{variable} in range({writing.text(start)}, {writing.text(stop)}, {step}):"
+                ):
+                    plain_body(inner, writing, lines)
+                    lines("pass")
+            case _:
+                raise AssertionError(f"{statement} is not of numbers alone")

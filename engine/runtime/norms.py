@@ -1,0 +1,42 @@
+"""Norms of parameters and gradients over all machines: each adds up its own, and all add up what they were told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from partita.engine.kernels.kernel import Array, Call
+from partita.engine.parameters.rules import sum_of_squares
+from partita.engine.runtime.learn import Updates
+
+
+def squares_of(learnt: Sequence[tuple[int, Sequence[Array]]], out: Array) -> Call:
+    """Adds up the squares of a machine's parameters and of their gradients.
+
+    Args:
+        learnt: for each parameter of which the machine owns something, its number in the network, its values
+            `[n]` and its gradient `[n]`.
+        out: `[parameters of the network, 2]` in float64; what others own stays zero.
+    """
+
+    def call() -> None:
+        for number, arrays in learnt:
+            for k, array in enumerate(arrays):
+                out[number, k] = sum_of_squares(array)
+
+    return call
+
+
+def factors_of(names: Sequence[str], told: Array, updates: Updates) -> Callable[[], Mapping[str, float]]:
+    """Adds up what every machine told, in the order of the machines: the same factors everywhere, to the bit.
+
+    Args:
+        names: of the network's parameters.
+        told: `[machines, parameters of the network, 2]` in float64.
+        updates: what the driver makes of norms.
+    """
+
+    def factors() -> Mapping[str, float]:
+        values, gradients = told.sum(axis=0).T.tolist()
+        return updates.factors(dict(zip(names, zip(values, gradients, strict=True), strict=True)))
+
+    return factors
