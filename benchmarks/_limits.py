@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 from torch.nn import functional
 
 from benchmarks._worker import Worker, serve, threads_of

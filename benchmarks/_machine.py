@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_info
 
 _STEERING = ("OPENBLAS_", "MKL_", "OMP_", "KMP_", "GOMP_", "ATEN_", "ONEDNN_", "DNNL_", "MALLOC_", "NUMBA_")
 

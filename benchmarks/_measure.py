@@ -46,6 +46,7 @@ class Measured:
     Args:
         threads: of every player.
         seconds: of a step, for each round, by player.
+        cores: that a player kept busy, by player; less than its threads if others were at work.
         rates: for each round, GFLOP/s of `products`, `CONVOLUTIONS` and `LAYER`, and GB/s of `MEMORY`.
         peaks: of memory, by player.
         refused: why a player's figures say nothing, by player.
@@ -53,6 +54,7 @@ class Measured:
 
     threads: int
     seconds: Mapping[str, list[float]]
+    cores: Mapping[str, float]
     rates: Mapping[str, list[float]]
     peaks: Mapping[str, Peak]
     refused: Mapping[str, str]
@@ -71,7 +73,7 @@ class _Seat:
         warm = self.steps > 1
         answer = self.worker.call("play", warm + self.steps)
         self.cores.append(answer["cores"])
-        return statistics.median(answer["seconds"][warm:])
+        return float(statistics.median(answer["seconds"][warm:]))
 
 
 def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
@@ -88,12 +90,14 @@ def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
         }
         rates = _rates(group, folder, threads, stack)
         turns = in_turn({**{name: seat.seconds for name, seat in seats.items()}, **rates}, rounds=rounds)
+        cores = {name: statistics.median(seat.cores) for name, seat in seats.items()}
         return Measured(
             threads,
             {name: turns[name] for name in seats},
+            cores,
             {name: turns[name] for name in rates},
             {name: Peak.of(seat.worker.call("memory")) for name, seat in seats.items()},
-            {**refused, **_too_busy(seats, threads)},
+            {**refused, **_too_busy(cores, threads)},
         )
 
 
@@ -131,9 +135,8 @@ def _first_steps(group: Group, workers: Mapping[str, Worker]) -> dict[str, str]:
     return refused
 
 
-def _too_busy(seats: Mapping[str, _Seat], threads: int) -> dict[str, str]:
+def _too_busy(cores: Mapping[str, float], threads: int) -> dict[str, str]:
     """A player with more cores at work than it may have threads is another player."""
-    cores = {name: statistics.median(seat.cores) for name, seat in seats.items()}
     return {
         name: f"it kept {busy:.2f} cores busy with {threads} threads; that is no fair turn"
         for name, busy in cores.items()

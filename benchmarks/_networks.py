@@ -15,18 +15,19 @@ import numpy as np
 from benchmarks._recipe import Array, LayerRecipe, Recipe
 from partita.engine.parameters.initialise import initialise
 from partita.layers import (
+    Conv2D,
     Dense,
     L2Pool2D,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
     MaxPool2D,
     Network,
+    OneAgainstAll,
     SoftmaxCrossEntropy,
 )
 from partita.layers.connectivity import Patch
-from partita.layers.convolution import Conv2D
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
-from partita.layers.losses import OneAgainstAll
 from partita.layers.states import States
 
 
@@ -65,14 +66,15 @@ def first() -> Network:
 def image() -> Network:
     """The three-stage image network (DistBelief, section 5), 97,529,336 parameters.
 
-    The paper gives patches of 10 x 10, 8 filters on each and 21,000 outputs. Strides and pools are not in its
-    text: here all strides are 1 but that of the last pooling, whose patches divide its picture into 6 x 6.
+    The paper gives patches of 10 x 10, 8 filters on each, pooling, local contrast normalisation and 21,000
+    outputs. Strides, pools and windows are not in its text: here all strides are 1 but that of the last
+    pooling, whose patches divide its picture into 6 x 6.
     """
     net = Network("image")
     states = net.input("picture", shape=(100, 100, 3))
     for pool_size, stride in ((3, 1), (3, 1), (11, 11)):
         states = LocallyConnected2D(8, kernel_size=10)(states)
-        states = L2Pool2D(pool_size, stride=stride)(states)
+        states = LocalContrastNormalisation2D(5)(L2Pool2D(pool_size, stride=stride)(states))
     net.loss = OneAgainstAll()(Dense(21_000, name="scores")(states), net.target("label"))
     return net
 
@@ -147,6 +149,8 @@ def _recipe(graph: Graph, grid: Grid) -> LayerRecipe:
         for setting in ("size", "stride", "before", "dilation"):
             settings[setting] = tuple(getattr(axis, setting) for axis in axes)
         settings["groups"] = layer.connectivity.groups
+    if isinstance(layer, LocalContrastNormalisation2D):
+        settings |= {"windows": layer.windows, "floor": layer.floor}
     names = tuple(parameter.name for parameter in grid.parameters)
     return LayerRecipe(layer.kind, source, grid.shape, layer.activation, names, settings)
 

@@ -1,4 +1,4 @@
-"""A session over processes that plays steps in a thread of its own, so that two of them can play at a time."""
+"""A session over processes that plays steps in a thread of its own, so that two can play at the same time."""
 
 from __future__ import annotations
 

@@ -31,9 +31,11 @@ class ExamplesFirstPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self._kind == "MaxPool2D":
-            return functional.max_pool2d(x, self._size, self._stride)
+            largest: Tensor = functional.max_pool2d(x, self._size, self._stride)
+            return largest
         if self._kind == "AveragePool2D":
-            return functional.avg_pool2d(x, self._size, self._stride)
+            mean: Tensor = functional.avg_pool2d(x, self._size, self._stride)
+            return mean
         # Faster than functional.lp_pool2d, which raises every number to a power.
         area = self._size[0] * self._size[1]
         return (functional.avg_pool2d(x * x, self._size, self._stride) * area).sqrt()
@@ -47,6 +49,42 @@ class ExamplesLastPool(ExamplesFirstPool):
         picture = x.reshape(1, height, width, channels * batch).permute(0, 3, 1, 2)
         pooled = super().forward(picture).permute(0, 2, 3, 1)
         return pooled.reshape(*pooled.shape[1:3], channels, batch)
+
+
+class Normalisation(nn.Module):
+    """Local contrast normalisation. A window is a matrix of weights from each row (column) to each, because
+    two small products are faster than a convolution with one channel.
+    """
+
+    def __init__(self, layer: LayerRecipe, *, examples_last: bool) -> None:
+        super().__init__()
+        self._last, self._floor = examples_last, layer.settings["floor"]
+        self.rows, self.columns = (
+            nn.Buffer(_band(weights, extent))
+            for weights, extent in zip(layer.settings["windows"], layer.source[:2], strict=True)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels = 2 if self._last else 1
+        mean = self._window(x.mean(channels)).unsqueeze(channels)
+        square = self._window((x * x).mean(channels)).unsqueeze(channels)
+        deviation = (square - mean * mean).clamp(min=self._floor**2).sqrt()
+        return (x - mean) / deviation
+
+    def _window(self, places: Tensor) -> Tensor:
+        """Of `[row, column, example]` or `[example, row, column]`."""
+        if not self._last:
+            return self.rows @ places @ self.columns.t()
+        down = self.rows @ places.view(len(places), -1)
+        return self.columns @ down.view(places.shape)
+
+
+def _band(weights: list[float], extent: int) -> Tensor:
+    """`[to, from]`: how much a place weighs in the window around another."""
+    band = torch.zeros(extent, extent)
+    for offset, weight in enumerate(weights, -(len(weights) // 2)):
+        band.diagonal(offset).fill_(weight)
+    return band
 
 
 class Local(nn.Module):

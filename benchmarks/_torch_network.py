@@ -16,6 +16,7 @@ from benchmarks._torch_forms import (
     ExamplesLastPool,
     Flatten,
     Local,
+    Normalisation,
     RowsLocal,
     ViewLocal,
 )
@@ -58,6 +59,8 @@ class Translated(nn.Module):
             return [LOCAL[self._form](layer, *values)]
         if layer.kind in POOLS:
             return [(ExamplesLastPool if self._last else ExamplesFirstPool)(layer)]
+        if layer.kind == "LocalContrastNormalisation2D":
+            return [Normalisation(layer, examples_last=self._last)]
         if layer.kind == "Conv2D":
             return [_convolution(layer, *values)]
         raise AssertionError(f"{layer.kind} has no form in PyTorch here")

@@ -30,7 +30,7 @@ class TorchPlayer:
         self._inputs = translated.inputs(arrays[recipe.inputs])
         self._target = translated.target(arrays[recipe.target])
         if form == "channels-last":
-            translated.to(memory_format=torch.channels_last)
+            translated.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self._inputs = self._inputs.contiguous(memory_format=torch.channels_last)
         self._network = torch.compile(translated) if form == "compile" else translated
         self._optimiser = torch.optim.SGD(translated.parameters(), lr=recipe.rate, fused=True)

@@ -46,7 +46,9 @@ def main() -> None:
                 rows += speed_rows(group, measured)
                 rows += layer_rows(group, measured)
         rows += memory_rows(group, measured)
-    print(f"load at the end {os.getloadavg()[0]:.1f}; above the threads of one player, others were at work")
+    print(
+        f"load at the end {os.getloadavg()[0]:.1f}; players with fewer cores than threads had to share them"
+    )
     report("one part over PyTorch", rows, file=asked.json)
     if refused:
         raise SystemExit("rows are missing:\n" + "\n".join(refused))
@@ -55,13 +57,13 @@ def main() -> None:
 def print_figures(group: Group, measured: Measured) -> None:
     """Step times, rates and peaks, with their spread over the rounds."""
     lines = [
-        (name, readable_seconds(seconds), *_peak(measured.peaks[name]))
+        (name, readable_seconds(seconds), f"{measured.cores[name]:.2f}", *_peak(measured.peaks[name]))
         for name, seconds in measured.seconds.items()
     ]
     for name, rates in measured.rates.items():
         unit = "GB/s" if name == MEMORY else "GFLOP/s"
-        lines.append((f"rate: {name}", spread(rates, unit=unit, digits=0), "", "", ""))
-    heads = ("player", "a step", "peak MiB", "without imports", "in steps")
+        lines.append((f"rate: {name}", spread(rates, unit=unit, digits=0), "", "", "", ""))
+    heads = ("player", "a step", "cores", "peak MiB", "without imports", "in steps")
     print_table(f"{group.title}, {_threads(measured.threads)}", heads, lines)
 
 

@@ -23,6 +23,7 @@ from benchmarks._harness import Row, in_turn, options, print_table, ratios, repo
 from benchmarks._limits import limits
 from benchmarks._machine import describe
 from benchmarks._networks import WORKS, data, flops, parameters, write
+from benchmarks._parts import Parts
 from benchmarks._table import Player
 from benchmarks._worker import Worker
 from partita.engine.parameters.rules import SGD

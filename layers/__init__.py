@@ -20,6 +20,7 @@ from partita.layers.losses import (
 from partita.layers.merge import Add
 from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
+from partita.layers.normalisation import LocalContrastNormalisation2D
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.region import Region
 from partita.layers.states import States
@@ -38,6 +39,7 @@ __all__ = [
     "Grid",
     "L2Pool2D",
     "Layer",
+    "LocalContrastNormalisation2D",
     "LocallyConnected2D",
     "LogisticCrossEntropy",
     "Loss",

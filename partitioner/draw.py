@@ -84,9 +84,7 @@ class _Picture:
         width = max(body + legend.WIDTH, legend.heading_width(self.plan)) + MARGIN
         height = max(self.tops[0] + BAR, HEADING + legend.height(self.plan)) + MARGIN
         parts = [
-            svg.title(f"{self.graph.name} over {len(self.machines)} machines"),
             svg.element("defs", *self._arrows()),
-            svg.element("rect", width=width, height=height, rx=10, fill="#ffffff"),
             svg.element("g", *self._flows(), fill=svg.FAINT, fill_opacity=0.75),
             svg.element("g", *self._messages(), fill="none", stroke_linecap="butt"),
             *(
@@ -96,16 +94,7 @@ class _Picture:
             legend.heading(self.plan, x=MARGIN, y=MARGIN + 18),
             legend.legend(self.plan, x=body, y=HEADING + MARGIN + 12),
         ]
-        return svg.element(
-            "svg",
-            *(part + "\n" for part in parts),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {svg.number(width)} {svg.number(height)}",
-            width=width,
-            height=height,
-            role="img",
-            font_family="Inter, 'Segoe UI', Helvetica, Arial, sans-serif",
-        )
+        return svg.document(f"{self.graph.name} over {len(self.machines)} machines", width, height, parts)
 
     def _lanes(self, source: str, consumer: str) -> list[tuple[Point, Point]]:
         """The lower and upper end of each lane on the way, from below."""

@@ -87,7 +87,10 @@ class _Picture:
         """The whole document."""
         held = [h for panel in self.panels for h in (*panel.inputs, panel.layer) if h is not None]
         right = max(right_of(h, alone=self.alone) for h in held)
-        lines = [svg.text_width(self._heading, size=13), *(_note_width(note) for note in self._notes)]
+        lines = [
+            svg.text_width(self._heading, size=13),
+            *(svg.text_width(note, size=11) for note in self._notes),
+        ]
         width = max(right + self.beside, MARGIN + max(lines)) + MARGIN
         bottom = max(panel.bottom for panel in self.panels)
         height = bottom + MARGIN + NOTES * len(self._notes)
@@ -96,24 +99,13 @@ class _Picture:
             for n, words in enumerate(self._notes)
         )
         parts = [
-            svg.title(self._heading),
             svg.element("defs", *self._arrows()),
-            svg.element("rect", width=width, height=height, rx=10, fill="#ffffff"),
             svg.text(MARGIN, MARGIN + 12, self._heading, size=13, font_weight=600),
             *("".join(self._panel(panel)) for panel in self.panels),
             *drawn_travels(self.travels, self.panels),
             *notes,
         ]
-        return svg.element(
-            "svg",
-            *(part + "\n" for part in parts),
-            xmlns="http://www.w3.org/2000/svg",
-            viewBox=f"0 0 {svg.number(width)} {svg.number(height)}",
-            width=width,
-            height=height,
-            role="img",
-            font_family="Inter, 'Segoe UI', Helvetica, Arial, sans-serif",
-        )
+        return svg.document(self._heading, width, height, parts)
 
     @property
     def _heading(self) -> str:
@@ -179,7 +171,3 @@ class _Picture:
 def _filled(held: Held, rows: Rows, **attributes: object) -> str:
     corners = [held.cells.corner(place) for run in rows for place in held.cells.places(run)]
     return svg.element("path", d=squares(corners), **attributes) if corners else ""
-
-
-def _note_width(words: str) -> float:
-    return svg.text_width(words, size=11) * 0.85

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from partita.layers.losses import SoftmaxCrossEntropy
 from partita.partitioner.cost import LEARN_BLOCK_BYTES
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.program import Program
@@ -38,15 +37,12 @@ def vector_bytes(
 
 
 def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: int) -> int:
-    """Bytes of the blocks in which layers learn, and of the exponentials that a softmax keeps."""
-    pieces = [piece for piece in owned.pieces if piece.machine == program.machine]
-    learnt = [
-        _block_bytes(owned, piece, sizes, threads=threads)
-        for piece in pieces
-        if program.kind.train and program.kind.gradients == "blocks" and not owned.borrowers(piece.layer)
-    ]
-    odds = sum(_odds_bytes(owned, piece, sizes) for piece in pieces)
-    return max(learnt, default=0) + odds
+    """Bytes of the largest block of gradients that a LEARN holds."""
+    if not program.kind.train or program.kind.gradients == "whole":
+        return 0
+    pieces = (piece for piece in owned.pieces if piece.machine == program.machine)
+    blocks = (_block_bytes(owned, p, sizes, threads=threads) for p in pieces if not owned.borrowers(p.layer))
+    return max(blocks, default=0)
 
 
 def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) -> int:
@@ -59,12 +55,3 @@ def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) 
     rows = max(1, min(n_rows, LEARN_BLOCK_BYTES * threads * n_rows // whole))
     return rows * whole // n_rows
 
-
-def _odds_bytes(owned: Ownership, piece: Piece, sizes: Sizes) -> int:
-    grid = owned.graph[piece.layer]
-    if not isinstance(grid.layer, SoftmaxCrossEntropy):
-        return 0
-    scores = owned.graph[grid.sources[0]]
-    own = owned.rows(scores.name, piece.machine) if owned.judges(piece.layer) else None
-    start, stop = own or (0, scores.n_rows)
-    return (stop - start) * sizes.batch * sizes.master_bytes

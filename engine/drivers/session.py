@@ -28,6 +28,7 @@ from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
+from partita.partitioner.buffer_names import layer_of
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]
@@ -102,8 +103,8 @@ class Session:
 
     def load(self, parameters: Mapping[str, Vector]) -> None:
         """Replaces the parameters."""
-        dtype = master(self._plan.precision)
-        self._stage.load([gather(slots, parameters, dtype) for slots in self._layout.machines])
+        dtype, machines = master(self._plan.precision), self._layout.machines
+        self._stage.load(lambda machine, out: gather(machines[machine], parameters, dtype, out=out))
 
     def step(
         self,
@@ -212,8 +213,9 @@ class Session:
                     p.name: np.zeros(p.shape, master(precision)) for p in graph.parameters.values()
                 }
             else:
-                grid = graph[name.partition("<")[0]]
-                states[name] = np.zeros((*grid.shape, self._plan.batch), storage(precision))
+                grid = graph[layer_of(name)]
+                _, kind = self._plan.sizes.row(name)
+                states[name] = np.zeros((*grid.shape, self._plan.batch), storage(kind))
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors)
         return {name: widen_array(array) for name, array in states.items()}, vectors
@@ -234,8 +236,13 @@ class Session:
                 vector = np.zeros(self._layout.machine_size(machine), master(self._plan.precision))
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
-            elif (rows := self._plan.ownership.rows(name.partition("<")[0], machine)) is not None:
-                targets.append(states[name][rows[0] : rows[1]])
+            elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
+                own = states[name][rows[0] : rows[1]]
+                if self._plan.ownership.judges(name):  # each machine's share of a loss
+                    share = np.zeros_like(own)
+                    finish.append(lambda o=own, s=share: np.add(o, s, out=o))  # type: ignore[misc]
+                    own = share
+                targets.append(own)
         if payload is not None:
             payload.copy_into(*targets)
         for act in finish:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -65,8 +65,12 @@ class Stage(ABC):
     """Plays steps of all parts."""
 
     @abstractmethod
-    def load(self, vectors: Sequence[Vector]) -> None:
-        """Replaces each part's parameters."""
+    def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
+        """Replaces each part's parameters.
+
+        Args:
+            vector: gives those of a machine, written into a vector that is there, or as a new one.
+        """
 
     @abstractmethod
     def play(
@@ -94,9 +98,9 @@ class InlineStage(Stage):
         self._metrics = computations.metrics
         self._calls = [call for call in computations.calls if call is not None]
 
-    def load(self, vectors: Sequence[Vector]) -> None:
+    def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """See `Stage`."""
-        self._part.parameters[:] = vectors[0]
+        vector(0, self._part.parameters)
         self._part.changed()
 
     def play(
@@ -111,6 +115,7 @@ class InlineStage(Stage):
         try:
             for call in self._calls:
                 call()
+            self._part.computations.finish()
         except Exception as error:
             raise self._failure(error) from error
         took = time.perf_counter() - began
@@ -149,10 +154,10 @@ class HostedStage(Stage):
             self.close(orderly=False)
             raise
 
-    def load(self, vectors: Sequence[Vector]) -> None:
+    def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """See `Stage`."""
-        for name, vector in zip(self._names, vectors, strict=True):
-            self._say(name, Load(), vector)
+        for machine, name in enumerate(self._names):
+            self._say(name, Load(), vector(machine, None))
         self._answers(Ready)
 
     def play(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +14,7 @@ from partita.engine.kernels.convolution_gradient import BLOCK, add_bias_gradient
 from partita.engine.kernels.convolution_loops import ACTIVATIONS, find_errors, find_states, pack
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.scratch import Scratch
 from partita.engine.kernels.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
 from partita.layers import Conv2D
@@ -39,23 +40,20 @@ class Conv2DKernel(Kernel):
         has_errors = any(errors is not None for errors in arrays.errors)
         tiles = layer.groups * -(-channels // ROWS) if has_errors else 0
         self._packed = np.zeros((tiles, height, width, filters // layer.groups, ROWS), site.master)
-        self._scratch: list[Array] = []
+        self._scratch = Scratch(team.threads, site.master)
+        self._scratch.reserve(max(filters, source[-1]) * site.batch)
         activations.warm(self._function, site.dtype)
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """A matrix product for each place."""
         own, (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
         x, state, geometry = self.arrays.sources[0], self.arrays.state, self._geometry
-        weight, bias, packed, activation = (
-            self._weight,
-            self._bias,
-            self._packed,
-            ACTIVATIONS.index(self._function),
-        )
+        weight, bias, packed = self._weight, self._bias, self._packed
+        activation, place = ACTIVATIONS.index(self._function), state.shape[2:]
 
         def work(start: int, stop: int) -> None:
-            with self._borrowed(state.shape[2]) as sums:
-                states = rows_of(state, (start, stop), own)
+            with self._scratch.lent(math.prod(place)) as room:
+                states, sums = rows_of(state, (start, stop), own), room.reshape(place)
                 find_states(x, window, weight, bias, states, start, activation, sums, geometry)
 
         def lay_out(begin: int, end: int) -> None:
@@ -78,11 +76,12 @@ class Conv2DKernel(Kernel):
         """Gathers, for each place of the input, from those whose patches hold it, in ascending rows."""
         window, (first, _), operations = self.site.error_windows[0], self.site.rows, self.site.operations
         out, delta, packed = self.arrays.errors_of(0), self.arrays.own_errors, self._packed
+        place = out.shape[2:]
 
         def work(start: int, stop: int) -> None:
-            with self._borrowed(out.shape[2]) as sums:
-                place = rows_of(out, (start, stop), window)
-                find_errors(place, start, packed, delta, first, accumulate, sums, self._geometry)
+            with self._scratch.lent(math.prod(place)) as room:
+                errors, sums = rows_of(out, (start, stop), window), room.reshape(place)
+                find_errors(errors, start, packed, delta, first, accumulate, sums, self._geometry)
 
         def call() -> None:
             for run in rows:
@@ -122,16 +121,3 @@ class Conv2DKernel(Kernel):
         n = max(1, min(-(-self.team.threads // groups), size // BLOCK))
         cuts = [group * size + size * k // n for group in range(groups) for k in range(n)]
         return list(pairwise([*cuts, groups * size]))
-
-    @contextmanager
-    def _borrowed(self, n_nodes: int) -> Iterator[Array]:
-        """Scratch for the nodes of a place; as many are kept as ever were in use at a time."""
-        try:
-            scratch = self._scratch.pop()
-        except IndexError:
-            n_most = max(self._shape[0], self.site.sources[0].shape[-1])
-            scratch = np.zeros((n_most, self.site.batch), self.site.master)
-        try:
-            yield scratch[:n_nodes]
-        finally:
-            self._scratch.append(scratch)

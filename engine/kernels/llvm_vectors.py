@@ -95,11 +95,11 @@ class Vectors:
         """`a * b + c`, rounded once."""
         return self.builder.call(self._intrinsic("fma", self.type, [self.type] * 3, self.type), [a, b, c])
 
-    def prefetch(self, pointer: ir.Value) -> None:
+    def prefetch(self, pointer: ir.Value, lo=None) -> None:
         """Asks for the line at the pointer, which may be no one's, to be read soon."""
         takes = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
         function = cgutils.get_or_insert_function(self.builder.module, takes, "llvm.prefetch.p0")
-        read, near, data = (ir.Constant(I32, value) for value in (0, 2, 1))
+        read, near, data = (ir.Constant(I32, value) for value in (0, lo or int(__import__("os").environ.get("LOC",2)), 1))
         self.builder.call(function, [pointer, read, near, data])
 
     def _intrinsic(

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
 from partita.engine.kernels.transposition import transpose
 from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
@@ -49,19 +50,17 @@ def weighted_sums(
     weight: Array,
     bias: Array,
     rows: tuple[int, int],
-    origin: int,
     p: Places,
     g: PatchGeometry,
 ) -> None:
     """Computes the sums of rows `[start, stop)` of the places.
 
     Args:
-        out: begins at row `origin`.
+        out: begins at row `start`.
         x: the window of the input.
         weight: of the machine's rows.
         bias: of the machine's rows; empty if there is none.
         rows: `(start, stop)`.
-        origin: a row of the places.
         p: what the machine holds.
         g: how the patches lie.
     """
@@ -74,7 +73,7 @@ def weighted_sums(
             left = column * g.stride_x - g.before_x
             low, high = inside(left, g.size_x, g.width)
             node = ((row - p.first) * p.columns + column) * p.filters
-            at = ((row - origin) * p.columns + column) * p.filters * p.batch
+            at = ((row - rows[0]) * p.columns + column) * p.filters * p.batch
             _begin(out, at, bias, node, p)
             multiply(
                 out,
@@ -197,7 +196,7 @@ def weight_gradient(
 
     Args:
         out: begins at row `start`, float32 or float64.
-        turned: room in the type of `out` for `size_y` rows of `turned_row(g, batch)` numbers.
+        turned: room in the type of `out` for as many turned rows as a patch has.
         x: the window of the input.
         delta: of the machine's rows.
         rows: `(start, stop)`.
@@ -213,7 +212,9 @@ def weight_gradient(
         opened = max(opened, top + low_y)
         while opened < top + high_y:
             at = opened % g.size_y * room
-            transpose(x, (opened - p.window) * line, p.batch, turned, at, stride, g.width * g.channels, p.batch)
+            transpose(
+                x, (opened - p.window) * line, p.batch, turned, at, stride, g.width * g.channels, p.batch
+            )
             opened += 1
         for column in range(p.columns):
             left = column * g.stride_x - g.before_x
@@ -239,10 +240,20 @@ def weight_gradient(
 
 
 @compiled_reassociating
-def bias_gradient(out: Array, delta: Array, batch: int) -> None:
-    """Sums the errors of each node over the examples: `[node]` from `[node, example]`, both flat."""
+def bias_gradient(delta: Array, out: Array) -> None:
+    """Sums the errors of nodes over the examples: `[node, example]` to `[node]`."""
     for node in range(len(out)):
         total = out.dtype.type(0)
-        for e in range(batch):
-            total += widen(delta[node * batch + e])
+        for e in range(delta.shape[1]):
+            total += widen(delta[node, e])
         out[node] = total
+
+
+def turned_row(g: PatchGeometry, batch: int, item_bytes: int) -> int:
+    """How many numbers a row of the input takes when it is turned.
+
+    The lines of an example are followed by an odd number of lines until the next example's: were it a power
+    of two, examples would compete for a few places of the cache.
+    """
+    in_line = LINE_BYTES // item_bytes
+    return (-(-g.width * g.channels // in_line) | 1) * in_line * batch

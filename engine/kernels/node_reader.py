@@ -37,6 +37,7 @@ from partita.engine.kernels.node_arithmetic import (
 from partita.engine.kernels.node_expressions import ExpressionReader, Value, chosen
 from partita.engine.kernels.node_kinds import kind_of, kinds_of
 from partita.engine.kernels.node_source import Written, is_plain, written
+from partita.engine.kernels.node_templates import templates
 
 
 def read_function(
@@ -57,7 +58,8 @@ def read_function(
     if results is None or len(reader.tuples) != 1:
         raise NotUnderstood("a way through without a return, or with one of another form")
     body = tuple(reader.expressions.statements)
-    return Function(body, tuple(results), reader.tuples == {True}, frozenset(reader.own_arrays), reader.helpers)
+    arrays = frozenset(reader.own_arrays)
+    return templates(Function(body, tuple(results), reader.tuples == {True}, arrays, reader.helpers))
 
 
 class _Reader:
@@ -128,7 +130,9 @@ class _Reader:
 
     def _fork(self, statement: ast.If, rest: Sequence[ast.stmt]) -> list[Value] | None:
         """A branch with a way out; what follows belongs to those who stay."""
-        condition = self._keep(self.expressions.condition(statement.test))
+        condition = self.expressions.condition(statement.test)
+        if not all(map(self._settled, walk(condition))):
+            condition = self._keep(condition)
         sides = [
             self._inside([*side, *(rest if _leaves(side) != "always" else ())])
             for side in (statement.body, statement.orelse)

@@ -65,7 +65,7 @@ def first_line(function: Callable[..., Any]) -> tuple[str, int]:
     return (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
 
 
-def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, set[str]]]:
+def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:
     """Functions and lambdas that begin where this one does, and which names are imported there."""
     try:
         lines, start = inspect.findsource(function)
@@ -78,13 +78,18 @@ def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, set[s
             module = ast.parse(text)
         except SyntaxError:  # a page of documentation, or half a statement
             continue
-        for node in ast.walk(module):
-            if isinstance(node, ast.FunctionDef) and _begins(node) == line:
-                yield _plain(node.name, node.args, node.body, node), modules | set(_imported(module))
-            elif isinstance(node, ast.Lambda) and node.lineno == line:
-                returned = ast.copy_location(ast.Return(node.body), node.body)
-                tree = _plain(function.__name__, node.args, [returned], node)
-                yield tree, modules | set(_imported(module))
+        for tree in _functions(module, line):
+            for imports in {frozenset(_imported(module)), frozenset(modules)}:
+                yield tree, imports
+
+
+def _functions(module: ast.Module, line: int) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and _begins(node) == line:
+            yield _plain(node.name, node.args, node.body, node)
+        elif isinstance(node, ast.Lambda) and node.lineno == line:
+            returned = ast.copy_location(ast.Return(node.body), node.body)
+            yield _plain("function", node.args, [returned], node)
 
 
 def _imported(module: ast.Module) -> Iterator[str]:
@@ -99,12 +104,11 @@ def _begins(node: ast.FunctionDef) -> int:
 
 
 def _plain(name: str, arguments: ast.arguments, body: list[ast.stmt], at: ast.AST) -> ast.FunctionDef:
-    plain_name = name if name.isidentifier() else "function"
-    tree = ast.FunctionDef(name=plain_name, args=arguments, body=body, decorator_list=[])
+    tree = ast.FunctionDef(name=name, args=arguments, body=body, decorator_list=[])
     return ast.fix_missing_locations(ast.copy_location(tree, at))
 
 
-def _compiled(tree: ast.FunctionDef, imports: set[str], code: CodeType) -> CodeType | None:
+def _compiled(tree: ast.FunctionDef, imports: frozenset[str], code: CodeType) -> CodeType | None:
     """The code of a tree: below these imports, and inside a function that has the names over which the
     original closes.
     """

@@ -36,6 +36,7 @@ from partita.engine.kernels.node_passes import Body, Varying, check, hoisted, ma
 from partita.engine.kernels.node_places import Places
 from partita.engine.kernels.node_reader import read_function
 from partita.engine.kernels.node_source import Written
+from partita.engine.kernels.node_sums import SUM, WeightedSum
 from partita.engine.kernels.node_text import Constants, Writing
 from partita.engine.kernels.node_tiles import TILE
 from partita.engine.kernels.node_writer import TILE_TYPES, BodyWriter, Lines, Outside, plain_body
@@ -79,6 +80,11 @@ class Signature:
     def flat(self) -> str:
         """The parameters as arguments of a loop."""
         return "".join(f"p_{name}, " for name, _ in self.parameters)
+
+    @property
+    def of_nodes(self) -> str:
+        """Those with a number for each node."""
+        return "".join(f"p_{name}, " for name, kind in self.parameters if kind == "n")
 
 
 def upward_text(source: Written, signature: Signature) -> str:
@@ -136,6 +142,36 @@ def downward_text(source: Written, signature: Signature) -> str:
     return module.text
 
 
+def finish_text(found: WeightedSum, upward: Function, signature: Signature) -> str:
+    """The module with `finish`, which turns the sums of some nodes into states: in place, unless these are
+    stored in another type.
+    """
+    module = _Module(upward, signature)
+    sums = "sums, " if signature.precision == "bfloat16" else ""
+    module.loop(
+        f"finish(fan_in, {signature.of_nodes}{sums}state, begin)",
+        "for n in range(state.shape[0]):",
+        found.upward,
+        each_tile=["result = part(state, n, at, m)"],
+        wired=False,
+    )
+    return module.text
+
+
+def turn_text(found: WeightedSum, downward: Function, signature: Signature) -> str:
+    """The module with `turn`, which writes the errors of sums of some nodes, from those of their states."""
+    assert found.downward is not None
+    module = _Module(downward, signature)
+    module.loop(
+        f"turn(fan_in, {signature.of_nodes}state, error, delta, begin)",
+        "for n in range(state.shape[0]):",
+        found.downward,
+        each_tile=["result = part(delta, n, at, m)"],
+        wired=False,
+    )
+    return module.text
+
+
 def _output(result: int, value: Expression | Elements) -> Statement:
     if not isinstance(value, Elements):
         return Output(result, None, value)
@@ -167,20 +203,40 @@ class _Module:
         *,
         each_node: Sequence[str] = (),
         each_tile: Sequence[str] = (),
+        wired: bool = True,
     ) -> None:
-        """Adds a function: its name and arguments, its loop over nodes, what it does for each."""
-        varying = Varying({INCOMING}, {STATE.name, ERROR.name})
+        """Adds a function: its name and arguments, its loop over nodes, what it does for each.
+
+        Args:
+            head: the name and arguments.
+            nodes: the loop.
+            body: of the node's function, with its outputs.
+            each_node: lines before it for each node.
+            each_tile: lines before it for each tile of examples.
+            wired: whether the nodes are given with their edges; if not, with a number `begin` of nodes before
+                them.
+        """
+        varying = Varying({INCOMING}, {STATE.name, ERROR.name, SUM.name})
         body = self._prepared(body, varying)
-        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays)
+        outside = Outside(
+            kinds_of(body),
+            self.constants,
+            own=self._function.arrays,
+            sums="part(sums, n, at, m)" if self._signature.precision == "bfloat16" else "result",
+        )
         tiles = kept(body, varying)
         lines = Lines()
         for name in sorted(tiles):
             lines(f"t_{name} = stack({TILE}, {TILE_TYPES[outside.kinds[name]]})")
-        for name in sorted(self._function.arrays):
+        for name in sorted(self._function.arrays) if wired else ():
             lines(f"a_{name} = np.empty({f'(width, {TILE})' if name in varying.names else 'width'}, R)")
         with lines.inside(nodes):
-            lines("first, edge = firsts[n], offsets[n]", "fan_in = offsets[n + 1] - edge", *each_node)
-            lines(*(f"n_{name} = widen(p_{name}[n])" for name, kind in self._signature.parameters if kind == "n"))
+            if wired:
+                lines("first, edge = firsts[n], offsets[n]", "fan_in = offsets[n + 1] - edge", *each_node)
+            at_node = "n" if wired else "begin + n"
+            for name, kind in self._signature.parameters:
+                if kind == "n":
+                    lines(f"n_{name} = widen(p_{name}[{at_node}])")
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = min({TILE}, state.shape[1] - at)", *each_tile)
                 BodyWriter(outside, varying, tiles, lines).body(body)

@@ -68,9 +68,15 @@ class Lines:
 
 @dataclass
 class Outside(Writing):
-    """Writes uniform expressions."""
+    """Writes uniform expressions.
+
+    Args:
+        own: the names of the function's own arrays.
+        sums: where the sums of weighted inputs are, of the examples of a tile.
+    """
 
     own: frozenset[str] = frozenset()
+    sums: str = ""
 
     def leaf(self, expression: Expression) -> str | None:
         """A uniform number: a parameter's, or one that the function keeps."""
@@ -86,7 +92,7 @@ class Inside(Outside):
     """Writes expressions in a loop over examples; what they need before it goes into `before`."""
 
     def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
-        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own)
+        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own, outside.sums)
         self._outside, self._varying, self._before = outside, varying, lines
         self._known: dict[tuple[str, str], str] = {}
 
@@ -95,11 +101,12 @@ class Inside(Outside):
         if not self._varying(expression):
             if isinstance(expression, Constant):
                 return None
-            text = self._outside.text(expression)
-            return text if text.isidentifier() else self._known_before("u", text)
+            return self._known_before("u", self._outside.text(expression))
         match expression:
             case Item(array, index):
                 return self.item(array, index)
+            case Given("@sums"):
+                return f"{self._known_before('y', self.sums)}[e]"
             case Given(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
                 return f"widen({view}[e])"
@@ -114,6 +121,8 @@ class Inside(Outside):
 
     def _known_before(self, prefix: str, text: str) -> str:
         name = self._known.get((prefix, text))
+        if text.isidentifier():
+            return text
         if name is None:
             name = self._known[prefix, text] = self._before.fresh(prefix)
             self._before(f"{name} = {text}")

@@ -5,6 +5,7 @@ beside it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from partita.engine.kernels.convolution import Conv2DKernel
@@ -19,8 +20,10 @@ from partita.engine.kernels.losses import (
     SquaredErrorKernel,
 )
 from partita.engine.kernels.node import NodeKernel
+from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
+from partita.engine.kernels.widened import WidenedKernel
 from partita.layers import (
     Activation,
     Add,
@@ -29,6 +32,7 @@ from partita.layers import (
     Dense,
     L2Pool2D,
     Layer,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
     LogisticCrossEntropy,
     MaxPool2D,
@@ -43,12 +47,13 @@ FLOATS = ("float32", "float64")
 ALL = (*FLOATS, "bfloat16")
 
 LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
-    (Activation, "cpu", FLOATS, ActivationKernel),
+    (Activation, "cpu", ALL, ActivationKernel),
     (Add, "cpu", FLOATS, AddKernel),
     (AveragePool2D, "cpu", FLOATS, AveragePoolKernel),
     (Conv2D, "cpu", ALL, Conv2DKernel),
     (Dense, "cpu", ALL, DenseKernel),
     (L2Pool2D, "cpu", FLOATS, L2PoolKernel),
+    (LocalContrastNormalisation2D, "cpu", ALL, LocalContrastNormalisationKernel),
     (LocallyConnected2D, "cpu", ALL, LocallyConnectedKernel),
     (LogisticCrossEntropy, "cpu", ALL, LogisticCrossEntropyKernel),
     (MaxPool2D, "cpu", FLOATS, MaxPoolKernel),
@@ -59,7 +64,9 @@ LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
 """Layer, device, precisions and kernel."""
 
 _KERNELS: dict[tuple[type[Layer], str, str], Maker] = {
-    (layer, device, precision): maker for layer, device, precisions, maker in LINES for precision in precisions
+    (layer, device, precision): maker
+    for layer, device, precisions, maker in LINES
+    for precision in precisions
 }
 
 
@@ -86,9 +93,13 @@ def _maker(site: Site) -> Maker:
     found = _KERNELS.get((type(layer), device, site.precision))
     if found is not None:
         return found
-    if layer.definition is not None and len(site.sources) == 1:
+    wide = _KERNELS.get((type(layer), device, "float32"))
+    if site.precision == "bfloat16" and wide is not None:
+        return partial(WidenedKernel, wide)
+    if layer.definition is not None and len(site.sources) == 1 and not site.grid.shares_weights:
         return NodeKernel
     why = "has no node definition" if layer.definition is None else f"listens to {len(site.sources)} inputs"
+    why = "shares weights between its nodes" if site.grid.shares_weights else why
     raise ValueError(
         f"{layer.kind} '{site.grid.name}' has no kernel, and {why}; "
         "add a kernel to partita.engine.kernels.registry, or give the layer a definition and one input"

@@ -67,4 +67,6 @@ def transpose(
     for row in range(0, rows, lanes):
         for column in range(0, columns, lanes):
             from_, to = x_at + row * x_stride + column, out_at + column * out_stride + row
-            _turn(x, from_, x_stride, out, to, out_stride, min(lanes, rows - row), min(lanes, columns - column))
+            _turn(
+                x, from_, x_stride, out, to, out_stride, min(lanes, rows - row), min(lanes, columns - column)
+            )

@@ -140,6 +140,13 @@ class _Tiles:
         with cgutils.for_range(builder, lines) as line:
             self.vectors.prefetch(builder.gep(begin, [builder.mul(line.index, number(LINE_BYTES // size))]))
 
+        import os
+        if os.environ.get("RA"):
+            end = builder.gep(self.right, [builder.add(self.from_right.at, builder.add(builder.mul(leap, self.from_right.leap_stride), builder.mul(self.steps, self.from_right.step_stride)))])
+            some = builder.select(builder.icmp_signed("<", self.next, number(0)), number(0), number(int(os.environ["RA"])))
+            with cgutils.for_range(builder, some) as line:
+                self.vectors.prefetch(builder.gep(end, [builder.mul(line.index, number(16))]), 3)
+
     def _place(self, data: ir.Value, at: ir.Value, *moves: tuple[ir.Value, ir.Value]) -> ir.Value:
         """The pointer to a position, after so many times each stride."""
         place = self.builder.gep(data, [at])
@@ -214,7 +221,10 @@ def multiply(
             as it reads; they are asked for meanwhile. `NOWHERE` if they are at hand.
     """
     lanes = lanes_of(out)
-    tile_rows, tile_lanes = _even(extent.rows, ROWS), lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
+    tile_rows, tile_lanes = (
+        _even(extent.rows, ROWS),
+        lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS),
+    )
     lane = 0
     while lane < extent.lanes:
         row = 0

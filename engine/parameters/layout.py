@@ -171,10 +171,21 @@ def check_cover(slots: Iterable[Slot], shapes: Mapping[str, Shape]) -> None:
 
 
 def gather(
-    slots: Sequence[Slot], parameters: Mapping[str, Vector], dtype: npt.DTypeLike = np.float32
+    slots: Sequence[Slot],
+    parameters: Mapping[str, Vector],
+    dtype: npt.DTypeLike = np.float32,
+    *,
+    out: Vector | None = None,
 ) -> Vector:
-    """The vector (of `dtype`) that these slots make out of whole parameters (any shape, C order)."""
-    vector = np.empty(sum(slot.size for slot in slots), dtype)
+    """The vector that these slots make out of whole parameters (any shape, C order).
+
+    Args:
+        slots: whose ranges follow one another.
+        parameters: whole, by name.
+        dtype: of a new vector.
+        out: `[n]`, to be filled instead of a new one.
+    """
+    vector = np.empty(sum(slot.size for slot in slots), dtype) if out is None else out
     position = 0
     for name, start, stop in slots:
         vector[position : position + stop - start] = parameters[name].reshape(-1)[start:stop]

@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.numerics import master, narrow_array, storage
+from partita.engine.numerics import master, storage
 from partita.engine.parameters.layout import Layout, Slot
+from partita.engine.runtime.devices import open_device
+from partita.engine.runtime.window import Window
 from partita.layers.layer import Parameter
-from partita.layers.rows import Rows
-from partita.partitioner.arena import ALIGNMENT, arena_bytes
+from partita.partitioner.arena import arena_bytes
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Program
@@ -41,23 +42,6 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
     return Layout(machines, {name: p.shape for name, p in plan.graph.parameters.items()}, shards)
 
 
-class Window:
-    """Rows `[start, stop)` of a buffer, and the array that holds them."""
-
-    def __init__(self, start: int, array: Array) -> None:
-        self.start = start
-        self.array = array
-
-    @property
-    def rows(self) -> tuple[int, int]:
-        """`(start, stop)`."""
-        return self.start, self.start + len(self.array)
-
-    def of(self, rows: Rows) -> list[Array]:
-        """The runs of these rows, as contiguous views."""
-        return [self.array[a - self.start : b - self.start] for a, b in rows]
-
-
 def piece_shape(parameter: Parameter, rows: tuple[int, int]) -> tuple[int, ...]:
     """The shape of what belongs to these rows of a layer: flat where rows differ in their edges."""
     start, stop = parameter.span(rows)
@@ -71,6 +55,8 @@ class Vectors:
     """A machine's parameters and their gradient: flat vectors, and each layer's arrays as views of them.
 
     Attributes:
+        device: where they lie, that of the machine.
+        dtype: of the masters and the gradient.
         parameters: the masters, `[n]`, float32 or float64.
         copy: the same in bfloat16 (its bits, `[n]` of uint16) where the plan computes in it, else None.
         gradient: `[n]`, like the masters; empty where nothing asks for a whole gradient.
@@ -83,11 +69,17 @@ class Vectors:
             plan: whose parameters.
             machine: as whom.
             gradient: whether the gradient is kept whole.
+
+        Raises:
+            NoSuchDevice: this host does not have the machine's.
         """
         size = layout_of(plan, shards=1).machine_size(machine)
-        self.parameters = np.zeros(size, master(plan.precision))
-        self.gradient = np.zeros(size if gradient else 0, master(plan.precision))
-        self.copy = np.zeros(size, storage(plan.precision)) if plan.precision == "bfloat16" else None
+        self.dtype, read = master(plan.precision), storage(plan.precision)
+        self.device = open_device(plan.cluster.machines[machine])
+        self.parameters = self.device.zeros((size,), self.dtype)
+        self.gradient = self.device.zeros((size if gradient else 0,), self.dtype)
+        self.copy = self.device.zeros((size,), read) if read != self.dtype else None
+        self._window = self.device.window(0, self.parameters)
         self._spans: dict[str, tuple[int, int]] = {}
         self._shapes: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         position = 0
@@ -111,10 +103,20 @@ class Vectors:
         """The parameters as kernels read them."""
         return self.parameters if self.copy is None else self.copy
 
+    def arriving(self, span: slice = slice(None)) -> Array:
+        """The host's array for the masters of a range, to be filled from elsewhere; then call `changed`."""
+        (run,) = self._window.arriving((self._range(span),))
+        return run
+
     def changed(self, span: slice = slice(None)) -> None:
         """The masters of a range came from elsewhere, so its copy is made anew."""
+        self._window.upload((self._range(span),))
         if self.copy is not None:
-            narrow_array(self.parameters[span], self.copy[span])
+            self.device.copy(self.copy[span], self.parameters[span])
+
+    def _range(self, span: slice) -> tuple[int, int]:
+        start, stop, _ = span.indices(len(self.parameters))
+        return start, stop
 
     def spans(self, layer: str) -> list[slice]:
         """The ranges of the layer's parameters in the vectors."""
@@ -129,6 +131,7 @@ class Buffers:
     """The windows of a program, by the names that its instructions use, in one piece of memory.
 
     Attributes:
+        device: where they lie, that of the vectors.
         windows: by name; also those parts of the vectors that are sent, or that a sum is added to.
         n_bytes: of the memory.
     """
@@ -150,20 +153,21 @@ class Buffers:
             keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
-        self.plan, self.machine = plan, machine
+        self.plan, self.machine, self.device = plan, machine, vectors.device
         planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
-        memory = _aligned(self.n_bytes)
+        memory = self.device.memory(self.n_bytes)
         self.windows: dict[str, Window] = {}
         for name, window in planned.items():
-            place = memory[window.offset : window.offset + window.n_bytes]
-            self.windows[name] = Window(window.rows[0], place.view(_dtype(window.dtype)).reshape(window.shape))
+            array = self.device.placed(memory, window.offset, window.shape, _dtype(window.dtype))
+            self.windows[name] = self.device.window(window.rows[0], array)
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
             lent = {PARAMETERS: vectors.read[span]}
             if program.kind.gradients == "whole":
                 lent[GRADIENT] = vectors.gradient[span]
-            self.windows |= {layer + what: Window(0, array.reshape(1, -1)) for what, array in lent.items()}
+            for what, array in lent.items():
+                self.windows[layer + what] = self.device.window(0, array.reshape(1, -1))
 
     def __getitem__(self, buffer: str) -> Window:
         return self.windows[buffer]
@@ -189,13 +193,6 @@ def lent_layers(plan: Plan, machine: int) -> list[str]:
         for grid in plan.graph.computed
         if owned.borrowers(grid.name) and owned.of(grid.name)[0].machine == machine
     ]
-
-
-def _aligned(n_bytes: int) -> npt.NDArray[np.uint8]:
-    """Zeros that begin on a line of the cache."""
-    memory = np.zeros(n_bytes + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
-    return memory[start : start + n_bytes]
 
 
 def _dtype(name: str) -> np.dtype[Any]:

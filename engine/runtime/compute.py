@@ -8,16 +8,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
-from partita.engine.numerics import add_array, widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
+from partita.engine.runtime.window import Window
 from partita.layers.graph import Grid
 from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY
 from partita.partitioner.ownership import Edge
@@ -67,7 +65,8 @@ class Computations:
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
         self.not_finite: set[str] = set()
-        self._updates, self._scratch = updates, Scratch()
+        self._device = vectors.device
+        self._updates, self._scratch = updates, Scratch(self._device)
         self._team = Team(plan.cluster.machines[machine].threads)
         self._kernels = {
             grid.name: self._kernel(grid, rows)
@@ -75,12 +74,17 @@ class Computations:
             if (rows := self.owned.rows(grid.name, machine)) is not None
         }
         self._learnings = {
-            name: Learning(self._kernels[name], start=vectors.span(name).start)
+            name: Learning(
+                self._kernels[name],
+                start=vectors.span(name).start,
+                by_blocks=self._device.blocks_fit_caches,
+            )
             for instruction in program.instructions
             if instruction.op is Op.LEARN
             for name in [_layer(instruction.target)]
         }
-        self._scratch.reserve(max((found.scratch_bytes for found in self._learnings.values()), default=0))
+        self.scratch_bytes = max((found.scratch_bytes for found in self._learnings.values()), default=0)
+        self._scratch.reserve(self.scratch_bytes)
         self.calls: tuple[Call | None, ...] = tuple(
             self._call(instruction) if instruction.op in COMPUTES else None
             for instruction in program.instructions
@@ -92,8 +96,13 @@ class Computations:
         assert call is not None, f"instruction {position} is not a computation"
         call()
 
+    def finish(self) -> None:
+        """Returns when all that was run is done: a GPU goes on when a call has returned."""
+        self._device.finish()
+
     def close(self) -> None:
         """Ends the threads that kernels share."""
+        self.finish()
         self._team.close()
 
     def _call(self, instruction: Instruction) -> Call:
@@ -114,11 +123,14 @@ class Computations:
 
     def _feed(self, instruction: Instruction) -> Call:
         name, rows = instruction.target.buffer, instruction.target.rows
-        runs = list(zip(rows, self.buffers[name].of(rows), strict=True))
+        window = self.buffers[name]
+        runs = list(zip(rows, window.arriving(rows), strict=True))
 
         def call() -> None:
+            window.wait()
             for run, out in runs:
                 self.feed.fill(name, run, out)
+            window.upload(rows)
 
         return call
 
@@ -161,7 +173,7 @@ class Computations:
                 strict=True,
             )
         )
-        act = add_array if instruction.accumulate else np.copyto
+        act = self._device.add if instruction.accumulate else self._device.copy
 
         def call() -> None:
             for target, source in pairs:
@@ -174,13 +186,13 @@ class Computations:
         kernel, whole = self._kernels[name], self._gradients(name)
         if kernel.gradient_dtype == kernel.site.master:
             return kernel.gradient(whole)
-        narrow = [np.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
+        narrow = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
         call = kernel.gradient(narrow)
 
         def widened() -> None:
             call()
             for source, out in zip(narrow, whole, strict=True):
-                widen_array(source, out)
+                self._device.copy(out, source)
 
         return widened
 
@@ -200,7 +212,7 @@ class Computations:
             ):
                 learnt.append((names.index(parameter.name), [array.reshape(-1) for array in arrays]))
         (place,) = self.buffers[NORMS].of(instruction.target.rows)
-        return squares_of(learnt, place.reshape(-1, 2))
+        return squares_of(learnt, place.reshape(-1, 2), self._device.sum_of_squares)
 
     def _update(self, instruction: Instruction) -> Call:
         name, updates = _layer(instruction.target), self._updates
@@ -236,7 +248,7 @@ class Computations:
 
     def _kernel(self, grid: Grid, rows: tuple[int, int]) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes."""
-        sources = [self.buffers[source] for source in grid.sources]
+        sources = [self._heard(source, grid) for source in grid.sources]
         edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
         returned = [self.buffers.windows.get(edge.name) for edge in edges]
         own = next((self.buffers.windows.get(edge.name) for edge in self.owned.edges(grid.name)), None)
@@ -249,6 +261,7 @@ class Computations:
             self.plan.batch,
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
+            self.plan.cluster.machines[self.machine].device,
         )
         borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
         told = self.buffers.windows.get(grid.name + SUMMARY)
@@ -261,6 +274,13 @@ class Computations:
             summaries=None if told is None else told.array,
         )
         return build(site, arrays, self._team)
+
+    def _heard(self, source: str, grid: Grid) -> Window:
+        """What a layer hears of an input: all that is here; but a judge its own scores, and no others."""
+        window, own = self.buffers[source], self.owned.rows(source, self.machine)
+        if own is None or not self.owned.judges(grid.name):
+            return window
+        return Window(own[0], window.of((own,))[0])
 
 
 def _layer(operand: Operand) -> str:

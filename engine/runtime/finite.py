@@ -34,10 +34,10 @@ def _found(graph: Graph, buffers: Buffers, vectors: Vectors, gradients: Collecti
         for parameter, values in zip(
             grid.parameters, vectors.views(grid.name, vectors.parameters), strict=False
         ):
-            if _bad(values):
+            if _bad(vectors.device.given(values)):
                 yield f"the parameter '{parameter.name}'"
         window = buffers.windows.get(grid.name)
-        if window is not None and window.array.dtype != np.int64 and _bad(window.array):
+        if window is not None and _bad(buffers.device.given(window.array)):
             yield f"the input '{grid.name}'" if grid.is_given else f"the states of '{grid.name}'"
     for grid in reversed(graph.grids):
         if grid.name in gradients:
@@ -45,4 +45,4 @@ def _found(graph: Graph, buffers: Buffers, vectors: Vectors, gradients: Collecti
 
 
 def _bad(values: Array) -> bool:
-    return not bool(np.isfinite(widen_array(values)).all())
+    return values.dtype != np.int64 and not bool(np.isfinite(widen_array(values)).all())

@@ -17,6 +17,7 @@ from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import piece_shape
+from partita.engine.runtime.devices import Device
 from partita.partitioner.cost import LEARN_BLOCK_BYTES
 
 Apply: TypeAlias = Callable[[float], bool]
@@ -36,36 +37,36 @@ class Updates(Protocol):
 class Scratch:
     """Memory for gradients of blocks, shared by all layers of a machine: one layer learns at a time."""
 
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+    def __init__(self, device: Device) -> None:
+        self._device, self._memory = device, device.memory(0)
 
     def reserve(self, n_bytes: int) -> None:
         """There will be this much. To be called for every layer before any array is taken."""
-        if n_bytes > self._bytes.size:
-            self._bytes = np.zeros(n_bytes, np.uint8)
+        if n_bytes > len(self._memory):
+            self._memory = self._device.memory(n_bytes)
 
     def array(self, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """An array at a place of the scratch, in bytes."""
-        n_bytes = math.prod(shape) * dtype.itemsize
-        return self._bytes[offset : offset + n_bytes].view(dtype).reshape(shape)
+        return self._device.placed(self._memory, offset, shape, dtype)
 
 
 class Learning:
     """How a layer learns, block by block."""
 
-    def __init__(self, kernel: Kernel, *, start: int) -> None:
+    def __init__(self, kernel: Kernel, *, start: int, by_blocks: bool = True) -> None:
         """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
             kernel: of the layer.
             start: where the layer's range in the machine's parameters begins.
+            by_blocks: whether blocks are worth their calls; else all rows are one.
         """
         site = kernel.site
         self._kernel, self._start, self._parameters = kernel, start, site.grid.parameters
         numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
         row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
         block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
-        if not kernel.gradient_by_rows:
+        if not (kernel.gradient_by_rows and by_blocks):
             block = site.n_rows
         first, stop = site.rows
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
@@ -109,7 +110,7 @@ class Learning:
             out.append(gradient)
             applies.append(updates.bind(span, gradient.reshape(-1)))
             begin += last - first
-        return self._kernel.gradient(out, rows), tuple(applies)
+        return self._kernel.gradient(out, rows if self._kernel.gradient_by_rows else None), tuple(applies)
 
     def _shapes(self, rows: tuple[int, int]) -> list[tuple[int, ...]]:
         return [piece_shape(parameter, rows) for parameter in self._parameters]

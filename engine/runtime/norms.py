@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.parameters.rules import sum_of_squares
 from partita.engine.runtime.learn import Updates
 
 
-def squares_of(learnt: Sequence[tuple[int, Sequence[Array]]], out: Array) -> Call:
+def squares_of(
+    learnt: Sequence[tuple[int, Sequence[Array]]], out: Array, sum_of_squares: Callable[[Array], Any]
+) -> Call:
     """Adds up the squares of a machine's parameters and of their gradients.
 
     Args:
         learnt: for each parameter of which the machine owns something, its number in the network, its values
             `[n]` and its gradient `[n]`.
         out: `[parameters of the network, 2]` in float64; what others own stays zero.
+        sum_of_squares: of an array, on the device where it lies.
     """
 
     def call() -> None:

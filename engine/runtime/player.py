@@ -125,7 +125,7 @@ class Player:
                 send(effect.to, effect.message, None)
                 continue
             operand = self._instructions[effect.position].target
-            send(effect.to, effect.message, self._buffers[operand.buffer].of(operand.rows))
+            send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
             self._tell(Completed(effect.position))
         if self._error is not None:
             raise self._error
@@ -180,9 +180,10 @@ class Player:
 
     def _place(self, position: int, payload: object) -> None:
         operand = self._instructions[position].target
-        targets = self._buffers[operand.buffer].of(operand.rows)
+        window = self._buffers[operand.buffer]
         assert isinstance(payload, Payload), f"{operand} came without numbers"
-        payload.copy_into(*targets)
+        payload.copy_into(*window.arriving(operand.rows))
+        window.upload(operand.rows)
 
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:

@@ -97,13 +97,13 @@ class SessionPart:
             updates=self._updates,
         )
         self.inputs = [
-            run for operand in task.inputs for run in self.buffers[operand.buffer].of(operand.rows)
+            run for operand in task.inputs for run in self.buffers[operand.buffer].arriving(operand.rows)
         ]
 
     @property
     def parameters(self) -> Vector:
-        """The machine's parameters; `changed` is to be called when others have been put there."""
-        return self._vectors.parameters
+        """Where the machine's parameters are put; `changed` is to be called then."""
+        return self._vectors.arriving()
 
     def changed(self) -> None:
         """The parameters were replaced."""
@@ -119,12 +119,11 @@ class SessionPart:
     def collected(self, name: str) -> Array | None:
         """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
-            vector: Vector = getattr(self._vectors, name)
-            return vector
+            return self._vectors.device.given(getattr(self._vectors, name))
         rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
         if rows is None or name not in self.buffers.windows:
             return None
-        return np.ascontiguousarray(self.buffers[name].of((rows,))[0])
+        return np.ascontiguousarray(self.buffers[name].download((rows,))[0])
 
 
 class SessionRole(Role):
@@ -184,6 +183,7 @@ class SessionRole(Role):
         self._player.begin(play.step)
 
     def _answer(self, over: Over) -> None:
+        self._part.computations.finish()
         play, self._playing = self._playing, None
         assert play is not None and play.step == over.step, f"step {over.step} was not asked for"
         took = time.perf_counter() - self._began

@@ -255,7 +255,8 @@ class TrainRole(Role):
     def _check_finite(self, step: int) -> None:
         """Before anything of the step is pushed."""
         computations = self._computations
-        if math.isfinite(computations.metrics.loss) and not computations.not_finite:
+        finite = self._vectors.device.updates_were_finite()  # asked whatever else is wrong: it starts anew
+        if finite and math.isfinite(computations.metrics.loss) and not computations.not_finite:
             return
         what = what_is_not_finite(
             self._task.plan.graph, self._buffers, self._vectors, gradients=computations.not_finite
@@ -285,7 +286,7 @@ class TrainRole(Role):
                     self._staged[span.start] = payload
                 case Install(span=span):
                     own = slice(span.start, span.stop)
-                    self._staged.pop(span.start).copy_into(self._vectors.parameters[own])
+                    self._staged.pop(span.start).copy_into(self._vectors.arriving(own))
                     self._vectors.changed(own)
                 case Flip(span=span):
                     self._accrual.flip(slice(span.start, span.stop))
@@ -298,7 +299,7 @@ class TrainRole(Role):
 
     def _numbers(self, span: Span) -> Vector:
         assert span.vector == "in_flight", span
-        return self._accrual.in_flight[span.start : span.stop]
+        return self._vectors.device.given(self._accrual.in_flight[span.start : span.stop])
 
     def close(self) -> None:
         """Ends the kernel threads."""

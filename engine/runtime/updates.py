@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import numpy as np
-
 from partita.engine.parameters.rules import Moment, Rule, Squares
 from partita.engine.parameters.rules.rule import Stored
 from partita.engine.parameters.vector import Vector
@@ -26,7 +24,8 @@ class LocalRule:
         """With an empty state, before the first step."""
         self._rule, self._vectors = rule, vectors
         self._count = self._age = -1  # updates of the parameters, and of the state, before those of this step
-        self._state = rule.state(vectors.parameters.size, vectors.parameters.dtype)
+        fresh = rule.state(len(vectors.parameters), vectors.dtype)
+        self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
         """Prepares (and compiles) the update of a range of the parameters.
@@ -39,7 +38,8 @@ class LocalRule:
             The update. Several threads may make those of disjoint ranges at the same time.
         """
         vectors = self._vectors
-        apply = self._rule.bind(
+        apply = vectors.device.bind(
+            self._rule,
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},
@@ -73,8 +73,8 @@ class Accrual(LocalRule):
     def __init__(self, rule: Rule, vectors: Vectors) -> None:
         """With nothing accrued."""
         super().__init__(rule, vectors)
-        self.accrued = np.zeros_like(vectors.parameters)
-        self.in_flight = np.zeros_like(vectors.parameters)
+        self.accrued = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
 
     def flip(self, span: slice) -> None:
         """What has accrued goes into flight; accruing restarts from zero."""

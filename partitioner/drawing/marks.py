@@ -31,7 +31,7 @@ def marks(graph: Graph, layer: str, nodes: Sequence[int]) -> list[Mark]:
         Mark(
             NODES[n % len(NODES)],
             place_of(node, grid.shape),
-            tuple(tuple(senders(grid, node, shape)) for shape in shapes),
+            tuple(tuple(dict.fromkeys(senders(grid, node, shape))) for shape in shapes),
         )
         for n, node in enumerate(nodes)
     ]

@@ -25,6 +25,21 @@ def element(tag: str, *children: str, **attributes: object) -> str:
     return f"<{tag}{written}>{''.join(children)}</{tag}>" if children else f"<{tag}{written}/>"
 
 
+def document(name: str, width: float, height: float, parts: Iterable[str]) -> str:
+    """A whole picture on a white card, from the back to the front, a line of text for each part."""
+    card = element("rect", width=width, height=height, rx=10, fill="#ffffff")
+    return element(
+        "svg",
+        *(part + "\n" for part in (title(name), card, *parts)),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {number(width)} {number(height)}",
+        width=width,
+        height=height,
+        role="img",
+        font_family="Inter, 'Segoe UI', Helvetica, Arial, sans-serif",
+    )
+
+
 def number(value: object) -> str:
     """As attributes write it: at most one digit after the point."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)

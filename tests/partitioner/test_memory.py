@@ -7,32 +7,50 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partita.engine.numerics import storage
+from partita.engine.parameters.rules import SGD, Adagrad, Adam, Rule
 from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Plan, Program, partition
-from tests.plans import plans
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.feed import GivenFeed
+from partita.engine.runtime.updates import Accrual, LocalRule
+from partita.layers import Conv2D, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.partitioner import Cluster, Plan, Program, StepKind, partition
+from partita.partitioner.arena import ALIGNMENT, arena_bytes
+from partita.partitioner.memory import scratch_bytes
+from tests.plans import kinds, plans
 
-drawn = st.tuples(st.booleans(), st.sampled_from(["float32", "float64"])).flatmap(
+PRECISIONS = ["float32", "float64", "bfloat16"]
+
+drawn = st.tuples(st.booleans(), st.sampled_from(PRECISIONS)).flatmap(
     lambda how: plans(losses=how[0], precision=how[1], shared=True)
 )
 
 
-@given(drawn)
-def test_windows_take_what_the_engine_allocates(plan: Plan) -> None:
-    for program in (*plan.programs, *plan.upward_programs):
-        planned = plan.windows(program)
-        buffers = Buffers(plan, program.machine, program)
-        assert list(planned) == list(buffers.windows)
+@given(drawn, kinds, st.sampled_from([None, ()]))
+def test_windows_lie_where_the_engine_allocates_them(
+    plan: Plan, kind: StepKind, keep: tuple[str, ...] | None
+) -> None:
+    for program in plan.programs_for(kind):
+        planned = plan.windows(program, keep=keep)
+        buffers = Buffers(plan, program.machine, program, vectors_of(plan, program), keep=keep)
+        assert buffers.n_bytes == arena_bytes(planned)
+        bases = set()
         for name, window in planned.items():
             array = buffers[name].array
             assert (window.rows, window.shape) == (buffers[name].rows, array.shape)
-            assert (np.dtype(window.dtype), window.n_bytes) == (array.dtype, array.nbytes)
-        assert sum(window.n_bytes for window in planned.values()) == buffers.n_bytes
+            dtype = np.dtype("int64") if window.dtype == "int64" else storage(window.dtype)
+            assert (dtype, window.n_bytes) == (array.dtype, array.nbytes)
+            bases.add(array.ctypes.data - window.offset)
+        assert len(bases) <= 1 and all(base % ALIGNMENT == 0 for base in bases)
 
 
-@given(drawn)
-def test_a_window_holds_all_rows_that_its_program_names(plan: Plan) -> None:
-    for program in (*plan.programs, *plan.upward_programs):
+def vectors_of(plan: Plan, program: Program) -> Vectors:
+    return Vectors(plan, program.machine, gradient=program.kind.gradients == "whole")
+
+
+@given(drawn, kinds)
+def test_a_window_holds_all_rows_that_its_program_names(plan: Plan, kind: StepKind) -> None:
+    for program in plan.programs_for(kind):
         planned = plan.windows(program)
         for instruction in program.instructions:
             for operand in (instruction.target, *instruction.sources):
@@ -41,13 +59,66 @@ def test_a_window_holds_all_rows_that_its_program_names(plan: Plan) -> None:
                     assert all(start <= a < b <= stop for a, b in operand.rows)
 
 
-@given(drawn)
-def test_memory_is_the_windows_and_five_vectors_or_two_where_nothing_is_trained(plan: Plan) -> None:
-    for program in plan.programs:
-        buffers, vectors = Buffers(plan, program.machine, program), Vectors(plan, program.machine)
-        count = 5 if plan.graph.losses else 2
-        assert plan.memory_bytes(program.machine) == buffers.n_bytes + count * vectors.parameters.nbytes
-        assert vectors.parameters.nbytes == vectors.gradient.nbytes
+@given(drawn, kinds)
+def test_what_is_in_no_window_lies_in_the_vectors(plan: Plan, kind: StepKind) -> None:
+    """A machine has a window for weights that it borrows, for their gradient, and for a sum of gradients."""
+    for program in plan.programs_for(kind):
+        windows = plan.windows(program)
+        for layer, owned in ((grid.name, plan.ownership.rows(grid.name, program.machine)) for grid in plan.graph.computed):
+            borrows = owned is not None and program.machine in plan.ownership.borrowers(layer)
+            sums = kind.of(plan.graph) == StepKind() and owned is not None and plan.ownership.borrowers(layer)
+            assert (f"{layer}.parameters" in windows) == borrows
+            if program.kind.train:
+                assert (f"{layer}.gradient" in windows) == bool(borrows or sums)
+
+
+@given(drawn, kinds, st.sampled_from([SGD(0.1), Adagrad(0.1), Adam(0.1)]), st.booleans())
+def test_memory_is_that_of_windows_vectors_and_scratch(
+    plan: Plan, kind: StepKind, rule: Rule, downpour: bool
+) -> None:
+    for program in plan.programs_for(kind):
+        machine, vectors = program.machine, vectors_of(plan, program)
+        buffers = Buffers(plan, machine, program, vectors, keep=())
+        held = [vectors.parameters, vectors.gradient, *([] if vectors.copy is None else [vectors.copy])]
+        if program.kind.train:
+            held += rule.state(vectors.parameters.size, vectors.parameters.dtype).values()
+        if program.kind.train and downpour:
+            accrual = Accrual(rule, vectors)
+            held += [accrual.accrued, accrual.in_flight]
+        expected = buffers.n_bytes + sum(vector.nbytes for vector in held)
+        planned = plan.memory_bytes(
+            machine,
+            kind=kind,
+            driver="downpour" if downpour else "session",
+            rule_vectors=len(rule.state(0)),
+        )
+        threads = plan.cluster.machines[machine].threads
+        assert planned == expected + scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("units", [3, 700])
+def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:
+    """Blocks of whole rows, for all threads; small layers in one."""
+    net = Network("wide")
+    picture = net.input("x", shape=(8, 8, 10))
+    hidden = LocallyConnected2D(4, 3, name="local")(Conv2D(2, 3, padding="same", name="conv")(picture))
+    net.loss = SquaredError(name="loss")(Dense(units, name="scores")(hidden), net.target("y"))
+    plan = partition(net, Cluster.local(1, threads=threads), batch=2)
+    (program,) = plan.programs
+    vectors = Vectors(plan, 0, gradient=False)
+    computations = Computations(
+        plan,
+        0,
+        program,
+        buffers=Buffers(plan, 0, program, vectors),
+        vectors=vectors,
+        feed=GivenFeed(),
+        updates=LocalRule(SGD(0.1), vectors),
+    )
+    computations.close()
+    planned = scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
+    assert planned <= computations.scratch_bytes <= planned + 2 * ALIGNMENT
 
 
 def test_labels_take_eight_bytes_in_any_precision() -> None:
@@ -55,13 +126,15 @@ def test_labels_take_eight_bytes_in_any_precision() -> None:
     net.loss = SoftmaxCrossEntropy(name="loss")(
         Dense(3, name="scores")(net.input("x", shape=4)), net.target("y")
     )
-    for precision in ("float32", "float64"):
+    for precision in PRECISIONS:
         plan = partition(net, Cluster.local(1), batch=7, precision=precision)
         label = plan.windows(plan.programs[0])["y"]
         assert (label.shape, label.dtype, label.n_bytes) == ((1, 7), "int64", 56)
-    # states 4 + 3 + 1, errors 3; labels; 3 x 4 weights and 3 biases, five times
+    # states 4 + 3 + 1 and errors 3, each on lines of its own; labels
+    windows = 128 + 128 + 64 + 128 + 64
     plan = partition(net, Cluster.local(1), batch=7)
-    assert plan.memory_bytes(0) == (4 + 3 + 1 + 3) * 7 * 4 + 7 * 8 + 5 * 15 * 4
+    # 3 x 4 weights and 3 biases: with what has accrued, what is in flight, a rule's vector, and a block to learn in
+    assert plan.memory_bytes(0, keep=None) == windows + (4 + 1) * 15 * 4
 
 
 def test_a_program_of_another_machine_is_not_played() -> None:
@@ -69,4 +142,4 @@ def test_a_program_of_another_machine_is_not_played() -> None:
     net.loss = SoftmaxCrossEntropy()(Dense(4)(net.input("x", shape=4)), net.target("y"))
     plan = partition(net, Cluster.local(2), batch=1)
     with pytest.raises(AssertionError, match="the program of machine 1 on machine 0"):
-        Buffers(plan, 0, Program(1, plan.programs[1].instructions))
+        Buffers(plan, 0, plan.programs[1], Vectors(plan, 0))

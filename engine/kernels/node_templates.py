@@ -1,0 +1,93 @@
+"""Arrays that a loop fills edge by edge, once, are what the loop says of an edge: no array is needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from partita.engine.kernels.node_arithmetic import (
+    FAN_IN,
+    PLACE,
+    Assign,
+    Constant,
+    Elements,
+    Expression,
+    Function,
+    Item,
+    Loop,
+    Statement,
+    Store,
+    Variable,
+    edited,
+    every,
+    put,
+    walk,
+)
+
+Body = tuple[Statement, ...]
+
+
+def templates(function: Function) -> Function:
+    """The function with templates instead of those of its arrays that a loop over all edges fills."""
+    known = {array: _template(function.body, array, function.arrays) for array in function.arrays}
+
+    def change(value: Expression | Elements) -> Expression | Elements:
+        if isinstance(value, Elements) and isinstance(value.template, Item):
+            found = known.get(value.template.array)
+            if found is not None and value.template.index == PLACE:
+                return Elements(found)
+        return value
+
+    return replace(function, results=tuple(map(change, function.results)))
+
+
+def _template(body: Body, array: str, arrays: frozenset[str]) -> Expression | None:
+    """What the last statements that write to an array say of an edge."""
+    counts = Counter(statement.name for statement in every(body) if isinstance(statement, Assign))
+    for statement in reversed(body):
+        if not any(isinstance(one, Store) and one.array == array for one in every((statement,))):
+            continue
+        if not isinstance(statement, Loop) or (statement.start, statement.stop) != (Constant(0), FAN_IN):
+            return None
+        stores = substituted(statement.body)
+        place = Variable(statement.variable)
+        if stores is None or statement.step != 1:
+            return None
+        own = [store for store in stores if isinstance(store, Store) and store.array == array]
+        if len(own) != 1 or own[0].index != place or not _is_settled(own[0].value, counts, arrays):
+            return None
+        return put(own[0].value, place, PLACE)
+    return None
+
+
+def _is_settled(value: Expression, counts: Counter[str], arrays: frozenset[str]) -> bool:
+    """Whether a value is still the same when the function ends."""
+    for part in walk(value):
+        if isinstance(part, Variable) and counts[part.name] > 1:
+            return False
+        if isinstance(part, Item) and part.array in arrays:
+            return False
+    return True
+
+
+def substituted(body: Body) -> Body | None:
+    """Statements with the values of the variables that they assign put where these are read.
+
+    Only what is assigned from itself, and what is stored, is left. None if there is more than assignments and
+    stores.
+    """
+    values: dict[str, Expression] = {}
+    found: list[Statement] = []
+    for statement in body:
+        for name, value in values.items():
+            statement = edited(statement, lambda e, name=name, value=value: put(e, Variable(name), value))  # type: ignore[misc]
+        match statement:
+            case Assign(name, value) if Variable(name) not in walk(value) and name not in values:
+                values[name] = value
+            case Assign() | Store():
+                found.append(statement)
+            case _:
+                return None
+    return tuple(found)
+
+

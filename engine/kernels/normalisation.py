@@ -1,0 +1,112 @@
+"""Local contrast normalisation on a machine's rows, spread over threads; its loops are beside it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.engine.kernels.kernel import Arrays, Call, Kernel, Site
+from partita.engine.kernels.normalisation_loops import add_channels, find_errors, find_returned, normalise
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.views import rows_of
+from partita.layers import LocalContrastNormalisation2D
+from partita.layers.rows import Rows, bounds
+
+
+class LocalContrastNormalisationKernel(Kernel):
+    """`state = (input - mean) / max(floor, deviation)`, mean and deviation of the window around the place.
+
+    The way up keeps both for the way down.
+    """
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer, (_, width, _) = site.grid.layer, site.grid.shape
+        assert isinstance(layer, LocalContrastNormalisation2D)
+        self._floor, (self._rows, self._columns) = layer.floor, map(np.array, layer.windows)
+        self._kept = np.zeros((site.n_rows, 3, width, site.batch), site.master)
+        self._row = (2, width, site.batch)
+        self._size = math.prod(self._row)
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Sums over channels and columns for each row of the input, then over rows."""
+        own, window, operations = self.site.rows, self.site.windows[0], self.site.operations
+        x, height, floor = self.arrays.sources[0], self.site.sources[0].n_rows, self._floor
+        sums, scratch = np.zeros((len(x), *self._row)), self._scratch(np.dtype(np.float64))
+
+        def add(start: int, stop: int) -> None:
+            run = start, stop
+            with scratch.lent(self._size) as room:
+                row = room.reshape(self._row)
+                add_channels(rows_of(x, run, window), rows_of(sums, run, window), row, self._columns)
+
+        def find(start: int, stop: int) -> None:
+            state, kept = (rows_of(array, (start, stop), own) for array in (self.arrays.state, self._kept))
+            with scratch.lent(self._size) as room:
+                row = room.reshape(self._row)
+                normalise(x, sums, window[0], height, state, kept, row, self._rows, floor, start)
+
+        def call() -> None:
+            self.team.split(*window, add, operations=operations)
+            self.team.split(*own, find, operations=operations)
+
+        add(window[0], window[0])
+        find(own[0], own[0])
+        return call
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """What each window that holds these rows returns, then its share for each state."""
+        own, window, operations = self.site.rows, self.site.windows[0], self.site.operations
+        x, delta, out = self.arrays.sources[0], self.arrays.own_errors, self.arrays.errors_of(0)
+        weights, columns = (axis.astype(self.site.master) for axis in (self._rows, self._columns))
+        half, (begin, end) = len(weights) // 2, bounds(rows)
+        heard = max(begin - half, own[0]), min(end + half, own[1])
+        if heard[0] >= heard[1]:
+            heard = own[0], own[0]
+        returned = np.zeros((heard[1] - heard[0], *self._row), self.site.master)
+        scratch = self._scratch(self.site.master)
+
+        def find(start: int, stop: int) -> None:
+            run = start, stop
+            given, kept = (rows_of(array, run, own) for array in (delta, self._kept))
+            with scratch.lent(self._size) as room:
+                row = room.reshape(self._row)
+                find_returned(
+                    rows_of(x, run, window), given, kept, rows_of(returned, run, heard), row, columns
+                )
+
+        def spread(start: int, stop: int) -> None:
+            place = rows_of(out, (start, stop), self.site.error_windows[0])
+            with scratch.lent(self._size) as room:
+                find_errors(
+                    place,
+                    start,
+                    x,
+                    window[0],
+                    delta,
+                    self._kept,
+                    own[0],
+                    returned,
+                    heard[0],
+                    weights,
+                    accumulate,
+                    room.reshape(self._row),
+                )
+
+        def call() -> None:
+            self.team.split(*heard, find, operations=operations)
+            for run in rows:
+                self.team.split(*run, spread, operations=operations)
+
+        find(heard[0], heard[0])
+        spread(self.site.error_windows[0][0], self.site.error_windows[0][0])
+        return call
+
+    def _scratch(self, dtype: np.dtype[Any]) -> Scratch:
+        """A row for each thread."""
+        scratch = Scratch(self.team.threads, dtype)
+        scratch.reserve(self._size)
+        return scratch

@@ -1,0 +1,198 @@
+"""A GPU: arrays are tensors of torch, and numbers come and go through memory that the host shares with it.
+
+Everything is put on one stream, so that it happens in the order in which the calls of a program were made. A call
+returns when its work has been put there; only who needs numbers on the host waits. To import this imports torch.
+
+Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) makes any host seem to have one: tensors then lie in the host's
+memory, apart from the arrays that messages use. It is slow, and there to test what a GPU would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numba
+import numpy as np
+import torch
+
+from partita.engine.kernels.cuda.tensors import TYPES, bits, tensor_of
+from partita.engine.kernels.kernel import Array
+from partita.engine.parameters.rules import Apply, Rule
+from partita.engine.parameters.vector import Vector
+from partita.engine.runtime.devices import Device, NoSuchDevice
+from partita.engine.runtime.window import Window
+from partita.layers.rows import Rows
+from partita.partitioner.cluster import Machine
+
+
+def open_gpu(machine: Machine) -> TorchDevice:
+    """The GPU of a machine, or what stands for it in the simulator.
+
+    Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32 and convolutions
+    whose sums change from run to run.
+
+    Raises:
+        NoSuchDevice: this host does not have it.
+    """
+    if numba.config.ENABLE_CUDASIM:
+        return TorchDevice(torch.device("cpu"))
+    n_devices, index = torch.cuda.device_count(), int(machine.device.partition(":")[2])
+    if index >= n_devices:
+        what = f"{n_devices} CUDA device{'s' * (n_devices != 1)}" if n_devices else "no CUDA device"
+        raise NoSuchDevice(
+            f"machine '{machine.name}' wants {machine.device}, but this host has {what} that torch "
+            f"{torch.__version__} can use; give the machine another device, for example 'cpu', or let a host play it "
+            "that has one"
+        )
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
+    return TorchDevice(torch.device("cuda", index))
+
+
+class TorchDevice(Device):
+    """Arrays as tensors on a device of torch.
+
+    Attributes:
+        device: torch's.
+    """
+
+    blocks_fit_caches = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._marks: torch.Tensor | None = None
+
+    def memory(self, n_bytes: int) -> Array:
+        """See `Device`."""
+        return cast(Array, torch.zeros(n_bytes, dtype=torch.uint8, device=self.device))
+
+    def placed(self, memory: Array, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """See `Device`."""
+        size = int(np.prod(shape)) * dtype.itemsize
+        return cast(Array, tensor_of(memory)[offset : offset + size].view(TYPES[dtype]).reshape(tuple(shape)))
+
+    def zeros(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+        """See `Device`."""
+        return cast(Array, torch.zeros(tuple(shape), dtype=TYPES[dtype], device=self.device))
+
+    def window(self, start: int, array: Array) -> Window:
+        """See `Device`."""
+        return StagedWindow(start, array)
+
+    def taken(self, array: Array) -> Array:
+        """See `Device`."""
+        return cast(Array, bits(array).to(self.device, copy=True))
+
+    def given(self, array: Array) -> Array:
+        """See `Device`."""
+        return _numbers(tensor_of(array).to("cpu", copy=True))
+
+    def copy(self, target: Array, source: Array) -> None:
+        """See `Device`."""
+        tensor_of(target).copy_(tensor_of(source))
+
+    def add(self, target: Array, other: Array) -> None:
+        """See `Device`."""
+        tensor_of(target).add_(tensor_of(other))
+
+    def sum_of_squares(self, vector: Vector) -> Any:
+        """See `Device`."""
+        return torch.linalg.vector_norm(tensor_of(vector), dtype=torch.float64) ** 2
+
+    def bind(
+        self,
+        rule: Rule,
+        values: Vector,
+        gradient: Array,
+        state: Mapping[str, Vector],
+        *,
+        accrued: Vector | None,
+        copy: Array | None,
+    ) -> Apply:
+        """See `Device`; what is not finite is marked on the device, and waits there to be asked for."""
+        from partita.engine.kernels.cuda.arrays import shared  # here, because it imports numba.cuda
+        from partita.engine.parameters.rules.on_cuda import bind_on_cuda
+
+        if self._marks is None:
+            self._marks = torch.zeros(1, dtype=torch.int32, device=self.device)
+        return bind_on_cuda(
+            rule,
+            shared(values),
+            shared(gradient),
+            {name: shared(vector) for name, vector in state.items()},
+            accrued=None if accrued is None else shared(accrued),
+            copy=None if copy is None else shared(copy),
+            marks=shared(cast(Array, self._marks)),
+            device=self.device.index,
+        )
+
+    def updates_were_finite(self) -> bool:
+        """See `Device`."""
+        if self._marks is None:
+            return True
+        marked = bool(self._marks.item())
+        self._marks.zero_()
+        return not marked
+
+    def finish(self) -> None:
+        """See `Device`."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
+
+class StagedWindow(Window):
+    """Rows of a buffer on a device, and memory of the host's through which they come and go."""
+
+    def __init__(self, start: int, array: Array) -> None:
+        super().__init__(start, array)
+        self._tensor = tensor_of(array)
+        self._staging: torch.Tensor | None = None
+        self._copied: torch.cuda.Event | None = None
+
+    def arriving(self, rows: Rows) -> list[Array]:
+        """See `Window`."""
+        self.wait()
+        return [_numbers(run) for run in self._runs(self._host, rows)]
+
+    def wait(self) -> None:
+        """See `Window`."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def upload(self, rows: Rows) -> None:
+        """See `Window`."""
+        for run, source in zip(self._runs(self._tensor, rows), self._runs(self._host, rows), strict=True):
+            run.copy_(source, non_blocking=True)
+        self._begun()
+
+    def download(self, rows: Rows) -> list[Array]:
+        """See `Window`; waits until the numbers are there."""
+        for run, source in zip(self._runs(self._host, rows), self._runs(self._tensor, rows), strict=True):
+            run.copy_(source, non_blocking=True)
+        self._begun()
+        return self.arriving(rows)
+
+    @property
+    def _host(self) -> torch.Tensor:
+        if self._staging is None:
+            tensor = self._tensor
+            self._staging = torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+        return self._staging
+
+    def _runs(self, tensor: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
+        return [tensor[a - self.start : b - self.start] for a, b in rows]
+
+    def _begun(self) -> None:
+        """Remembers the copies that were put on the stream."""
+        if self._tensor.is_cuda:
+            self._copied = torch.cuda.Event()
+            self._copied.record(torch.cuda.current_stream(self._tensor.device))
+
+
+
+def _numbers(tensor: torch.Tensor) -> Array:
+    """A tensor in the host's memory as an array of NumPy: the same memory."""
+    if tensor.dtype == torch.bfloat16:
+        return cast(Array, tensor.view(torch.int16).numpy().view(np.uint16))
+    return cast(Array, tensor.numpy())

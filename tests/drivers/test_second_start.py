@@ -1,0 +1,51 @@
+"""Compiled kernels are kept on disk: when the digits example starts again, none of its processes compiles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LISTENER = """
+import os
+from numba.core import event
+
+class Tell(event.Listener):
+    def on_start(self, found):
+        with open(os.environ["COMPILED"], "a") as told:
+            told.write(f"{os.getpid()} {found.data['dispatcher'].py_func.__qualname__}\\n")
+
+    def on_end(self, found):
+        pass
+
+event.register("numba:compile", Tell())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_second_start_of_the_digits_example_compiles_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LISTENER)
+    first, second = (compiled_in_a_run(tmp_path, name) for name in ("first", "second"))
+    assert second == [], f"compiled again: {second}"
+    assert first != [], "a first start with an empty cache compiles, or nothing was counted"
+
+
+def compiled_in_a_run(folder: Path, name: str) -> list[str]:
+    """What the processes of a run compile; the caches of both runs are the folder's."""
+    told = folder / name
+    told.touch()
+    environment = os.environ | {
+        "COMPILED": str(told),
+        "NUMBA_CACHE_DIR": str(folder / "numba"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "PYTHONPATH": str(folder),
+    }
+    command = [sys.executable, str(ROOT / "examples" / "digits.py")]
+    subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True)
+    return told.read_text().splitlines()

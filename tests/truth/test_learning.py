@@ -1,0 +1,80 @@
+"""However a step keeps its gradients and its memory, the parameters after it are the same."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.rules import LARS, SGD, Momentum, Rule
+from partita.partitioner import Cluster, Plan, StepKind, partition
+from tests.plans import kinds, plans
+from tests.truth.orchestra import Orchestra, Result, draw_batch
+
+SLOW_DRAWS = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+SEEDS = st.integers(0, 1 << 30)
+
+
+def trained(
+    plan: Plan, kind: StepKind, rule: Rule, *, seed: int = 0, steps: int = 2, keep: tuple[str, ...] | None = None
+) -> Result:
+    """The last of some steps, on a batch and parameters that the network determines."""
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, rule=rule, keep=keep)
+    batch = draw_batch(plan.graph, plan.batch, 11)
+    return [orchestra.step(batch, number=n) for n in range(steps)][-1]
+
+
+def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:
+    assert math.isclose(found.loss, expected.loss, rel_tol=tolerance, abs_tol=tolerance)
+    for name, array in expected.parameters.items():
+        scale = max(1.0, float(np.abs(array).max(initial=0.0)))
+        np.testing.assert_allclose(found.parameters[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+@SLOW_DRAWS
+@given(plan=plans(precision="float64", shared=True), seed=SEEDS)
+def test_learning_in_blocks_is_learning(plan: Plan, seed: int) -> None:
+    rule = Momentum(0.01, 0.9)
+    whole = trained(plan, StepKind(gradients="whole"), rule)
+    assert_close(trained(plan, StepKind(), rule, seed=seed), whole, tolerance=1e-11)
+
+
+@SLOW_DRAWS
+@given(plan=plans(precision="float64", shared=True), seed=SEEDS)
+def test_gradients_are_clipped_by_their_norm_over_all_machines(plan: Plan, seed: int) -> None:
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
+    gradients = trained(plan, StepKind(gradients="whole"), SGD(0.0001), steps=1).gradients
+    norm = math.sqrt(sum(float((array**2).sum()) for array in gradients.values()))
+    most = 0.5 * norm if norm > 1e-3 else 1.0
+    found = trained(plan, StepKind(norms=True), SGD(0.01, clip_norm=most), seed=seed, steps=1)
+    factor = min(1.0, most / (norm + 1e-6))
+    for name, array in found.parameters.items():
+        expected = parameters[name] - 0.01 * factor * gradients[name]
+        np.testing.assert_allclose(array, expected, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+@SLOW_DRAWS
+@given(plan=plans(precision="float64", shared=True), seed=SEEDS)
+def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, seed: int) -> None:
+    """LARS over any cut, against the network on one machine."""
+    alone = partition(plan.graph, Cluster.local(), batch=plan.batch, precision="float64")
+    rule, kind = LARS(0.1, trust=0.01), StepKind(norms=True)
+    assert_close(trained(plan, kind, rule, seed=seed), trained(alone, kind, rule), tolerance=1e-9)
+
+
+@SLOW_DRAWS
+@given(plan=plans(shared=True), kind=kinds, seed=SEEDS)
+def test_windows_that_share_memory_change_no_bit(plan: Plan, kind: StepKind, seed: int) -> None:
+    """They begin as NaN, which shows wherever something reads what it has not been given."""
+    rule = SGD(0.01, clip_norm=1.0)
+    apart = trained(plan, kind, rule, seed=seed)
+    shared = trained(plan, kind, rule, seed=seed, keep=())
+    assert shared.loss == apart.loss
+    for name, array in apart.parameters.items():
+        np.testing.assert_array_equal(shared.parameters[name], array, err_msg=name)
