@@ -102,7 +102,9 @@ def spread(figures: Sequence[float], *, unit: str = "", digits: int = 1) -> str:
 
 
 def readable_seconds(figures: Sequence[float]) -> str:
-    """`median (min to max) ms`, or in microseconds below one millisecond."""
+    """`median (min to max) ms`, or in microseconds below one millisecond, in seconds above ten."""
+    if statistics.median(figures) > 10.0:
+        return spread(figures, unit="s")
     if statistics.median(figures) < 1e-3:
         return spread([1e6 * seconds for seconds in figures], unit="us")
     return spread([1e3 * seconds for seconds in figures], unit="ms")

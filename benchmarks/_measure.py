@@ -46,6 +46,7 @@ class Measured:
     Args:
         threads: of every player.
         seconds: of a step, for each round, by player.
+        busy: seconds of processors in a step, for each round, by player.
         cores: that a player kept busy, by player; less than its threads if others were at work.
         rates: for each round, GFLOP/s of `products`, `CONVOLUTIONS` and `LAYER`, and GB/s of `MEMORY`.
         peaks: of memory, by player.
@@ -54,6 +55,7 @@ class Measured:
 
     threads: int
     seconds: Mapping[str, list[float]]
+    busy: Mapping[str, list[float]]
     cores: Mapping[str, float]
     rates: Mapping[str, list[float]]
     peaks: Mapping[str, Peak]
@@ -67,12 +69,14 @@ class _Seat:
     worker: Worker
     steps: int
     cores: list[float] = field(default_factory=list)
+    busy_s: list[float] = field(default_factory=list)
 
     def seconds(self) -> float:
         """Of a step: the median of a turn, without its first unless that is so long that it hides nothing."""
         warm = self.steps > 1
         answer = self.worker.call("play", warm + self.steps)
-        self.cores.append(answer["cores"])
+        self.cores.append(answer["busy_s"] / sum(answer["seconds"]))
+        self.busy_s.append(answer["busy_s"] / len(answer["seconds"]))
         return float(statistics.median(answer["seconds"][warm:]))
 
 
@@ -94,6 +98,7 @@ def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
         return Measured(
             threads,
             {name: turns[name] for name in seats},
+            {name: seat.busy_s for name, seat in seats.items()},
             cores,
             {name: turns[name] for name in rates},
             {name: Peak.of(seat.worker.call("memory")) for name, seat in seats.items()},
@@ -104,9 +109,10 @@ def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
 def _rates(group: Group, folder: Path, threads: int, stack: ExitStack) -> dict[str, Callable[[], float]]:
     """What is measured beside the players."""
     machine = stack.enter_context(limits(threads))
-    found: dict[str, Callable[[], float]] = {MEMORY: partial(machine.call, "memory")}
-    if any(grid.shares_weights for grid in WORKS[group.network].network().graph().computed):
-        found[CONVOLUTIONS] = partial(machine.call, "convolution")
+    found: dict[str, Callable[[], float]] = {
+        MEMORY: partial(machine.call, "memory"),
+        CONVOLUTIONS: partial(machine.call, "convolution"),
+    }
     for precision in dict.fromkeys(claim.ours for claim in group.claims):
         found[products(precision)] = partial(machine.call, "gemm", precision)
     if group.layer is not None:

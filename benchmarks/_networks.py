@@ -155,16 +155,13 @@ def _recipe(graph: Graph, grid: Grid) -> LayerRecipe:
     return LayerRecipe(layer.kind, source, grid.shape, layer.activation, names, settings)
 
 
-def flops(graph: Graph, batch: int) -> tuple[float, float]:
-    """Operations of a training step: the way up, the errors that somebody needs, and the gradients.
-
-    Returns those of convolutions apart, as the second: their libraries have another rate.
-    """
-    found = [0.0, 0.0]
+def flops(graph: Graph, batch: int) -> float:
+    """Operations of a training step: the way up, the errors that somebody needs, and the gradients."""
+    total = 0.0
     for grid in graph.computed:
         passes = 1 + bool(grid.parameters) + any(source in graph.needs_error for source in grid.sources)
-        found[grid.shares_weights] += passes * grid.flops_per_node * grid.n_nodes * batch
-    return found[0], found[1]
+        total += passes * grid.flops_per_node * grid.n_nodes * batch
+    return total
 
 
 def bytes_moved(graph: Graph, item_bytes: int) -> float:

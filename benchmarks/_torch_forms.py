@@ -38,7 +38,8 @@ class ExamplesFirstPool(nn.Module):
             return mean
         # Faster than functional.lp_pool2d, which raises every number to a power.
         area = self._size[0] * self._size[1]
-        return (functional.avg_pool2d(x * x, self._size, self._stride) * area).sqrt()
+        norm: Tensor = (functional.avg_pool2d(x * x, self._size, self._stride) * area).sqrt()
+        return norm
 
 
 class ExamplesLastPool(ExamplesFirstPool):

@@ -77,25 +77,25 @@ def speed_rows(group: Group, measured: Measured) -> Iterator[Row]:
             f"{group.title}, {_threads(measured.threads)}: {claim.ours} over {claim.theirs}",
             ratios(theirs, ours),
             at_least=claim.at_least,
-            note=f"{readable_seconds(ours)} against {readable_seconds(theirs)}; "
+            note=f"{readable_seconds(ours)} against {readable_seconds(theirs)}; in processor time "
+            f"{spread(ratios(measured.busy[claim.theirs], measured.busy[claim.ours]), digits=2)}; "
             + _limit(group, measured, claim.ours),
         )
 
 
 def _limit(group: Group, measured: Measured, precision: str) -> str:
     """What a step must take at least at this run's rates, and how far from it ours is."""
-    graph, rates = WORKS[group.network].network().graph(), measured.rates
-    matrices, convolutions = flops(graph, group.batch)
-    product_rates = rates[products(precision)]
-    arithmetic = [
-        1e-9 * (matrices / a + convolutions / b)
-        for a, b in zip(product_rates, rates.get(CONVOLUTIONS, product_rates), strict=True)
-    ]
-    traffic = [1e-9 * bytes_moved(graph, ITEM_BYTES[precision]) / rate for rate in rates[MEMORY]]
+    graph = WORKS[group.network].network().graph()
+    best = measured.rates[products(precision)]
+    if precision == "float32":  # convolutions may have faster libraries than products
+        best = [max(pair) for pair in zip(best, measured.rates[CONVOLUTIONS], strict=True)]
+    arithmetic = [1e-9 * flops(graph, group.batch) / rate for rate in best]
+    traffic = [1e-9 * bytes_moved(graph, ITEM_BYTES[precision]) / rate for rate in measured.rates[MEMORY]]
     least = [max(pair) for pair in zip(arithmetic, traffic, strict=True)]
     return (
-        f"limit: arithmetic {_about(arithmetic)}, parameters through memory {_about(traffic)}; "
-        f"ours takes {spread(ratios(measured.seconds[precision], least), digits=2)} times the longer"
+        f"limit: arithmetic {_about(arithmetic)} at {statistics.median(best):.0f} GFLOP/s, parameters "
+        f"through memory {_about(traffic)}; ours takes "
+        f"{spread(ratios(measured.seconds[precision], least), digits=2)} times the longer"
     )
 
 

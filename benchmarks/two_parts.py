@@ -138,7 +138,7 @@ def rows(measured: Mapping[str, list[float]]) -> list[Row]:
     one, two, both = measured[ONE], measured[TWO], measured[BOTH]
     ceiling = [a * b for a, b in zip(one, both, strict=True)]
     gain = ratios(one, two)
-    work = 1e-9 * sum(flops(WORK.network().graph(), BATCH))
+    work = 1e-9 * flops(WORK.network().graph(), BATCH)
     gemm = [s * rate / work for s, rate in zip(one, measured["GFLOP/s"], strict=True)]
     limit = f"a step takes {statistics.median(gemm):.2f}x its matrix products at this machine's rate"
     return [

@@ -243,6 +243,12 @@ class Patch(Connectivity):
         channels = 1 if self.per_channel else source[-1] // self.groups
         return math.prod(axis.size for axis in self.axes(source)) * channels
 
+    @property
+    def is_box(self) -> bool:
+        """Whether each patch is a whole box of nodes: none is left out, and all channels belong to it."""
+        dilation = self.dilation if isinstance(self.dilation, tuple) else (self.dilation,)
+        return not self.per_channel and self.groups == 1 and all(step == 1 for step in dilation)
+
     def axes(self, source: Shape) -> tuple[PatchAxis, ...]:
         """How patches lie on each spatial axis of an input of this shape.
 
@@ -278,17 +284,18 @@ class PatchAxis:
         Raises:
             ValueError: the padding is as large as they are.
         """
-        size, stride, dilation, padding = (
+        size, stride, dilation = (
             value[axis] if isinstance(value, tuple) else value
-            for value in (patch.size, patch.stride, patch.dilation, patch.padding)
+            for value in (patch.size, patch.stride, patch.dilation)
         )
+        padding = patch.padding[axis] if isinstance(patch.padding, tuple) else patch.padding
         reach = (size - 1) * dilation + 1
         if padding == "same":
             out = -(-extent // stride)
             return cls(size, stride, max((out - 1) * stride + reach - extent, 0) // 2, out, dilation)
         if padding == "valid":
             padding = 0
-        if not isinstance(padding, int) or not 0 <= padding < reach:
+        if not 0 <= padding < reach:
             raise ValueError(
                 f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {reach - 1}"
             )

@@ -1,8 +1,9 @@
 """Losses: one node that listens to all scores and to a target, and whose state is an example's loss.
 
-A loss is a single node. Where its mathematics allows, every machine that owns scores computes it from those and
-from a summary of the others' scores; else one machine receives all scores. The error that a loss sends down is
-that of the *mean* loss over the examples of the batch, so that a rate means the same for every batch size.
+A loss is a single node. Where its mathematics allows, every machine that owns scores computes it from those
+and from a summary of the others' scores; else one machine receives all scores. The error that a loss sends
+down is that of the *mean* loss over the examples of the batch, so that a rate means the same for every batch
+size.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import Any
 
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.layer import Layer, NodeDefinition
@@ -229,7 +231,7 @@ def _label(scores: Shape) -> tuple[Shape, int]:
     return (1,), scores[0]
 
 
-def _softplus_sum(scores):  # type: ignore[no-untyped-def]
+def _softplus_sum(scores: Any) -> Any:
     """The sum of `log(1 + exp(score))`, without overflow."""
     total = 0.0
     for score in scores:
@@ -237,7 +239,7 @@ def _softplus_sum(scores):  # type: ignore[no-untyped-def]
     return total
 
 
-def _logistics(scores):  # type: ignore[no-untyped-def]
+def _logistics(scores: Any) -> Any:
     """`1 / (1 + exp(-score))` of each score, without overflow."""
     found = 0.0 * scores
     for k in range(len(scores)):

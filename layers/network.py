@@ -209,7 +209,9 @@ class Network:
 def _check_sharing(parameters: Sequence[Parameter]) -> None:
     if len({parameter.shared for parameter in parameters}) > 1:
         kept = ", ".join(parameter.name for parameter in parameters if not parameter.shared)
-        raise ValueError(f"its nodes share some of its parameters, but not {kept}; let them share all or none")
+        raise ValueError(
+            f"its nodes share some of its parameters, but not {kept}; let them share all or none"
+        )
 
 
 def _checked(name: object, what: str) -> str:

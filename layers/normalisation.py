@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -89,17 +89,18 @@ class LocalContrastNormalisation2D(Layer):
     @property
     def windows(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """The weights of rows and of columns; each add up to one."""
-        return tuple(_gaussian(extent, self.sigma) for extent in self._extents)
+        height, width = self._extents
+        return _gaussian(height, self.sigma), _gaussian(width, self.sigma)
 
     @property
     def definition(self) -> NodeDefinition:
         """Mean and deviation of the window."""
         places, floor = np.outer(*self.windows).reshape(-1), self.floor
 
-        def window(incoming):  # type: ignore[no-untyped-def]
+        def window(incoming: Any) -> tuple[Any, Any]:
             patch = incoming[1:]
             n_channels = len(patch) // len(places)
-            mean = variance = 0.0
+            mean, variance = 0.0, 0.0
             for k in range(len(patch)):
                 mean += places[k // n_channels] / n_channels * patch[k]
             for k in range(len(patch)):
@@ -139,6 +140,6 @@ def _gaussian(extent: int, sigma: float | None) -> tuple[float, ...]:
 
 
 def _positive(value: object, what: str) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool) and 0 < value < math.inf:
+    if isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < math.inf:
         return float(value)
     raise ValueError(f"{what} is {value!r}; write a number above 0")

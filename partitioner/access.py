@@ -56,7 +56,7 @@ class Access:
         return Operand(layer, () if rows is None else (rows,))
 
     def inputs(self, layer: str) -> tuple[Operand, ...]:
-        """The rows of each input that the machine's rows of a layer listen to, and what others tell of theirs."""
+        """The rows of each input that the machine's rows of a layer listen to; also summaries of scores."""
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
         heard = tuple(Operand(edge.layer, self.owned.needed(edge, self.machine)) for edge in edges)
         told = self.owned.tells(layer)

@@ -1,9 +1,10 @@
 """Where windows lie in a machine's memory: one may take the place of another that is done with.
 
-Threads run side by side and messages come when they come, so nothing is known of time but what each instruction
-waits for. A window takes the place of another only if every instruction that touches the other must be done before
-any that touches it may start. That leaves where it is what a message fills that nothing has to wait for. A message
-of the next step finds its place free too: a machine takes it in when its own next step has begun.
+Threads run side by side and messages come when they come, so nothing is known of time but what each
+instruction waits for. A window takes the place of another only if every instruction that touches the other
+must be done before any that touches it may start. That leaves where it is what a message fills that nothing
+has to wait for. A message of the next step finds its place free too: a machine takes it in when its own next
+step has begun.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Final
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.access import Access
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Op, Program
-from partita.partitioner.access import Access
 from partita.partitioner.windows import WindowPlan
 
 ALIGNMENT: Final = 64
@@ -72,7 +73,7 @@ class _Lives:
 
     def __init__(self, owned: Ownership, program: Program) -> None:
         self.lasting: set[str] = set()
-        """What is fed, because it may be played again; and what is read before it is written, as zeros are."""
+        """What is fed, because it may be played again; and what is read before it is written: zeros."""
         access = Access(owned, program.machine)
         done: list[int] = []
         written: dict[str, Rows] = {}

@@ -124,12 +124,15 @@ class BarePlan:
 
         Args:
             program: of one of its machines.
-            keep: the buffers that hold their rows until the next step begins; what is fed always does. Others may
-                lie in the same memory, one after another. None: all keep theirs.
+            keep: the buffers that hold their rows until the next step begins; what is fed always does. Others
+                may lie in the same memory, one after another. None: all keep theirs.
         """
-        return arranged(
-            self.ownership, program, windows_of(self.ownership, program, self.sizes), keep
-        )
+        return arranged(self.ownership, program, windows_of(self.ownership, program, self.sizes), keep)
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What a part that learns keeps of a step until the next: states, by which faults are found."""
+        return tuple(grid.name for grid in self.graph.computed)
 
     def memory_bytes(
         self,
@@ -138,19 +141,17 @@ class BarePlan:
         kind: StepKind = StepKind(),  # noqa: B008 - frozen
         driver: Driver = "downpour",
         rule_vectors: int = 1,
-        keep: Collection[str] | None = (),
     ) -> int:
         """Bytes that the machine's part takes at most: its windows, its vectors, and scratch.
 
-        Left out are other scratch of kernels, the index tables of `Node` layers, messages in flight, and Python
-        itself.
+        Left out are other scratch of kernels, the index tables of `Node` layers, messages in flight, and
+        Python itself.
 
         Args:
             machine: whose part.
             kind: of the steps that are played.
-            driver: "downpour" keeps two vectors more than a "session": what has accrued, and what is in flight.
+            driver: "downpour" keeps two vectors more than a "session": what has accrued, what is in flight.
             rule_vectors: how many vectors the update rule remembers: SGD none, Adagrad one, Adam two.
-            keep: as for `windows`.
 
         Raises:
             ValueError: the network has a loss, but a layer without a way down.
@@ -160,7 +161,7 @@ class BarePlan:
         vectors = vector_bytes(
             self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
         )
-        windows = arena_bytes(self.windows(program, keep=keep))
+        windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
 
     def for_prediction(self) -> Self:

@@ -1,11 +1,11 @@
 """How buffers are called: what an operand speaks of can be read from its name.
 
 `h1` holds states of layer h1; `h1<h2` the errors of h1's nodes that layer h2 returns; `h2.parameters` and
-`h2.gradient` what h2 learns, and its gradient; `loss.summary` what machines tell one another of the scores that
-they judge; `norms.squares` sums of squares. `NAME@3` is NAME as machine 3 sent it, before it is added.
+`h2.gradient` what h2 learns, and its gradient; `loss.summary` what machines tell one another of the scores
+that they judge; `norms.squares` sums of squares. `NAME@3` is NAME as machine 3 sent it, before it is added.
 
-Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`. A
-summary has a row for each piece of the scores, the sums of squares one for each machine that learns.
+Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
+A summary has a row for each piece of the scores, the sums of squares one for each machine that learns.
 """
 
 from __future__ import annotations

@@ -17,7 +17,9 @@ def _check_name(name: object) -> None:
 
 def _check_device(device: object, machine: str) -> None:
     if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
-        raise ValueError(f"machine '{machine}': the device is {device!r}; write 'cpu', or for example 'cuda:0'")
+        raise ValueError(
+            f"machine '{machine}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
+        )
 
 
 def _check_number(value: object, what: str, *, may_be_zero: bool = False) -> None:
@@ -59,6 +61,11 @@ class Machine:
         if self.memory_bytes is not None:
             object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{found} bytes is"))
         _check_device(self.device, self.name)
+
+    @property
+    def place(self) -> str:
+        """The name, and the device where that is no CPU: `a (cuda:0)`."""
+        return self.name if self.device == "cpu" else f"{self.name} ({self.device})"
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ class Cluster:
         return len(self.machines)
 
     def __str__(self) -> str:
-        return f"{len(self)} machines ({', '.join(f'{m.name}: {m.threads} threads' for m in self.machines)})"
+        return f"{len(self)} machines ({', '.join(f'{m.place}: {m.threads} threads' for m in self.machines)})"
 
 
 def _machines_of(given: object) -> tuple[Machine, ...]:

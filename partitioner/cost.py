@@ -23,15 +23,19 @@ FREE_FORM_SLOWDOWN = 30.0
 Measured once on one machine; it stands until there is calibration."""
 
 LEARN_BLOCK_BYTES = 2 << 20
-"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half of a
-core's second cache."""
+"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half
+of a core's second cache."""
 
 
 def compute_seconds(instruction: Instruction, sizes: Sizes, machine: Machine) -> float:
     """How long a machine's kernel threads are busy with an instruction."""
     flops = _operations(instruction, sizes)
     n_bytes = _traffic(instruction, sizes)
-    return INSTRUCTION_OVERHEAD_S + flops / (machine.flops_per_s * machine.threads) + n_bytes / machine.bytes_per_s
+    return (
+        INSTRUCTION_OVERHEAD_S
+        + flops / (machine.flops_per_s * machine.threads)
+        + n_bytes / machine.bytes_per_s
+    )
 
 
 def _operations(instruction: Instruction, sizes: Sizes) -> float:

@@ -1,9 +1,9 @@
 """Lowering: from who owns what to a program for each machine.
 
-Overlap is decided here, by the order of the list. Weights that other machines borrow leave first. On the way up a
-layer that splits its sum takes the block of the machine's own rows first, and the others as they arrive. On the
-way down come, for each layer, first the errors that another machine waits for, then the machine's own, then those
-that continue another's sum. Learning stands at the end: it fills the time in which errors travel.
+Overlap is decided here, by the order of the list. Weights that other machines borrow leave first. On the way
+up a layer that splits its sum takes the block of the machine's own rows first, and the others as they arrive.
+On the way down come, for each layer, first the errors that another machine waits for, then the machine's own,
+then those that continue another's sum. Learning stands at the end: it fills the time in which errors travel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lowering the way down: who computes which errors, adds them up, and sends them, layer by layer from above."""
+"""Lowering the way down: who computes which errors, adds them up and sends them, layer by layer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Lowering what follows the errors: gradients, their sums and norms, and what the driver does with them.
 
 A layer learns block by block, unless its gradient must be whole: because the step wants it, or because its
-weights are shared by several machines. Then each sums the gradients of its own rows, and the home adds the sums in
-the order of the pieces.
+weights are shared by several machines. Then each sums the gradients of its own rows, and the home adds the
+sums in the order of the pieces.
 """
 
 from __future__ import annotations

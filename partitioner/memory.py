@@ -1,4 +1,4 @@
-"""How much memory a part takes: its windows where they lie, its vectors, and the scratch that can be stated."""
+"""How much memory a part takes besides its windows: vectors, and the scratch that can be stated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def vector_bytes(
 ) -> int:
     """Bytes of the vectors that are as long as the machine's parameters.
 
-    These are the parameters, and in bfloat16 the copy that kernels read; in training the gradient where it is whole,
-    the rule's state, and what Downpour keeps.
+    These are the parameters, and in bfloat16 the copy that kernels read; in training the gradient where it is
+    whole, the rule's state, and what Downpour keeps.
 
     Args:
         sizes: of the network.
@@ -46,7 +46,7 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 
 
 def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) -> int:
-    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most the layer's whole piece."""
+    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most the whole piece."""
     grid, n_rows = owned.graph[piece.layer], piece.stop - piece.start
     spans = [parameter.span(piece.rows) for parameter in grid.parameters]
     whole = sum(stop - start for start, stop in spans) * sizes.master_bytes
@@ -54,4 +54,3 @@ def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) 
         return whole
     rows = max(1, min(n_rows, LEARN_BLOCK_BYTES * threads * n_rows // whole))
     return rows * whole // n_rows
-

@@ -5,9 +5,9 @@ the network, a node's errors are summed over its receivers. Where nodes have few
 machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
 on the cut; in a fully connected layer each machine sends the sum over its own receivers to the owner.
 
-Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which returns
-the sum of its gradients. Where every machine must know something of every other (of the scores that it judges,
-of the size of its gradients), each sends its row to each.
+Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
+returns the sum of its gradients. Where every machine must know something of every other (of the scores that
+it judges, of the size of its gradients), each sends its row to each.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Literal
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.access import BLOCK
 from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
 from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.program import Operand
-from partita.partitioner.access import BLOCK
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
 
@@ -31,7 +31,7 @@ class Message:
     """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
 
     Args:
-        direction: "up" for states and what else the way up needs, "down" for errors, gradients and their norms.
+        direction: "up" for states and what else the way up needs, "down" for errors, gradients and norms.
         layer: whose nodes; "" for norms, which are of all.
         buffer: what they are, see `buffer_names`.
         rows: of the buffer.

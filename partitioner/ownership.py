@@ -47,8 +47,8 @@ class Edge:
 class Ownership:
     """The pieces of every computed layer, in ascending rows; each machine has at most one piece of a layer.
 
-    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row of
-    a loss whose scores are cut may belong to every machine that owns scores: each judges its own.
+    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row
+    of a loss whose scores are cut may belong to every machine that owns scores: each judges its own.
     """
 
     graph: Graph
@@ -80,8 +80,8 @@ class Ownership:
         expected = sorted(piece.machine for piece in self.of(scores))
         if found != expected or any(piece.rows != (0, 1) for piece in self.of(loss)):
             raise ValueError(
-                f"the loss '{loss}' is on machines {found}, but its scores '{scores}' on {expected}; put it on "
-                "all of them, or on one machine"
+                f"the loss '{loss}' is on machines {found}, but its scores '{scores}' on {expected}; put it "
+                "on all of them, or on one machine"
             )
 
     def of(self, layer: str) -> tuple[Piece, ...]:
@@ -100,7 +100,7 @@ class Ownership:
         return next((piece.rows for piece in self.of(layer) if piece.machine == machine), None)
 
     def judges(self, loss: str) -> tuple[int, ...]:
-        """The machines that each judge their own scores, in the order of those; none where a loss is whole."""
+        """The machines that each judge their own scores, in the order of those; () if one judges all."""
         layer = self.graph[loss].layer
         if not isinstance(layer, Loss) or not layer.splits_scores or len(self.of(loss)) < 2:
             return ()
@@ -112,7 +112,7 @@ class Ownership:
         return self.judges(loss) if isinstance(layer, Loss) and layer.summary_rows else ()
 
     def borrowers(self, layer: str) -> tuple[int, ...]:
-        """The machines that use a layer's shared weights but do not own them, in the order of their pieces."""
+        """The machines that use a layer's shared weights but do not own them, in the order of pieces."""
         shares = self.graph[layer].shares_weights
         return tuple(piece.machine for piece in self.of(layer)[1:]) if shares else ()
 
@@ -151,7 +151,7 @@ class Ownership:
         }
 
     def _needed_by(self, edge: Edge, piece: Piece) -> Rows:
-        if self.judges(edge.consumer):  # its own scores, and of a target with a number for each score the same
+        if self.judges(edge.consumer):  # of scores its own, and as many of a target with one for each
             scores = self.graph[self.graph[edge.consumer].sources[0]]
             own = self.rows(scores.name, piece.machine)
             if own is not None and self.graph[edge.layer].shape == scores.shape:
@@ -163,7 +163,7 @@ class Ownership:
         return row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
 
     def flops(self, piece: Piece, *, batch: int) -> float:
-        """Operations of a piece for a batch on the way up; of a loss that several machines judge, its share."""
+        """Operations of a piece for a batch on the way up; of a loss that several judge, its share."""
         whole = piece_flops(self.graph[piece.layer], piece.rows, batch=batch)
         if not self.judges(piece.layer):
             return whole

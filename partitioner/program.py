@@ -146,7 +146,7 @@ class Program:
 
     machine: int
     instructions: tuple[Instruction, ...]
-    kind: StepKind = StepKind()
+    kind: StepKind = StepKind()  # noqa: RUF009 - frozen
 
     def __str__(self) -> str:
         return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))

@@ -27,19 +27,17 @@ def _layers(plan: BarePlan) -> str:
 
 
 def _machines(plan: BarePlan) -> str:
-    rows = [["machine", "parameters", "MFLOP up", "sends", "receives", "messages", "memory", "busy"]]
+    rows = [["machine", "parameters", "MFLOP up", "sends", "receives", "messages", "peak memory", "busy"]]
     playback = plan.playback
     for m, machine in enumerate(plan.cluster.machines):
         flops = sum(
-            plan.ownership.flops(piece, batch=plan.batch)
-            for piece in plan.pieces
-            if piece.machine == m
+            plan.ownership.flops(piece, batch=plan.batch) for piece in plan.pieces if piece.machine == m
         )
         sent = [message for message in plan.messages if message.source == m]
         received = [message for message in plan.messages if message.destination == m]
         rows.append(
             [
-                machine.name,
+                machine.place,
                 f"{plan.n_parameters(m):,}",
                 f"{flops / 1e6:,.1f}",
                 readable_bytes(sum(message.n_bytes for message in sent)),

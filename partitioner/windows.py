@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from partita.layers.region import Shape
 from partita.layers.rows import bounds
+from partita.partitioner.access import Access
 from partita.partitioner.buffer_names import (
     NORMS,
     holds_gradient,
@@ -20,7 +21,6 @@ from partita.partitioner.buffer_names import (
 )
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Operand, Program
-from partita.partitioner.access import Access
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
 

@@ -1,4 +1,4 @@
-"""The list of one machine's instructions while it is written, with the messages that it sends and receives."""
+"""One machine's instructions while they are written, with the messages that it sends and receives."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from partita.layers.rows import Rows
+from partita.partitioner.access import Access
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Instruction, Op, Operand, Program, ordered
-from partita.partitioner.access import Access
 from partita.partitioner.step_kind import StepKind
 
 
 class Writer:
     """Instructions in the order of their priority; each message is received once, however often asked for."""
 
-    def __init__(
-        self, owned: Ownership, messages: Iterable[Message], machine: int, kind: StepKind
-    ) -> None:
+    def __init__(self, owned: Ownership, messages: Iterable[Message], machine: int, kind: StepKind) -> None:
         self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
         self.access = Access(owned, machine)
         self.outgoing: dict[str, list[Message]] = {}
@@ -43,7 +41,9 @@ class Writer:
         """
         access, written = self.access, self._instructions
         if self.is_alone:
-            done = [replace(instruction, after=(n - 1,) if n else ()) for n, instruction in enumerate(written)]
+            done = [
+                replace(instruction, after=(n - 1,) if n else ()) for n, instruction in enumerate(written)
+            ]
             return Program(self.machine, tuple(done), self.kind)
         uses = [(access.reads(instruction), access.writes(instruction)) for instruction in written]
         return Program(self.machine, ordered(written, uses), self.kind)

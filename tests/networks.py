@@ -23,6 +23,7 @@ from partita.layers import (
     Graph,
     L2Pool2D,
     Layer,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
     LogisticCrossEntropy,
     Loss,
@@ -106,18 +107,20 @@ def sparse(draw: st.DrawFn, shape: Shape) -> Edges:
 
 @st.composite
 def patches(draw: st.DrawFn, shape: Shape) -> Patch:
-    """Patches of every spatial axis, with strides shorter and longer than they are."""
+    """Patches of every spatial axis, with strides shorter and longer than they are, some with holes."""
     size = tuple(draw(st.integers(1, min(extent, 3))) for extent in shape[:-1])
     stride = tuple(draw(st.integers(1, 3)) for _ in size)
     padded = tuple(draw(st.integers(0, extent - 1)) for extent in size)
     padding = draw(st.sampled_from([0, padded, "same"]))
-    return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()))
+    widest = (max(1, (extent - 1) // max(1, length - 1)) for extent, length in zip(shape, size, strict=False))
+    dilation = tuple(draw(st.integers(1, most)) for most in widest)
+    return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()), dilation=dilation)
 
 
 @st.composite
 def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool = False) -> Layer:
-    """Any layer of one input of this shape; none that is fully connected if `local`, some that share weights if
-    `shared`.
+    """Any layer of one input of this shape; none that is fully connected if `local`, some that share weights
+    if `shared`.
     """
     makers: list[Callable[[], Layer]] = [
         lambda: Activation(draw(st.sampled_from(FUNCTIONS))),
@@ -128,6 +131,7 @@ def layers(draw: st.DrawFn, shape: Shape, *, local: bool = False, shared: bool =
     if len(shape) == 3:
         makers += [lambda: draw(pools(shape))] * 2 + [lambda: draw(local_layers(shape))] * 4
         makers += [lambda: draw(convolutions(shape))] * (4 * shared)
+        makers.append(lambda: draw(normalisations()))
     return draw(st.sampled_from(makers))()
 
 
@@ -140,10 +144,18 @@ def convolutions(draw: st.DrawFn, shape: Shape) -> Conv2D:
         patch.size,
         stride=patch.stride,
         padding=patch.padding,
+        dilation=patch.dilation,
         groups=groups,
         activation=draw(st.sampled_from(FUNCTIONS)),
         use_bias=draw(st.booleans()),
     )
+
+
+@st.composite
+def normalisations(draw: st.DrawFn) -> LocalContrastNormalisation2D:
+    """Windows narrower and wider than pictures, and floors that keep rounding from being blown up."""
+    size = draw(st.sampled_from([3, (1, 5), (5, 1)]))
+    return LocalContrastNormalisation2D(size, floor=draw(st.sampled_from([0.25, 1.0])))
 
 
 @st.composite

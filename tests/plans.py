@@ -8,7 +8,6 @@ from partita.layers import Graph
 from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, StepKind, Whole, partition
 from tests.networks import networks
 
-
 kinds = st.sampled_from(
     [StepKind(), StepKind(gradients="whole"), StepKind(norms=True), StepKind(train=False)]
 )

@@ -7,6 +7,7 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -119,7 +120,8 @@ class Session:
             batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`; None plays the
                 last again.
             examples: how many of the batch are real; all if not given.
-            collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient".
+            collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
+                with a rule no errors, and a gradient only where the rule needs it whole.
 
         Raises:
             ValueError: the batch does not fit the network, or there is nothing of a name to collect.
@@ -149,14 +151,10 @@ class Session:
         if not 1 <= real <= size or (self._train and real < size):
             least = size if self._train else 1
             raise ValueError(f"{real} examples of a batch of {size} cannot be played; give {least} to {size}")
-        known = {"parameters", "gradient", *(grid.name for grid in graph.computed)}
-        if self._train:
-            known |= {edge.name for name in graph.needs_error for edge in self._plan.ownership.edges(name)}
         for name in collect:  # of a string, its letters
-            if name not in known:
-                raise ValueError(
-                    f"cannot collect {name!r}; give a tuple of some of {', '.join(sorted(known))}"
-                )
+            if name not in self._known:
+                known = ", ".join(sorted(self._known))
+                raise ValueError(f"cannot collect {name!r}; give a tuple of some of {known}")
         if batch is None:
             if not self._fed:
                 raise ValueError("the first step has no last batch to play again; give it one")
@@ -167,6 +165,17 @@ class Session:
             raise ValueError(f"the batch has {examples} examples, but the plan is for {size}; give {size}")
         self._fed = True
         return arrays
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """With a rule there are no errors, and a gradient only where the rule needs it whole."""
+        graph, task = self._plan.graph, self._tasks[0]
+        found = {"parameters", *(grid.name for grid in graph.computed)}
+        if task.keeps_gradient:
+            found.add("gradient")
+        if self._train and task.keep is None:
+            found |= {edge.name for name in graph.needs_error for edge in self._plan.ownership.edges(name)}
+        return frozenset(found)
 
     def _check_sizes(self) -> None:
         """A machine's parameters come in one message."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.engine.kernels import activations
 from partita.engine.kernels.convolution_geometry import Geometry
-from partita.engine.kernels.convolution_gradient import BLOCK, add_bias_gradient, find_weight_gradient
+from partita.engine.kernels.convolution_gradient import add_bias_gradient, find_weight_gradient
 from partita.engine.kernels.convolution_loops import ACTIVATIONS, find_errors, find_states, pack
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
@@ -19,6 +19,9 @@ from partita.engine.kernels.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
 from partita.layers import Conv2D
 from partita.layers.rows import Rows
+
+_LEAST = 16
+"""Filters for which a thread of its own is worth while, as they fill a vector."""
 
 
 class Conv2DKernel(Kernel):
@@ -118,6 +121,6 @@ class Conv2DKernel(Kernel):
     def _parts(self) -> list[tuple[int, int]]:
         """The filters `[begin, end)` that a thread takes at a time: of one group each."""
         groups, size = self._geometry.groups, self._shape[0] // self._geometry.groups
-        n = max(1, min(-(-self.team.threads // groups), size // BLOCK))
+        n = max(1, min(-(-self.team.threads // groups), size // _LEAST))
         cuts = [group * size + size * k // n for group in range(groups) for k in range(n)]
         return list(pairwise([*cuts, groups * size]))

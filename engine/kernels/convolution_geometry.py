@@ -21,7 +21,7 @@ class Axis(NamedTuple):
 
 
 class Receivers(NamedTuple):
-    """Whose patches hold a node: `count` places from `place` on, every `step`; the node is tap `tap` of the
+    """Whose patches hold a node: `n_places` from `place` on, every `step`; the node is tap `tap` of the
     first, and `tap_step` less of each following.
     """
 
@@ -29,7 +29,7 @@ class Receivers(NamedTuple):
     step: int
     tap: int
     tap_step: int
-    count: int
+    n_places: int
 
 
 class Geometry(NamedTuple):

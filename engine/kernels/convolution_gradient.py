@@ -1,8 +1,8 @@
 """The compiled loops of a convolution's gradient, summed over places and examples.
 
-It is a matrix product whose sums run over the examples, which lie innermost. So one row of errors at a time is
-turned, `[place column, example, filter]`, and each number of the input is multiplied by a vector of filters:
-as on the way up, the sums stay in registers. Axes are those of `convolution_loops`.
+It is a matrix product whose sums run over the examples, which lie innermost. So one row of errors at a time
+is turned, `[place column, example, filter]`, and each number of the input is multiplied by a vector of
+filters: as on the way up, the sums stay in registers. Axes are those of `convolution_loops`.
 
 Each sum is a chain of fused multiply-adds over places in ascending rows; threads divide the filters. The bits
 depend on which rows a machine has, and on nothing else.
@@ -14,11 +14,9 @@ from typing import Any
 
 from partita.engine.kernels.convolution_geometry import Geometry, inside
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.transposition import transpose
 from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
 from partita.engine.numerics import compiled, compiled_reassociating, widen
-
-BLOCK = 16
-"""Filters that are turned at a time: a line of memory for each example."""
 
 
 @compiled
@@ -46,19 +44,19 @@ def find_weight_gradient(
         top = (first + row) * g.y.stride - g.y.before - window
         for tap in range(low, high):
             _add_products(sums, x, top + tap * g.y.dilation, tap, turned, begin, end, g)
-    for f in range(begin, end):
-        for k in range(sums.shape[0]):
-            out[f, k] = sums[k, f]
+    taps, filters = sums.shape
+    flat, turned_back = sums.reshape(-1), out.reshape(-1)
+    transpose(flat, begin, filters, turned_back, begin * taps, taps, taps, end - begin)
 
 
 @compiled
 def _turn(delta: Array, turned: Array, begin: int, end: int) -> None:
     """`[column, filter, example]` as `[column, example, filter]`, widened."""
-    for column in range(delta.shape[0]):
-        for f_block in range(begin, end, BLOCK):
-            for e in range(delta.shape[2]):
-                for f in range(f_block, min(f_block + BLOCK, end)):
-                    turned[column, e, f] = widen(delta[column, f, e])
+    columns, filters, batch = delta.shape
+    errors, out = delta.reshape(-1), turned.reshape(-1)
+    for column in range(columns):
+        place = column * filters * batch
+        transpose(errors, place + begin * batch, batch, out, place + begin, filters, end - begin, batch)
 
 
 @compiled

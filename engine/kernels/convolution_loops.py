@@ -138,7 +138,7 @@ def find_errors(
                 for e in range(batch):
                     sums[c, e] = widen(place[c, e]) if accumulate else type(sums[c, e])(0)
             columns = receivers(column, g.x, 0, delta.shape[1])
-            for k in range(rows.count):
+            for k in range(rows.n_places):
                 above = rows.place + k * rows.step - first
                 _add_row(sums, packed, rows.tap - k * rows.tap_step, delta, above, columns, g)
             for c in range(place.shape[0]):
@@ -165,5 +165,5 @@ def _add_row(
             begin = ((group * tiles + tile) * g.y.size + tap) * g.x.size + columns.tap
             from_weights = Walk(begin * filters * ROWS, 1, -columns.tap_step * filters * ROWS, ROWS)
             into = Walk((group * channels + tile * ROWS) * batch, batch, 0, 0)
-            extent = Extent(min(ROWS, channels - tile * ROWS), batch, columns.count, filters)
+            extent = Extent(min(ROWS, channels - tile * ROWS), batch, columns.n_places, filters)
             multiply(flat, into, weights, from_weights, errors, from_errors, extent, True, NOWHERE)

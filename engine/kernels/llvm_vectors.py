@@ -1,7 +1,8 @@
-"""Vectors of the machine, for code that is written in LLVM's language: where plain loops leave sums in memory.
+"""Vectors of the machine, for code that is written in LLVM's language, where plain loops would leave sums in
+memory.
 
-What uses these is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes with
-it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are widened.
+What uses these is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes
+with it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are widened.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any, Final, cast
 
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as untyped
 from numba.extending import intrinsic
+
+cgutils: Any = untyped
+"""Numba's, which has no types."""
 
 I1, I16, I32, I64 = (ir.IntType(width) for width in (1, 16, 32, 64))
 _FEATURES: Final = binding.get_host_cpu_features()
@@ -95,12 +99,13 @@ class Vectors:
         """`a * b + c`, rounded once."""
         return self.builder.call(self._intrinsic("fma", self.type, [self.type] * 3, self.type), [a, b, c])
 
-    def prefetch(self, pointer: ir.Value, lo=None) -> None:
+    def prefetch(self, pointer: ir.Value) -> None:
         """Asks for the line at the pointer, which may be no one's, to be read soon."""
-        takes = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
+        place = self.builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        takes = ir.FunctionType(ir.VoidType(), [place.type, I32, I32, I32])
         function = cgutils.get_or_insert_function(self.builder.module, takes, "llvm.prefetch.p0")
-        read, near, data = (ir.Constant(I32, value) for value in (0, lo or int(__import__("os").environ.get("LOC",2)), 1))
-        self.builder.call(function, [pointer, read, near, data])
+        read, nearest, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        self.builder.call(function, [place, read, nearest, data])
 
     def _intrinsic(
         self, name: str, vector: ir.VectorType, takes: list[ir.Type], returns: ir.Type, suffix: str = ""

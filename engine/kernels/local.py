@@ -49,12 +49,13 @@ class PatchSumKernel(Kernel):
         self._scratch = Scratch(team.threads, site.master)
 
     @abstractmethod
-    def finish(self, sums: Array, state: Array) -> None:
+    def finish(self, sums: Array, state: Array, begin: int) -> None:
         """Turns sums into states. Called in every step, from several threads.
 
         Args:
             sums: of some rows of nodes, `[node, example]`, float32 or float64, bias included.
             state: of the same, as it is stored.
+            begin: how many of the machine's nodes stand before them.
         """
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -69,19 +70,20 @@ class PatchSumKernel(Kernel):
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(most) as room:
                 for rows, state in chunks[start:stop]:
-                    sums = room[: state.size]
+                    sums, begin = room[: state.size], (rows[0] - site.rows[0]) * site.grid.nodes_per_row
                     weighted_sums(sums, self._x, self._weight, self._bias, rows, places, geometry)
-                    self.finish(sums.reshape(state.shape), state)
+                    self.finish(sums.reshape(state.shape), state, begin)
 
         with self._scratch.lent(0) as room:
             bound(weighted_sums, room, self._x, self._weight, self._bias, (0, 0), places, geometry)
         return lambda: self.team.split(0, len(chunks), work, operations=site.operations)
 
     def _chunks(self) -> list[tuple[int, int]]:
-        """Runs of rows: enough for the threads, whose sums fit the cache."""
+        """Runs of rows whose sums fit the cache, some for each thread."""
         start, stop = self.site.rows
-        row_bytes = self.arrays.state[0].size * self.site.master.itemsize
-        n = max(1, min(_CHUNK_BYTES // row_bytes, self.site.n_rows // (4 * self.team.threads)))
+        n = max(1, _CHUNK_BYTES // (self.arrays.state[0].size * self.site.master.itemsize))
+        if self.team.threads > 1:
+            n = min(n, -(-self.site.n_rows // (4 * self.team.threads)))
         return [(row, min(row + n, stop)) for row in range(start, stop, n)]
 
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
@@ -151,7 +153,7 @@ class LocallyConnectedKernel(PatchSumKernel):
         state = columns(arrays.state)
         bound(self._loops.finish_into, np.zeros((0, 0), site.master), self._no_bias, state)
 
-    def finish(self, sums: Array, state: Array) -> None:
+    def finish(self, sums: Array, state: Array, begin: int) -> None:
         """Applies the activation."""
         self._loops.finish_into(sums, self._no_bias, state)
 

@@ -4,8 +4,8 @@ Every place is a small matrix product over the examples of its patch. A patch ro
 times their channels), so each product runs over runs of rows `[inputs, example]`.
 
 Arrays are flat; their axes are: sums and errors `[place row, place column, filter, example]`, inputs `[row,
-column, channel, example]`, weights `[place row, place column, filter, patch row, patch column, channel]`. Sums
-are float32 or float64; what is read is of that type, or bfloat16's bits.
+column, channel, example]`, weights `[place row, place column, filter, patch row, patch column, channel]`.
+Sums are float32 or float64; what is read is of that type, or bfloat16's bits.
 
 A sum is a chain of fused multiply-adds in a fixed order: bias, then inputs in the order of the patch; for the
 errors of an input, receivers in ascending rows, then columns, then filters; for a gradient, examples. Neither
@@ -20,7 +20,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
 from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.kernels.vector_products import NOWHERE, Extent, Following, Walk, multiply
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 
 
@@ -84,7 +84,7 @@ def weighted_sums(
                 Walk((top + low_y - p.window) * line + (left + low) * g.channels * p.batch, 0, line, p.batch),
                 Extent(p.filters, p.batch, high_y - low_y, (high - low) * g.channels),
                 True,
-                (node + p.filters) * fan_in,
+                Following((node + p.filters) * fan_in, g.stride_x * g.channels * p.batch),
             )
 
 
@@ -146,7 +146,7 @@ def input_errors(
                     Walk(node * p.batch, 0, 0, p.batch),
                     Extent((high - low) * g.channels, p.batch, 1, p.filters),
                     True,
-                    ahead,
+                    Following(ahead, 0),
                 )
                 ahead += run * p.filters
                 slot = slot + 1 if slot + 1 < slots else 0

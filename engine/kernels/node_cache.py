@@ -100,6 +100,6 @@ def _digest(text: str) -> str:
 @cache
 def _versions() -> str:
     """What else decides to which code a text is compiled: libraries, and what it imports from here."""
-    ours = sorted(Path(numerics.__file__).parent.glob("*.py"))
+    ours = [Path(numerics.__file__).with_name(f"{name}.py") for name in ("compiled", "precision", "functions")]
     imported = "".join(path.read_text(encoding="utf-8") for path in [*ours, Path(node_tiles.__file__)])
     return "\n".join([sys.version, numba.__version__, llvmlite.__version__, np.__version__, imported])

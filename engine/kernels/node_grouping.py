@@ -80,6 +80,10 @@ class Flow:
                     known.add(name)
                 case Branch(_, yes, no):
                     known |= self._through(yes, known) & self._through(no, known)
+                case Loop(variable, _, _, _, inner):
+                    self._through(inner, known | {variable})
+                case Each(inner):
+                    known |= self._through(inner, known)
         return known
 
 

@@ -20,11 +20,13 @@ import numpy.typing as npt
 from numba import types
 
 from partita.engine.kernels import node_scalars, node_vectors
-from partita.engine.kernels.node_arithmetic import NotUnderstood
+from partita.engine.kernels.node_arithmetic import ERROR, STATE, Function, NotUnderstood
 from partita.engine.kernels.node_cache import Names, NotCompiled, ready
 from partita.engine.kernels.node_compiler import CompiledFunction, Uncompilable, compile_function
 from partita.engine.kernels.node_portable import portable
+from partita.engine.kernels.node_reader import read_function
 from partita.engine.kernels.node_source import first_line, written
+from partita.engine.kernels.node_sums import WeightedSum, weighted_sum
 from partita.engine.kernels.node_vectors import Signature
 from partita.engine.numerics import master, storage
 
@@ -59,6 +61,56 @@ class DownLoops:
     in_vectors: bool
 
 
+@dataclass(frozen=True)
+class SumLoops:
+    """What a node that takes a weighted sum does besides the products.
+
+    Attributes:
+        weight: which of the parameters is the weight.
+        finish: as `node_vectors.finish_text` writes it.
+        turn: as `node_vectors.turn_text` writes it; None if errors pass as they are, or never come.
+    """
+
+    weight: int
+    finish: Callable[..., None]
+    turn: Callable[..., None] | None
+
+
+@lru_cache(maxsize=128)
+def sum_loops(
+    upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature
+) -> SumLoops | None:
+    """Compiles the two functions for a node that takes a weighted sum; None if they do something else."""
+    sources = written(upward), None if downward is None else written(downward)
+    if sources[0] is None or (downward is not None and sources[1] is None):
+        return None
+    try:
+        up = read_function(sources[0], signature.given)
+        down = sources[1] and read_function(sources[1], [*signature.given, STATE, ERROR])
+        found = weighted_sum(up, down, signature.parameters)
+        return None if found is None else _sum_loops(found, up, down, signature)
+    except (NotUnderstood, NotCompiled):
+        return None
+
+
+def _sum_loops(found: WeightedSum, up: Function, down: Function | None, signature: Signature) -> SumLoops:
+    dtype, sums = storage(signature.precision), np.empty((0, 0), master(signature.precision))
+    flats = [np.empty(0, dtype) for _, kind in signature.parameters if kind == "n"]
+    state = np.empty((0, 0), dtype)
+    names = ready(
+        node_vectors.finish_text(found, up, signature),
+        lambda names: names["finish"](0, *flats, sums, state, 0),
+    )
+    weight = [name for name, _ in signature.parameters].index(found.weight)
+    if down is None or found.passes:
+        return SumLoops(weight, names["finish"], None)
+    turns = ready(
+        node_vectors.turn_text(found, down, signature),
+        lambda names: names["turn"](0, *flats, state, state, state, 0),
+    )
+    return SumLoops(weight, names["finish"], turns["turn"])
+
+
 @lru_cache(maxsize=128)
 def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     """Compiles `upward` and the loop around it.
@@ -69,7 +121,7 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     table, flats, state, _ = _nothing(signature)
 
     def warm(names: Names) -> None:
-        names["states"](*table, 0, *flats, state, 0, 0)
+        names["states"](*table, *flats, state, 0, 0)
 
     around = node_scalars.upward_text(signature)
     names, in_vectors = _first_ready(upward, "upward", node_vectors.upward_text, around, signature, warm)
@@ -92,10 +144,10 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
     table, flats, state, sums = _nothing(signature)
 
     def warm(names: Names) -> None:
-        edges = np.empty(0, np.int32)
-        names["errors"](*table, 0, edges, edges, *flats, state, state, _as_sums(state), 0, 0)
+        bounds = np.empty(0, np.int32)
+        names["errors"](*table, bounds, bounds, *flats, state, state, _as_sums(state), 0, 0)
         if sums:
-            names["gradients"](*table, 0, *flats, state, state, *sums, 0, 0, 0)
+            names["gradients"](*table, *flats, state, state, *sums, 0, 0, 0, 0)
 
     around = node_scalars.downward_text(signature)
     names, in_vectors = _first_ready(downward, "downward", node_vectors.downward_text, around, signature, warm)
@@ -149,13 +201,14 @@ def _argument_types(signature: Signature, *, readonly: bool) -> tuple[Any, ...]:
     return (types.Array(number, 1, "C"), *kinds)
 
 
-def _nothing(signature: Signature) -> tuple[tuple[Array, ...], tuple[Array, ...], Array, tuple[Array, ...]]:
+def _nothing(signature: Signature) -> tuple[tuple[Any, ...], tuple[Array, ...], Array, tuple[Array, ...]]:
     """Arguments without a node, of the types that real ones have: what every loop takes first, parameters,
     states, gradients.
     """
     dtype, n = storage(signature.precision), len(signature.parameters)
     state, flat = np.empty((0, 0), dtype), np.empty(0, dtype)
-    table = (state, flat, np.empty(0, np.int32), np.empty(0, np.int64), np.zeros(1, np.int64))
+    short, long = np.empty(0, np.int32), np.empty(0, np.int64)
+    table = (state, flat, short, long, short, long, long, 0)
     return table, (flat,) * n, state, (np.empty(0, master(signature.precision)),) * n
 
 

@@ -114,7 +114,10 @@ class _Reader:
                 for target, name in zip(targets, names, strict=True):
                     self._assign(target, name)
             case ast.Assign([target], value) | ast.AnnAssign(target, _, ast.expr() as value):
-                self._assign(target, self.expressions.read(value))
+                given = self.expressions.read(value)
+                if isinstance(given, Elements):
+                    self._check_aliases(target, value)
+                self._assign(target, given)
             case ast.AugAssign(target, operator, value):
                 old, other = self.expressions.read(target), self.expressions.read(value)
                 self._assign(target, self.expressions.operation(operator, old, other))
@@ -166,8 +169,7 @@ class _Reader:
         firsts = tuple(self._bind(name, value) for name, value in items)
         body, _ = self._inside(statement.body)
         self._loops.pop()
-        for name in (index, *(name for name, _ in items)):
-            del self.expressions.numbers[name]
+        del self.expressions.numbers[index]
         body = (*firsts, *body)
         start, stop, step = bounds
         if leaves:
@@ -239,10 +241,7 @@ class _Reader:
         """An array that never changes stays a template; any other is kept, and filled in a loop."""
         if name in self._given or name in self.expressions.numbers:
             raise NotUnderstood("a name of a number and of an array")
-        settled = self._bound[name] == 1
-        if isinstance(template, Item) and not (settled and self._settled(template)):
-            raise NotUnderstood("two names of an array that changes")
-        if settled and not self._depth and all(map(self._settled, walk(template))):
+        if self._bound[name] == 1 and not self._depth and all(map(self._settled, walk(template))):
             self.expressions.arrays[name] = template
             return
         self.own_arrays.add(name)
@@ -250,6 +249,14 @@ class _Reader:
         place = Variable(self.expressions.fresh("k"))
         store = Store(name, place, at(self._without_fixed_items(template), place))
         self._emit(Loop(place.name, Constant(0), FAN_IN, 1, (store,)))
+
+    def _check_aliases(self, target: ast.expr, value: ast.expr) -> None:
+        """Two names may stand for one array only if it never changes."""
+        if isinstance(value, ast.Name | ast.IfExp):
+            names = [node.id for node in (target, *ast.walk(value)) if isinstance(node, ast.Name)]
+            arrays = [name for name in names if name in self.expressions.arrays]
+            if arrays and any(self._bound[name] > 1 for name in (*names[:1], *arrays)):
+                raise NotUnderstood("two names of an array that changes")
 
     def _settled(self, part: Expression) -> bool:
         """Whether a part of a template never changes any more."""

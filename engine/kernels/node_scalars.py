@@ -6,7 +6,7 @@ use what cannot be turned inside out; the loops take the same as those of `node_
 
 from __future__ import annotations
 
-from partita.engine.kernels.node_vectors import SHARED, Signature
+from partita.engine.kernels.node_vectors import TABLE, Signature
 
 IMPORTS = """\
 import numpy as np
@@ -21,7 +21,7 @@ def upward_text(signature: Signature) -> str:
     """The loop around `upward`, a function that its module has."""
     return f"""{_head(signature)}
 @compiled
-def states({SHARED}, width, {signature.flat}state, start, stop):
+def states({TABLE}, {signature.flat}state, start, stop):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(start, stop):
 {_node(signature)}        for e in range(state.shape[1]):
@@ -38,7 +38,7 @@ def downward_text(signature: Signature) -> str:
     results = "".join(f"r_{i}, " for i in range(n_parameters + 1))
     text = f"""{_head(signature)}
 @compiled
-def errors({SHARED}, width, least, most, {given}, out, low, high):
+def errors({TABLE}, least, most, {given}, out, low, high):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(state.shape[0]):
         if most[n] < low or least[n] >= high:
@@ -58,11 +58,10 @@ def errors({SHARED}, width, least, most, {given}, out, low, high):
     return f"""{text}
 
 @compiled
-def gradients({SHARED}, width, {given}, {sums}start, stop, begin_node):
+def gradients({TABLE}, {given}, {sums}start, stop, from_edge, from_own):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(start, stop):
-{_node(signature)}        g_edge = edge - offsets[begin_node]
-{_clear(signature)}        for e in range(state.shape[1]):
+{_node(signature)}        for e in range(state.shape[1]):
             {results}= {call}
 {_add(signature)}"""
 
@@ -81,15 +80,14 @@ def _rooms(signature: Signature) -> str:
 def _node(signature: Signature) -> str:
     """What a node hears and learns."""
     lines = [
-        "first, edge = firsts[n], offsets[n]",
-        "fan_in = offsets[n + 1] - edge",
+        "first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]",
         "gather(x, senders, first, fan_in, tile)",
     ]
     for name, kind in signature.parameters:
         if kind == "e":
             lines.append(f"n_{name} = numbers_of(p_{name}, edge, fan_in, room_{name})")
         else:
-            lines.append(f"n_{name} = widen(p_{name}[n])")
+            lines.append(f"n_{name} = widen(p_{name}[own])")
     return "".join(f"        {line}\n" for line in lines)
 
 
@@ -97,24 +95,16 @@ def _arguments(signature: Signature) -> str:
     return "".join(f", n_{name}" for name, _ in signature.parameters)
 
 
-def _clear(signature: Signature) -> str:
-    lines = [
-        f"g_{i}[g_edge:g_edge + fan_in] = 0" if kind == "e" else f"g_{i}[n - begin_node] = 0"
-        for i, (_, kind) in enumerate(signature.parameters, start=1)
-    ]
-    return "".join(f"        {line}\n" for line in lines)
-
-
 def _add(signature: Signature) -> str:
     lines: list[str] = []
     for i, (_, kind) in enumerate(signature.parameters, start=1):
         if kind == "n":
-            lines.append(f"g_{i}[n - begin_node] += R(r_{i})")
+            lines.append(f"g_{i}[own - from_own] += R(r_{i})")
             continue
         lines += [
             f"if len(r_{i}) != fan_in:",
             "    raise ValueError('downward must return gradients of edges as long as incoming')",
             "for k in range(fan_in):",
-            f"    g_{i}[g_edge + k] += R(r_{i}[k])",
+            f"    g_{i}[edge - from_edge + k] += R(r_{i}[k])",
         ]
     return "".join(f"            {line}\n" for line in lines)

@@ -85,7 +85,7 @@ def weighted_sum(
 
 
 def _of_the_sum(body: Body, weight: str) -> Body | None:
-    """The body with `SUM` in the place of its one loop over the edges."""
+    """The body with `SUM` in the place of its loops over the edges, all of which are that sum."""
     found: list[Statement] = []
     for statement in body:
         if isinstance(statement, Loop):
@@ -95,8 +95,8 @@ def _of_the_sum(body: Body, weight: str) -> Body | None:
             found.append(Assign(total, Operation("+", (Variable(total), SUM))))
         else:
             found.append(edited(statement, _without_zeros))
-    n_sums = sum(isinstance(statement, Loop) for statement in body)
-    return tuple(found) if n_sums == 1 and _is_of_the_node(tuple(found)) else None
+    has_loops = any(isinstance(statement, Loop) for statement in body)
+    return tuple(found) if has_loops and _is_of_the_node(tuple(found)) else None
 
 
 def _summed(loop: Loop, weight: str) -> str | None:

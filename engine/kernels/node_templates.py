@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from partita.engine.kernels.node_arithmetic import (
@@ -43,8 +42,7 @@ def templates(function: Function) -> Function:
 
 def _template(body: Body, array: str, arrays: frozenset[str]) -> Expression | None:
     """What the last statements that write to an array say of an edge."""
-    counts = Counter(statement.name for statement in every(body) if isinstance(statement, Assign))
-    for statement in reversed(body):
+    for i, statement in reversed([*enumerate(body)]):
         if not any(isinstance(one, Store) and one.array == array for one in every((statement,))):
             continue
         if not isinstance(statement, Loop) or (statement.start, statement.stop) != (Constant(0), FAN_IN):
@@ -54,20 +52,20 @@ def _template(body: Body, array: str, arrays: frozenset[str]) -> Expression | No
         if stores is None or statement.step != 1:
             return None
         own = [store for store in stores if isinstance(store, Store) and store.array == array]
-        if len(own) != 1 or own[0].index != place or not _is_settled(own[0].value, counts, arrays):
+        changed = arrays | {one.name for one in every(body[i:]) if isinstance(one, Assign)}
+        if len(own) != 1 or own[0].index != place or _reads(own[0].value, changed):
             return None
         return put(own[0].value, place, PLACE)
     return None
 
 
-def _is_settled(value: Expression, counts: Counter[str], arrays: frozenset[str]) -> bool:
-    """Whether a value is still the same when the function ends."""
+def _reads(value: Expression, names: frozenset[str]) -> bool:
+    """Whether a value depends on one of these variables or arrays."""
     for part in walk(value):
-        if isinstance(part, Variable) and counts[part.name] > 1:
-            return False
-        if isinstance(part, Item) and part.array in arrays:
-            return False
-    return True
+        match part:
+            case Variable(name) | Item(name, _) if name in names:
+                return True
+    return False
 
 
 def substituted(body: Body) -> Body | None:

@@ -1,9 +1,10 @@
 """A node's functions as generated loops over nodes, edges and tiles of examples, the examples innermost.
 
-Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; where each node's
-senders begin (`firsts`, in `senders`) and its edges (`offsets`); flat parameters; `width`, the most edges that a
-node has. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are
-added in the order of the receivers.
+Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; for each node, where its
+senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its numbers of flat parameters
+stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a node has. A node is computed
+alone, so neither cuts nor threads change its bits, and the errors of a sender are added in the order of the
+receivers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from partita.engine.kernels.node_arithmetic import (
     Variable,
     at,
 )
-from partita.engine.kernels.node_grouping import grouped, kept
+from partita.engine.kernels.node_grouping import Flow, grouped, kept
 from partita.engine.kernels.node_kinds import kinds_of
 from partita.engine.kernels.node_passes import Body, Varying, check, hoisted, masked, useful
 from partita.engine.kernels.node_places import Places
@@ -51,7 +52,7 @@ from partita.engine.numerics import fma, narrow, widen
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 
 """
-SHARED = "x, zeros, senders, firsts, offsets"
+TABLE = "x, zeros, senders, firsts, counts, edges, owns, width"
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def upward_text(source: Written, signature: Signature) -> str:
     body = (*function.body, Output(0, None, function.results[0]))
     module = _Module(function, signature)
     module.loop(
-        f"states({SHARED}, width, {signature.flat}state, start, stop)",
+        f"states({TABLE}, {signature.flat}state, start, stop)",
         "for n in range(start, stop):",
         body,
         each_tile=["result = part(state, n, at, m)"],
@@ -121,35 +122,26 @@ def downward_text(source: Written, signature: Signature) -> str:
     errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
     module, flat = _Module(function, signature), f"{signature.flat}state, error"
     module.loop(
-        f"errors({SHARED}, width, least, most, {flat}, out, low, high)",
+        f"errors({TABLE}, least, most, {flat}, out, low, high)",
         "for n in range(state.shape[0]):",
         (*function.body, errors),
         each_node=["if most[n] < low or least[n] >= high:", "    continue"],
     )
     if gradients:
         names = "".join(f"g_{i + 1}, " for i in range(len(gradients)))
-        zero = module.constants.name(0)
-        clear = [
-            f"g_{i + 1}[g_edge:g_edge + fan_in] = {zero}" if kind == "e" else f"g_{i + 1}[n - begin_node] = {zero}"
-            for i, (_, kind) in enumerate(signature.parameters)
-        ]
         module.loop(
-            f"gradients({SHARED}, width, {flat}, {names}start, stop, begin_node)",
+            f"gradients({TABLE}, {flat}, {names}start, stop, from_edge, from_own)",
             "for n in range(start, stop):",
             (*function.body, *gradients),
-            each_node=["g_edge = edge - offsets[begin_node]", *clear],
         )
     return module.text
 
 
 def finish_text(found: WeightedSum, upward: Function, signature: Signature) -> str:
-    """The module with `finish`, which turns the sums of some nodes into states: in place, unless these are
-    stored in another type.
-    """
+    """The module with `finish`, which turns the sums of some nodes into states."""
     module = _Module(upward, signature)
-    sums = "sums, " if signature.precision == "bfloat16" else ""
     module.loop(
-        f"finish(fan_in, {signature.of_nodes}{sums}state, begin)",
+        f"finish(fan_in, {signature.of_nodes}sums, state, begin)",
         "for n in range(state.shape[0]):",
         found.upward,
         each_tile=["result = part(state, n, at, m)"],
@@ -218,12 +210,7 @@ class _Module:
         """
         varying = Varying({INCOMING}, {STATE.name, ERROR.name, SUM.name})
         body = self._prepared(body, varying)
-        outside = Outside(
-            kinds_of(body),
-            self.constants,
-            own=self._function.arrays,
-            sums="part(sums, n, at, m)" if self._signature.precision == "bfloat16" else "result",
-        )
+        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays)
         tiles = kept(body, varying)
         lines = Lines()
         for name in sorted(tiles):
@@ -232,13 +219,15 @@ class _Module:
             lines(f"a_{name} = np.empty({f'(width, {TILE})' if name in varying.names else 'width'}, R)")
         with lines.inside(nodes):
             if wired:
-                lines("first, edge = firsts[n], offsets[n]", "fan_in = offsets[n + 1] - edge", *each_node)
-            at_node = "n" if wired else "begin + n"
+                lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]", *each_node)
+            at_node = "own" if wired else "begin + n"
             for name, kind in self._signature.parameters:
                 if kind == "n":
                     lines(f"n_{name} = widen(p_{name}[{at_node}])")
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
-                lines(f"m = min({TILE}, state.shape[1] - at)", *each_tile)
+                lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
+                for name in sorted(Flow(body).exposed - varying.names):  # only read where it is not used
+                    lines(f"v_{name} = {outside.of_kind(Constant(False), outside.kinds[name])}")
                 BodyWriter(outside, varying, tiles, lines).body(body)
         self._parts.append("\n".join(["@compiled", f"def {head}:", *lines.lines]))
 

@@ -68,15 +68,9 @@ class Lines:
 
 @dataclass
 class Outside(Writing):
-    """Writes uniform expressions.
-
-    Args:
-        own: the names of the function's own arrays.
-        sums: where the sums of weighted inputs are, of the examples of a tile.
-    """
+    """Writes uniform expressions; `own` are the names of the function's own arrays."""
 
     own: frozenset[str] = frozenset()
-    sums: str = ""
 
     def leaf(self, expression: Expression) -> str | None:
         """A uniform number: a parameter's, or one that the function keeps."""
@@ -92,7 +86,7 @@ class Inside(Outside):
     """Writes expressions in a loop over examples; what they need before it goes into `before`."""
 
     def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
-        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own, outside.sums)
+        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own)
         self._outside, self._varying, self._before = outside, varying, lines
         self._known: dict[tuple[str, str], str] = {}
 
@@ -105,8 +99,6 @@ class Inside(Outside):
         match expression:
             case Item(array, index):
                 return self.item(array, index)
-            case Given("@sums"):
-                return f"{self._known_before('y', self.sums)}[e]"
             case Given(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
                 return f"widen({view}[e])"
@@ -182,7 +174,7 @@ class BodyWriter:
         """Several turns at once, as long as there are so many; then one by one. The order stays."""
         into, text, name = self._into, self._outside, loop.variable
         into(f"begin, end = {text.text(loop.start)}, {text.text(loop.stop)}")
-        into(f"cut = max(begin, end - max(end - begin, 0) % {UNROLLED})")
+        into(f"cut = end - (end - begin) % {UNROLLED} if end > begin else begin")
         with into.inside(f"for v_{name} in range(begin, cut, {UNROLLED}):"):
             self._turns(loop, [_shifted(Variable(name), i) for i in range(UNROLLED)])
         with into.inside(f"for v_{name} in range(cut, end):"):
@@ -238,7 +230,8 @@ class BodyWriter:
         into.lines += lines.lines
         for i, output in enumerate(outputs):
             assert isinstance(output, Output)
-            place = "n - begin_node" if output.index is None else f"g_edge + {self._outside.text(output.index)}"
+            edge = output.index and f"edge - from_edge + {self._outside.text(output.index)}"
+            place = edge or "own - from_own"
             into(f"g_{output.result}[{place}] += s_{i}")
 
     def _reading(self, value: Expression) -> Inside:

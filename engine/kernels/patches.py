@@ -26,8 +26,9 @@ class PatchGeometry(NamedTuple):
 
     @classmethod
     def of(cls, connectivity: Patch, source: Shape) -> PatchGeometry:
-        """Patches on a picture `(height, width, channels)`."""
+        """Patches on a picture `(height, width, channels)`, of which they leave nothing out."""
         y, x = connectivity.axes(source)
+        assert y.dilation == x.dilation == connectivity.groups == 1, f"{connectivity} leaves nodes out"
         return cls(y.size, x.size, y.stride, x.stride, y.before, x.before, *source)
 
 

@@ -90,16 +90,19 @@ def build(site: Site, arrays: Arrays, team: Team | None = None) -> Kernel:
 
 def _maker(site: Site) -> Maker:
     layer, device = site.grid.layer, site.device.partition(":")[0]
+    if device == "cuda":
+        from partita.engine.kernels.cuda import table  # here, because it imports torch
+
+        return table.maker(site)
     found = _KERNELS.get((type(layer), device, site.precision))
     if found is not None:
         return found
     wide = _KERNELS.get((type(layer), device, "float32"))
     if site.precision == "bfloat16" and wide is not None:
         return partial(WidenedKernel, wide)
-    if layer.definition is not None and len(site.sources) == 1 and not site.grid.shares_weights:
+    if layer.definition is not None and len(site.sources) == 1:
         return NodeKernel
     why = "has no node definition" if layer.definition is None else f"listens to {len(site.sources)} inputs"
-    why = "shares weights between its nodes" if site.grid.shares_weights else why
     raise ValueError(
         f"{layer.kind} '{site.grid.name}' has no kernel, and {why}; "
         "add a kernel to partita.engine.kernels.registry, or give the layer a definition and one input"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from llvmlite import ir
 from numba import types
@@ -59,9 +59,14 @@ def transpose(
     """`out[column, row] = x[row, column]`, widened. For compiled code, without checks.
 
     Args:
-        x: of the type of `out`, or bfloat16's bits; flat, C-contiguous, rows from `x_at`, `x_stride` apart.
-        out: float32 or float64, flat, C-contiguous, columns from `out_at`, `out_stride` apart.
-        rows, columns: of `x`.
+        x: of the type of `out`, or bfloat16's bits; flat, C-contiguous.
+        x_at: where its first row begins.
+        x_stride: from row to row.
+        out: float32 or float64, flat, C-contiguous.
+        out_at: where its first row begins.
+        out_stride: from row to row.
+        rows: of `x`.
+        columns: of `x`.
     """
     lanes = lanes_of(out)
     for row in range(0, rows, lanes):

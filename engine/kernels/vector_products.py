@@ -4,8 +4,8 @@ A product is cut into tiles of a few rows by a few vectors of lanes. Each step o
 each row, repeats it over the lanes, and adds its products with the vectors of the other operand; the sums go
 to memory once, after the last step.
 
-Every element is a chain of fused multiply-adds over leaps, then steps, in ascending order: neither the size of
-tiles, nor the machine's vectors, nor where a product is cut changes its bits.
+Every element is a chain of fused multiply-adds over leaps, then steps, in ascending order: neither the size
+of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
 
 Numba notices an edit only in the file of the function that it cached: after editing this one, delete
 `__pycache__`.
@@ -14,19 +14,20 @@ Numba notices an edit only in the file of the function that it cached: after edi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.llvm_vectors import (
+    I1,
     LINE_BYTES,
     REGISTERS,
     Vectors,
+    cgutils,
     data_of,
     lanes_of,
     n_bytes,
@@ -36,9 +37,6 @@ from partita.engine.numerics import compiled
 
 ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 """Of the largest tile: its sums, a vector of each operand, and one to spare, fill the registers."""
-
-NOWHERE: Final = -1
-"""Nothing follows."""
 
 Masks: TypeAlias = Sequence[ir.Value | None]
 
@@ -63,17 +61,34 @@ class Extent(NamedTuple):
     steps: int
 
 
+class Following(NamedTuple):
+    """What is read after a product, and asked for meanwhile.
+
+    Args:
+        at: where in `left` as many numbers begin as the product reads, one after another; -1 for none.
+        beyond: how many numbers of `right`, behind the last that each leap reads.
+    """
+
+    at: int
+    beyond: int
+
+
+NOWHERE: Final = Following(-1, 0)
+"""Nothing that is not at hand."""
+
+
 class _Tiles:
     """Writes the tiles for one combination of types."""
 
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
         self.builder, self.vectors = builder, Vectors(builder, scalar)
-        self.out, into, self.left, from_left, self.right, from_right, extent, continued, self.next = arguments
+        self.out, into, self.left, from_left, self.right, from_right, extent, continued, following = arguments
         self.into, self.from_left, self.from_right = (
             Walk(*cgutils.unpack_tuple(builder, walk, 4)) for walk in (into, from_left, from_right)
         )
         self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
-        self.continued = self.vectors.repeat(builder.trunc(continued, ir.IntType(1)))
+        self.following = Following(*cgutils.unpack_tuple(builder, following, 2))
+        self.continued = self.vectors.repeat(builder.trunc(continued, I1))
 
     def write(self) -> None:
         """All of them, and the choice between them."""
@@ -131,21 +146,22 @@ class _Tiles:
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
 
     def _ask(self, leap: ir.Value, n_rows: int) -> None:
-        """Asks for the share of a leap in what follows: as many numbers as the leap reads."""
-        builder, size = self.builder, n_bytes(self.left.type.pointee)
+        """Asks for the share of a leap in what follows."""
+        builder, following = self.builder, self.following
         numbers = builder.mul(self.steps, number(n_rows))
-        lines = builder.sdiv(builder.add(numbers, number(LINE_BYTES // size - 1)), number(LINE_BYTES // size))
-        lines = builder.select(builder.icmp_signed("<", self.next, number(0)), number(0), lines)
-        begin = self._place(self.left, self.next, (leap, numbers))
-        with cgutils.for_range(builder, lines) as line:
-            self.vectors.prefetch(builder.gep(begin, [builder.mul(line.index, number(LINE_BYTES // size))]))
+        begin = self._place(self.left, following.at, (leap, numbers))
+        is_none = builder.icmp_signed("<", following.at, number(0))
+        self._ask_for(begin, builder.select(is_none, number(0), numbers))
+        walk = self.from_right
+        end = self._place(self.right, walk.at, (leap, walk.leap_stride), (self.steps, walk.step_stride))
+        self._ask_for(end, following.beyond)
 
-        import os
-        if os.environ.get("RA"):
-            end = builder.gep(self.right, [builder.add(self.from_right.at, builder.add(builder.mul(leap, self.from_right.leap_stride), builder.mul(self.steps, self.from_right.step_stride)))])
-            some = builder.select(builder.icmp_signed("<", self.next, number(0)), number(0), number(int(os.environ["RA"])))
-            with cgutils.for_range(builder, some) as line:
-                self.vectors.prefetch(builder.gep(end, [builder.mul(line.index, number(16))]), 3)
+    def _ask_for(self, begin: ir.Value, count: ir.Value) -> None:
+        """Asks for so many numbers."""
+        builder, in_line = self.builder, LINE_BYTES // n_bytes(begin.type.pointee)
+        lines = builder.sdiv(builder.add(count, number(in_line - 1)), number(in_line))
+        with cgutils.for_range(builder, lines) as line:
+            self.vectors.prefetch(builder.gep(begin, [builder.mul(line.index, number(in_line))]))
 
     def _place(self, data: ir.Value, at: ir.Value, *moves: tuple[ir.Value, ir.Value]) -> ir.Value:
         """The pointer to a position, after so many times each stride."""
@@ -162,7 +178,7 @@ class _Tiles:
 def _declare_tile(  # type: ignore[no-untyped-def]
     typing_context, out, into, left, from_left, right, from_right, extent, continued, following
 ):
-    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, types.intp)
+    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, following)
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         given = [
@@ -204,7 +220,7 @@ def multiply(
     from_right: Walk,
     extent: Extent,
     continued: bool,
-    following: int,
+    following: Following,
 ) -> None:
     """`out[row, lane] = sum over leaps and steps of left[row, leap, step] * right[leap, step, lane]`.
 
@@ -212,20 +228,19 @@ def multiply(
 
     Args:
         out: float32 or float64, flat, C-contiguous, as the others.
+        into: where its numbers stand.
         left: of the type of `out`, or bfloat16's bits.
+        from_left: where its numbers stand.
         right: of the type of `out`, or bfloat16's bits.
-        into, from_left, from_right: where their numbers stand.
+        from_right: where its numbers stand.
         extent: how many there are.
-        continued: whether the sum continues what `out` holds, or begins with zero.
-        following: where in `left` numbers begin that are read after this product, one after another, as many
-            as it reads; they are asked for meanwhile. `NOWHERE` if they are at hand.
+        continued: whether the sums continue what `out` holds, or begin with zero.
+        following: what is read next.
     """
     lanes = lanes_of(out)
-    tile_rows, tile_lanes = (
-        _even(extent.rows, ROWS),
-        lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS),
-    )
-    lane = 0
+    tile_rows = _even(extent.rows, ROWS)
+    tile_lanes = lanes * _even((extent.lanes + lanes - 1) // lanes, VECTORS)
+    lane, at, beyond = 0, following.at, following.beyond
     while lane < extent.lanes:
         row = 0
         n_lanes = min(tile_lanes, extent.lanes - lane)
@@ -240,13 +255,12 @@ def multiply(
                 _moved(from_right, 0, lane),
                 Extent(n_rows, n_lanes, extent.leaps, extent.steps),
                 continued,
-                following,
+                Following(at, beyond),
             )
-            if following >= 0:
-                following += n_rows * extent.leaps * extent.steps
-            row += n_rows
-        lane += n_lanes
-        following = NOWHERE
+            if at >= 0:
+                at += n_rows * extent.leaps * extent.steps
+            row, beyond = row + n_rows, 0
+        lane, at = lane + n_lanes, -1
 
 
 @compiled

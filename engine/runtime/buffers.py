@@ -1,8 +1,8 @@
 """Every array that instructions name, allocated once for each program and used again in every step.
 
 States, errors and partial errors are windows of rows, `[rows, other node axes ..., example]`. Parameters and
-gradients are flat vectors, one for the machine, of which each layer's arrays are views. Weights that are lent to
-other machines are sent from there, and lie in windows where they arrive.
+gradients are flat vectors, one for the machine, of which each layer's arrays are views. Weights that are lent
+to other machines are sent from there, and lie in windows where they arrive.
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ class Buffers:
         """Allocates what the plan says, and fills it with zeros.
 
         Args:
-            plan, machine, program: whose.
+            plan: whose windows.
+            machine: as whom.
+            program: what the machine plays.
             vectors: the machine's parameters and gradient.
             keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
         """
@@ -173,7 +175,7 @@ class Buffers:
         return self.windows[buffer]
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
-        """The arrays of a layer's parameters, or of their gradient, in a window; None if they lie in vectors."""
+        """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""
         if buffer not in self.windows:
             return None
         parameters = self.plan.graph[layer_of(buffer)].parameters

@@ -1,4 +1,7 @@
-"""Norms of parameters and gradients over all machines: each adds up its own, and all add up what they were told."""
+"""Norms of parameters and gradients over all machines: each tells the others the squares of its own.
+
+All add up what they were told in the same order, and come to the same factors.
+"""
 
 from __future__ import annotations
 

@@ -59,13 +59,18 @@ class SessionTask:
         return self.train and (self.rule is None or self.rule.needs_norms)
 
     @property
+    def keep(self) -> tuple[str, ...] | None:
+        """The buffers that may be asked for after a step; None: all. With a rule, errors share memory."""
+        return self.plan.kept if self.train and self.rule is not None else None
+
+    @property
     def program(self) -> Program:
         """What the machine plays."""
         if not self.train:
             return self.plan.upward_programs[self.machine]
         norms = self.rule is not None and self.rule.needs_norms
-        gradients = "whole" if self.keeps_gradient else "blocks"
-        return self.plan.programs_for(StepKind(gradients=gradients, norms=norms))[self.machine]
+        kind = StepKind(gradients="whole" if self.keeps_gradient else "blocks", norms=norms)
+        return self.plan.programs_for(kind)[self.machine]
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -84,7 +89,7 @@ class SessionPart:
         plan, machine, program = task.plan, task.machine, task.program
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
-        self.buffers = Buffers(plan, machine, program, self._vectors)
+        self.buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
         self._feed = GivenFeed()
         self._updates = None if task.rule is None else LocalRule(task.rule, self._vectors)
         self.computations = Computations(

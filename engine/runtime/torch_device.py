@@ -10,15 +10,17 @@ memory, apart from the arrays that messages use. It is slow, and there to test w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 
-from partita.engine.kernels.cuda.tensors import TYPES, bits, tensor_of
+from partita.engine.kernels.cuda.arrays import shared
+from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.rules import Apply, Rule
+from partita.engine.parameters.rules.on_cuda import bind_on_cuda
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
@@ -65,16 +67,16 @@ class TorchDevice(Device):
 
     def memory(self, n_bytes: int) -> Array:
         """See `Device`."""
-        return cast(Array, torch.zeros(n_bytes, dtype=torch.uint8, device=self.device))
+        return array_of(torch.zeros(n_bytes, dtype=torch.uint8, device=self.device))
 
     def placed(self, memory: Array, offset: int, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """See `Device`."""
         size = int(np.prod(shape)) * dtype.itemsize
-        return cast(Array, tensor_of(memory)[offset : offset + size].view(TYPES[dtype]).reshape(tuple(shape)))
+        return array_of(tensor_of(memory)[offset : offset + size].view(TYPES[dtype]).reshape(tuple(shape)))
 
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """See `Device`."""
-        return cast(Array, torch.zeros(tuple(shape), dtype=TYPES[dtype], device=self.device))
+        return array_of(torch.zeros(tuple(shape), dtype=TYPES[dtype], device=self.device))
 
     def window(self, start: int, array: Array) -> Window:
         """See `Device`."""
@@ -82,11 +84,11 @@ class TorchDevice(Device):
 
     def taken(self, array: Array) -> Array:
         """See `Device`."""
-        return cast(Array, bits(array).to(self.device, copy=True))
+        return array_of(on_host(array).to(self.device, copy=True))
 
     def given(self, array: Array) -> Array:
         """See `Device`."""
-        return _numbers(tensor_of(array).to("cpu", copy=True))
+        return numbers_of(tensor_of(array).to("cpu", copy=True))
 
     def copy(self, target: Array, source: Array) -> None:
         """See `Device`."""
@@ -111,9 +113,6 @@ class TorchDevice(Device):
         copy: Array | None,
     ) -> Apply:
         """See `Device`; what is not finite is marked on the device, and waits there to be asked for."""
-        from partita.engine.kernels.cuda.arrays import shared  # here, because it imports numba.cuda
-        from partita.engine.parameters.rules.on_cuda import bind_on_cuda
-
         if self._marks is None:
             self._marks = torch.zeros(1, dtype=torch.int32, device=self.device)
         return bind_on_cuda(
@@ -123,7 +122,7 @@ class TorchDevice(Device):
             {name: shared(vector) for name, vector in state.items()},
             accrued=None if accrued is None else shared(accrued),
             copy=None if copy is None else shared(copy),
-            marks=shared(cast(Array, self._marks)),
+            marks=shared(array_of(self._marks)),
             device=self.device.index,
         )
 
@@ -153,7 +152,7 @@ class StagedWindow(Window):
     def arriving(self, rows: Rows) -> list[Array]:
         """See `Window`."""
         self.wait()
-        return [_numbers(run) for run in self._runs(self._host, rows)]
+        return [numbers_of(run) for run in self._runs(self._host, rows)]
 
     def wait(self) -> None:
         """See `Window`."""
@@ -188,11 +187,3 @@ class StagedWindow(Window):
         if self._tensor.is_cuda:
             self._copied = torch.cuda.Event()
             self._copied.record(torch.cuda.current_stream(self._tensor.device))
-
-
-
-def _numbers(tensor: torch.Tensor) -> Array:
-    """A tensor in the host's memory as an array of NumPy: the same memory."""
-    if tensor.dtype == torch.bfloat16:
-        return cast(Array, tensor.view(torch.int16).numpy().view(np.uint16))
-    return cast(Array, tensor.numpy())

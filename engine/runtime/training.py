@@ -42,8 +42,8 @@ from partita.engine.protocol.replica import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.finite import what_is_not_finite
 from partita.engine.runtime.feed import ArrayFile, DatasetFeed, Sampler
+from partita.engine.runtime.finite import what_is_not_finite
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.runtime.updates import Accrual
@@ -118,7 +118,7 @@ class TrainRole(Role):
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         self._accrual = Accrual(task.rule, self._vectors)
-        self._buffers = buffers = Buffers(plan, machine, program, self._vectors)
+        self._buffers = buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
         self._computations = Computations(
             plan,
             machine,

@@ -16,13 +16,18 @@ from partita.partitioner.table import readable_bytes
 
 CROWD = 30
 """Messages of one edge in one direction from which on they share a rail."""
+INSIDE = 18.0
+"""How far below a bar the rail of its own machines lies, in pixels."""
 LABEL = 190.0
 """Room for the words beside a rail, in pixels."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """All messages of one direction between a layer (below) and one that listens to it (above)."""
+    """All messages of one direction between a layer (below) and one that listens to it (above).
+
+    Or between the machines of one layer, which is then both.
+    """
 
     below: str
     above: str
@@ -42,10 +47,11 @@ def gathered(
     groups: dict[tuple[tuple[str, str], bool], list[Route]] = {}
     single = []
     for found in routes:
-        if found.via is None or found.via in passing:
+        if found.via in passing or (found.via is None and not found.of_machines):
             single.append(found)
         else:
-            groups.setdefault((found.via, found.message.direction == "up"), []).append(found)
+            ends = found.via or (found.start[0], found.stop[0])
+            groups.setdefault((ends, found.message.direction == "up"), []).append(found)
     shared = []
     for ((below, above), up), group in groups.items():
         if len(group) < CROWD:
@@ -58,7 +64,8 @@ def gathered(
 def drawn(found: Exchange, boxes: Mapping[str, Box], machines: Sequence[str]) -> str:
     """The rail, its lines and its words."""
     high, low = boxes[found.above].bottom, boxes[found.below].top
-    y = high + (low - high) * (0.6 if found.up else 0.4)
+    inside = found.above == found.below
+    y = high + (INSIDE if inside else (low - high) * (0.6 if found.up else 0.4))
     sent: dict[Port, int] = {}
     received: dict[Port, int] = {}
     for route in found.routes:
@@ -69,9 +76,9 @@ def drawn(found: Exchange, boxes: Mapping[str, Box], machines: Sequence[str]) ->
     lines, places = [], []
     for group, leaves in ((sent, True), (received, False)):
         for port, n_bytes in group.items():
-            x, edge = _at(boxes, port, found.up)
+            x, edge = _at(boxes, port, leaves if inside else found.up)
             if not leaves:
-                edge += svg.ARROW if found.up else -svg.ARROW
+                edge += svg.ARROW if found.up or inside else -svg.ARROW
             places.append(x)
             what = f"{machines[port[1]]} {'sends' if leaves else 'receives'} {readable_bytes(n_bytes)}"
             lines.append(
@@ -103,6 +110,9 @@ def _at(boxes: Mapping[str, Box], port: Port, up: bool) -> tuple[float, float]:
 
 def _words(found: Exchange, above: Box, below: Box, y: float) -> str:
     total = readable_bytes(sum(route.message.n_bytes for route in found.routes))
-    what = f"{len(found.routes)} messages {'up' if found.up else 'down'}, {total}"
+    way = "up" if found.up else "down"
+    if found.above == found.below:
+        way = f"of its {found.routes[0].message.buffer.partition('.')[2]}"
+    what = f"{len(found.routes)} messages {way}, {total}"
     x = max(above.right, below.right) + 10
     return svg.text(x, y + 4, what, size=11, fill=svg.SOFT, stroke="none")

@@ -62,7 +62,7 @@ def _machine(plan: BarePlan, m: int, *, x: float, y: float) -> str:
         svg.text(x + column, y, words, text_anchor="end")
         for column, words in zip(COLUMNS[1:], numbers, strict=True)
     )
-    told = svg.title(plan.cluster.machines[m].name)
+    told = svg.title(plan.cluster.machines[m].place)
     return svg.element("g", told, swatch, tag, svg.text(x + COLUMNS[0], y, name), *cells)
 
 

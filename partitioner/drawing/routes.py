@@ -28,6 +28,11 @@ class Route:
     stop: Port
     via: tuple[str, str] | None
 
+    @property
+    def of_machines(self) -> bool:
+        """Whether it is not of nodes, but of what the machines of a layer tell one another."""
+        return "." in self.message.buffer
+
 
 def route(owned: Ownership, message: Message) -> Route:
     """Up: to the first layer there that listens. Down: to the owner, or to the next in a sum.

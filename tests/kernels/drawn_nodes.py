@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
-from collections.abc import Callable
+import random
+import re
+import zlib
 from types import FunctionType
 from typing import Any
 
 import numpy as np
-from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.node_tiles import TILE
 from partita.engine.kernels.node_vectors import IMPORTS
 
-_numbers = itertools.count()
 HELPERS = '''
 import math
 import numpy as np
@@ -27,16 +27,6 @@ def leak(total):
     if total > 0:
         return total
     return SLOPE * total
-
-def clipped(value, limit=None):
-    return value
-
-def limited(value, limit):
-    count = 0
-    while value > limit and count < 3:
-        value -= 1
-        count += 1
-    return value
 
 def smooth(a, b):
     total = 0.0
@@ -51,8 +41,8 @@ def smooth(a, b):
 
 def function_of(text: str, name: str = "function") -> FunctionType:
     """The function that a text defines, with its source where Python looks for it."""
-    filename = f"<drawn {next(_numbers)}>"
     text = f"{HELPERS}\n{text}"
+    filename = f"<drawn {zlib.crc32(text.encode())}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     names: dict[str, Any] = {"__name__": "drawn"}
     exec(compile(text, filename, "exec"), names)
@@ -60,166 +50,168 @@ def function_of(text: str, name: str = "function") -> FunctionType:
     return function
 
 
-class Writer:
-    """Draws statements; knows which names have a value."""
+_NUMBERS = (
+    *("({n} + {n})", "({n} - {n})", "({n} * {n})", "({n} / (1 + ({n}) ** 2))", "(-{n})", "abs({n})", "max({n}, {n})"),
+    *("min({n}, 1, {n})", "math.tanh({n})", "math.exp(-abs({n}))", "math.sqrt(1 + ({n}) ** 2)", "leak({n})"),
+    *("({n} if {t} else {n})", "np.where({t}, {n}, {n})", "float({t})", "smooth({n}, {n})", "({v}).sum()"),
+    *("np.dot(weight, {v})", "max({v})", "({v} @ weight)", "np.sum({v})", "({v}).mean()"),
+)
+_LEAVES = ("{name}", "{name}", "{name}", "{array}[{i}]", "0.5", "-1", "2", "len(incoming)", "SLOPE")
+_TRUTHS = (
+    *("{n} > {n}", "not {n} < {n}", "({n} > 0 and {n} <= 1)", "0 < {n} < 2", "bias > 0", "len(incoming) > 2"),
+    *("(bias > 0 or {n} > 0)", "{n} != 0"),
+)
+_PLACES = ("0", "-1", "len(incoming) - 1", "{loop}", "{loop}")
+_ARRAYS = (
+    *("({v} + {v})", "({v} * {n})", "({n} * {v})", "({v} / (1 + ({n}) ** 2))", "np.tanh({v})", "({v}).copy()"),
+    *("np.maximum({v}, {n})", "np.where({v} > 0, {n}, {v})", "-{v}"),
+)
+_OWN = ("0 * incoming", "np.zeros(len(incoming))", "incoming.copy()", "weight * bias", "np.zeros_like(weight)")
+_DEPTH = 2
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any], numbers: list[str]) -> None:
-        self._draw, self.numbers, self.arrays = draw, list(numbers), ["incoming", "weight"]
+
+class Writer:
+    """Draws statements; knows which names have a value.
+
+    Args:
+        seed: of the draws.
+        numbers: the arguments that are numbers.
+    """
+
+    def __init__(self, seed: int, numbers: list[str]) -> None:
+        self._random = random.Random(seed)
+        self._numbers, self._arrays = list(numbers), ["incoming", "weight"]
         self._own: list[str] = []
         self._loops: list[str] = []
         self._fresh = itertools.count()
 
-    def one_of(self, *choices: Any) -> Any:
-        return self._draw(st.sampled_from(choices))
+    def choose(self, *choices: Any) -> Any:
+        return self._random.choice(choices)
+
+    def filled(self, form: str, depth: int) -> str:
+        """The form with something drawn for each word in braces."""
+        return re.sub(r"\{(\w+)\}", lambda found: self._drawn(found[1], depth), form)
+
+    def _drawn(self, what: str, depth: int) -> str:
+        match what:
+            case "n":
+                return self.number(depth - 1)
+            case "t":
+                return self.filled(self.choose(*_TRUTHS), depth - 1)
+            case "v":
+                return self.array(depth - 1)
+            case "i":
+                return self.filled(self.choose(*_PLACES), 0)
+            case "loop":
+                return str(self.choose(*self._loops, "0"))
+            case "name":
+                return str(self.choose(*self._numbers))
+        return str(self.choose(*self._arrays))
 
     def number(self, depth: int = 2) -> str:
-        """An expression of a number, of moderate size."""
-        if depth == 0:
-            items = [f"{array}[{self.index()}]" for array in self.arrays]
-            return str(self.one_of(*self.numbers, *items, "0.5", "-1", "2", "len(incoming)", "SLOPE"))
-        a, b = self.number(depth - 1), self.number(depth - 1)
-        return str(
-            self.one_of(
-                *(f"({a} + {b})", f"({a} - {b})", f"({a} * {b})", f"({a} / (1 + {b} * {b}))", f"(-{a})"),
-                *(f"math.tanh({a})", f"abs({a})", f"max({a}, {b})", f"min({a}, 1, {b})", f"leak({a})"),
-                *(f"math.exp(-abs({a}))", f"({a} if {self.truth(depth - 1)} else {b})", f"np.where({a} > 0, {a}, {b})"),
-                *(f"math.sqrt(1 + ({a}) ** 2)", f"float({self.truth(depth - 1)})", f"smooth({a}, {b})"),
-                *(f"({self.array(depth - 1)}).sum()", f"np.dot(weight, {self.array(depth - 1)})"),
-                f"max({self.one_of(*self.arrays)})",
-            )
-        )
-
-    def truth(self, depth: int = 1) -> str:
-        a, b = self.number(depth), self.number(0)
-        c = self.one_of("bias > 0", f"{b} <= {a}", "len(incoming) > 2")
-        return str(self.one_of(f"{a} > {b}", f"not {a} < {b}", f"({a} > 0 and {c})", f"0 < {a} < 2", "bias > 0"))
-
-    def index(self) -> str:
-        return str(self.one_of("0", "-1", "len(incoming) - 1", *self._loops))
+        return self.filled(self.choose(*_NUMBERS) if depth > 0 else self.choose(*_LEAVES), depth)
 
     def array(self, depth: int = 1) -> str:
-        """An expression of an array."""
-        if depth == 0:
-            return str(self.one_of(*self.arrays))
-        a, b, c = self.array(depth - 1), self.array(depth - 1), self.number(depth - 1)
-        return str(
-            self.one_of(
-                *(f"({a} + {b})", f"({a} * {c})", f"({c} * {b})", f"({a} / (1 + {c} * {c}))"),
-                *(f"np.tanh({a})", f"np.maximum({a}, {c})", f"{a}.copy()", f"np.where({a} > 0, {b}, {c})"),
-            )
-        )
+        return self.filled(self.choose(*_ARRAYS) if depth > 0 else "{array}", depth)
+
+    def truth(self) -> str:
+        return self._drawn("t", 2)
 
     def block(self, depth: int, room: int) -> list[str]:
-        lines: list[str] = []
-        for _ in range(self._draw(st.integers(1, room))):
-            lines += self.statement(depth)
-        return lines
+        return [line for _ in range(self._random.randint(1, room)) for line in self.statement(depth)]
 
     def statement(self, depth: int) -> list[str]:
-        kinds = ["assign", "assign", "add", "array", "change"] + (["if", "if", "for", "items"] if depth else [])
-        match self.one_of(*kinds):
-            case "assign":
-                name = self.one_of("a", "b", "c")
-                line = f"{name} = {self.number()}"
-                self.numbers += [] if name in self.numbers else [name]
-                return [line]
-            case "add":
-                name = self.one_of(*(n for n in self.numbers if n in "abc"), "a")
-                first = [] if name in self.numbers else [f"{name} = {self.one_of('0', 'bias', '0.0')}"]
-                self.numbers += [name] if first else []
-                return [*first, f"{name} {self.one_of('+=', '-=')} {self.number()}"]
-            case "array":
-                name = f"list_{next(self._fresh)}"
-                line = f"{name} = {self.array()}"
-                if self._own_level(depth):
-                    self.arrays.append(name)
-                return [line]
-            case "change":
-                return self.change()
-            case "if":
-                return self.branch(depth)
-            case "for":
-                return self.loop(depth)
-        return self.over_items(depth)
-
-    def _own_level(self, depth: int) -> bool:
-        return depth == DEPTH
-
-    def change(self) -> list[str]:
-        if not self._own:
-            return []
-        name = self.one_of(*self._own)
-        return [self.one_of(f"{name}[{self.index()}] = {self.number()}", f"{name} += {self.array()}")]
+        """A statement; those inside it are less deep."""
+        simple = [self._assign, self._assign, self._add, self._change]
+        if depth == _DEPTH:
+            simple.append(self._list)
+        inner = [self._branch, self._branch, self._loop, self._loop, self._items]
+        made: list[str] = self.choose(*simple, *(inner if depth else ()))(depth)
+        return made
 
     def own(self) -> list[str]:
+        """An array that other statements change."""
         name = f"own_{next(self._fresh)}"
-        line = f"{name} = {self.one_of('0 * incoming', 'np.zeros(len(incoming))', 'incoming.copy()', 'weight * bias')}"
+        lines = [f"{name} = {self.choose(*_OWN)}"]
         self._own.append(name)
-        self.arrays.append(name)
-        return [line]
-
-    def branch(self, depth: int) -> list[str]:
-        before = list(self.numbers)
-        lines = [f"if {self.truth()}:", *_indented(self.block(depth - 1, 2))]
-        self.numbers = list(before)
-        if self.one_of(True, False):
-            lines += ["else:", *_indented(self.block(depth - 1, 2))]
-        self.numbers = before
+        self._arrays.append(name)
         return lines
 
-    def loop(self, depth: int) -> list[str]:
-        name, before = f"k{len(self._loops)}", list(self.numbers)
-        over = self.one_of("len(incoming)", "len(incoming)", "1, len(incoming)", "0, len(incoming), 2")
+    def _assign(self, depth: int) -> list[str]:
+        name, value = self.choose("a", "b", "c"), self.number()
+        self._numbers += [] if name in self._numbers else [name]
+        return [f"{name} = {value}"]
+
+    def _add(self, depth: int) -> list[str]:
+        name = self.choose("a", "b", "c")
+        lines = [] if name in self._numbers else [f"{name} = {self.choose('0', 'bias', '0.0')}"]
+        self._numbers += [name] if lines else []
+        return [*lines, f"{name} {self.choose('+=', '-=', '*=')} {self.number()}"]
+
+    def _list(self, depth: int) -> list[str]:
+        name, value = f"list_{next(self._fresh)}", self.array(2)
+        self._arrays.append(name)
+        return [f"{name} = {value}"]
+
+    def _change(self, depth: int) -> list[str]:
+        if not self._own:
+            return self._assign(depth)
+        name = self.choose(*self._own)
+        return [self.choose(f"{name}[{self._drawn('i', 0)}] = {self.number()}", f"{name} += {self.array()}")]
+
+    def _branch(self, depth: int) -> list[str]:
+        before = list(self._numbers)
+        lines = [f"if {self.truth()}:", *_indented(self.block(depth - 1, 2))]
+        self._numbers = list(before)
+        if self.choose(True, False):
+            lines += ["else:", *_indented(self.block(depth - 1, 2))]
+        self._numbers = before
+        return lines
+
+    def _loop(self, depth: int) -> list[str]:
+        name, before = f"k{len(self._loops)}", list(self._numbers)
+        over = self.choose("len(incoming)", "len(incoming)", "1, len(incoming)", "0, len(incoming), 2")
         self._loops.append(name)
-        body = self.block(depth - 1, 2)
-        if self.one_of(False, False, True):
-            way = self.one_of("break", "continue")
-            body = [f"if {self.truth(0)}:", *_indented([*self.statement(0), way]), *body]
+        body = []
+        if self.choose(False, False, True):
+            body = [f"if {self.truth()}:", *_indented([*self.statement(0), self.choose("break", "continue")])]
+            self._numbers = list(before)
+        body += self.block(depth - 1, 2)
         self._loops.pop()
-        self.numbers = before
+        self._numbers = before
         return [f"for {name} in range({over}):", *_indented(body)]
 
-    def over_items(self, depth: int) -> list[str]:
-        before = list(self.numbers)
-        head = self.one_of(
-            "for x in incoming:", "for i, x in enumerate(incoming):", "for w, x in zip(weight, incoming):"
-        )
-        self.numbers.append("x")
+    def _items(self, depth: int) -> list[str]:
+        before = list(self._numbers)
+        head = self.choose("x in incoming", "i, x in enumerate(incoming)", "w, x in zip(weight, incoming)")
+        self._numbers.append("x")
         body = self.block(depth - 1, 2)
-        self.numbers = before
-        return [head, *_indented(body)]
-
-
-DEPTH = 2
+        self._numbers = before
+        return [f"for {head}:", *_indented(body)]
 
 
 def _indented(lines: list[str]) -> list[str]:
-    return ["    " + line for line in lines or ["pass"]]
+    return ["    " + line for line in lines]
 
 
-@st.composite
-def upward(draw: st.DrawFn) -> str:
+def upward(seed: int) -> str:
     """The text of an upward function."""
-    writer = Writer(draw, ["bias"])
-    lines = [*(writer.own() if draw(st.booleans()) else []), *writer.block(DEPTH, 4)]
-    if draw(st.booleans()):
+    writer = Writer(seed, ["bias"])
+    lines = [*(writer.own() if writer.choose(True, False) else []), *writer.block(_DEPTH, 4)]
+    if writer.choose(True, False):
         lines += [f"if {writer.truth()}:", f"    return {writer.number()}"]
     lines.append(f"return {writer.number()}")
     return "\n".join(["def function(incoming, weight, bias):", *_indented(lines)])
 
 
-@st.composite
-def downward(draw: st.DrawFn) -> str:
+def downward(seed: int) -> str:
     """The text of a downward function."""
-    writer = Writer(draw, ["bias", "state", "error"])
-    lines = [*(writer.own() if draw(st.booleans()) else []), *writer.block(DEPTH, 3)]
-
-    def results() -> str:
-        return f"return {writer.array()}, {writer.array()}, {writer.number()}"
-
-    if draw(st.booleans()):
-        lines += [f"if {writer.truth()}:", f"    {results()}"]
-    lines.append(results())
+    writer = Writer(seed, ["bias", "state", "error"])
+    lines = [*(writer.own() if writer.choose(True, False) else []), *writer.block(_DEPTH, 3)]
+    results = [f"return {writer.array()}, {writer.array()}, {writer.number()}" for _ in range(2)]
+    if writer.choose(True, False):
+        lines += [f"if {writer.truth()}:", f"    {results[1]}"]
+    lines.append(results[0])
     return "\n".join(["def function(incoming, weight, bias, state, error):", *_indented(lines)])
 
 

@@ -12,13 +12,17 @@ from partita.engine.kernels.reference import Reference, differences
 from partita.layers import (
     Activation,
     AveragePool2D,
+    Conv2D,
     Dense,
     Edges,
     L2Pool2D,
     Layer,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
+    LogisticCrossEntropy,
     MaxPool2D,
     Node,
+    OneAgainstAll,
     OneToOne,
     Patch,
     SoftmaxCrossEntropy,
@@ -33,6 +37,9 @@ OURS = [
     *(Activation(function) for function in ("linear", "relu", "sigmoid", "tanh")),
     *(Dense(4, activation="tanh", use_bias=use_bias) for use_bias in (True, False)),
     LocallyConnected2D(2, 3, padding="same", activation="sigmoid"),
+    Conv2D(4, 2, stride=2, padding=1, dilation=2, groups=2, activation="tanh"),
+    LocalContrastNormalisation2D(3),
+    LocalContrastNormalisation2D((3, 5), floor=2.0),
     MaxPool2D(2),
     AveragePool2D(3, stride=1),
     L2Pool2D(2),
@@ -96,9 +103,12 @@ def test_what_cannot_be_compared_is_refused(downward: Any, message: str) -> None
         check_gradients(Node(OneToOne(), lambda incoming: 2 * incoming[0], downward), (3,))
 
 
-@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), SquaredError()])
+@pytest.mark.parametrize(
+    "loss", [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()], ids=repr
+)
 def test_the_definitions_of_losses_are_right(loss: Any) -> None:
-    target = np.array([[1.0, 2.0]]) if isinstance(loss, SoftmaxCrossEntropy) else np.ones((3, 2))
+    labelled = isinstance(loss, SoftmaxCrossEntropy | OneAgainstAll)
+    target = np.array([[1, 2]]) if labelled else np.full((3, 2), 0.75)
     given = case(loss, (3,), batch=2, target=target)
     reference, (scores, target) = Reference(given.grid, given.sources), given.inputs
     errors, _ = reference.errors_and_gradients(given.inputs, reference.states(given.inputs), given.error)

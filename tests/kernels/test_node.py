@@ -21,6 +21,7 @@ from partita.engine.kernels.node_loops import down_loops, up_loop
 from partita.engine.kernels.node_vectors import Signature
 from partita.layers import (
     Connectivity,
+    Conv2D,
     Dense,
     Edges,
     Full,
@@ -120,6 +121,41 @@ def test_a_subclass_is_played_by_its_definition() -> None:
     given_case = case(Own(2, 2, activation="tanh"), (4, 4, 2), batch=3)
     assert isinstance(given_case.kernel(), NodeKernel)
     assert_true(given_case, play(given_case, 2))
+
+
+@dataclass(frozen=True)
+class OwnConv2D(Conv2D):
+    """The same; nodes share their weights."""
+
+
+def test_nodes_that_share_weights_add_to_one_gradient() -> None:
+    given_case = case(OwnConv2D(3, 2, activation="tanh"), (4, 4, 2), batch=3)
+    kernel = given_case.kernel()
+    assert isinstance(kernel, NodeKernel)
+    assert not kernel.gradient_by_rows
+    assert_true(given_case, play(given_case))
+    assert_true(given_case, play(given_case, 1, 2))
+    assert_same_bits(play(given_case, threads=2), play(given_case))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Node(Patch(2), leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=(3,)),
+        Node(Full(), leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=(2, 2)),
+        Node(OneToOne(), leaky_sum, leaky_sum_errors, learns=LEARNS),
+        Node(Patch(2), root, root_errors),
+    ],
+    ids=["patches", "full", "vectors", "scalars"],
+)
+def test_in_bfloat16_sums_are_taken_in_float32(layer: Node) -> None:
+    given_case = case(layer, (4, 4, 2), batch=5, dtype=np.float32).rounded
+    whole = play(given_case)
+    assert whole.state.dtype == np.uint16
+    assert all(gradient.dtype == np.float32 for gradient in whole.gradients)
+    assert_true(given_case, whole, rtol=0.02, atol=0.05)
+    assert_true(given_case, play(given_case, 1, 3, extra=1), rtol=0.02, atol=0.05)
+    assert_same_bits(play(given_case, threads=2), whole)
 
 
 def test_blocks_of_a_sum_are_taken_when_all_have_arrived() -> None:

@@ -158,6 +158,13 @@ def test_a_dilated_patch_leaves_nodes_out() -> None:
     assert wiring.source_rows((0, 1), (1, 1, 1), (3, 4, 1)) == ((0, 1), (2, 3))
 
 
+def test_a_box_leaves_nothing_out() -> None:
+    assert Patch(3, stride=2, padding=1).is_box
+    assert Patch((3, 1), dilation=(1, 1)).is_box
+    for holed in (Patch(2, dilation=(1, 2)), Patch(2, groups=2), Patch(2, per_channel=True)):
+        assert not holed.is_box
+
+
 def test_a_filter_listens_to_the_channels_of_its_group() -> None:
     _, indices = Patch(1, groups=2).edges((0, 1), (1, 1, 4), (1, 1, 6))
     assert indices.reshape(4, 3).tolist() == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]

@@ -78,7 +78,9 @@ class Expected:
             machine
             for machine in range(self.owned.machines)
             if any(
-                grid.parameters and machine in self.owners(grid.name) and machine not in self.borrowers(grid.name)
+                grid.parameters
+                and machine in self.owners(grid.name)
+                and machine not in self.borrowers(grid.name)
                 for grid in self.graph.computed
             )
         ]

@@ -1,9 +1,9 @@
 """Plays programs on symbols instead of numbers, in any order that they allow, and refuses what is not ready.
 
 A row of states is a label; a row of errors is the list of the terms that were summed into it, a gradient the
-list of the rows; parameters are a count of updates. Buffers keep what earlier steps left in them, as the engine's
-do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete, is an
-`AssertionError`.
+list of the rows; parameters are a count of updates. Buffers keep what earlier steps left in them, as the
+engine's do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete,
+is an `AssertionError`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Interpreter:
         """Windows lie where the plan puts them if only those of `keep` must outlast the step."""
         self.expected, self.graph = Expected(plan.ownership), plan.graph
         self.kind, self.train, self.keep = programs[0].kind, programs[0].kind.train, keep
-        self.hosts = [Host(program, beside_each_other(plan.windows(program, keep=keep))) for program in programs]
+        self.hosts = [
+            Host(program, beside_each_other(plan.windows(program, keep=keep))) for program in programs
+        ]
         for host in self.hosts:
             for buffer in host.beside:
                 self._spoil(host, buffer)
@@ -158,7 +160,9 @@ class Interpreter:
             case Op.ADD:
                 values = self._read_sums(host, instruction.sources[0])
                 before = (
-                    self._read_sums(host, instruction.target) if instruction.accumulate else [[] for _ in values]
+                    self._read_sums(host, instruction.target)
+                    if instruction.accumulate
+                    else [[] for _ in values]
                 )
                 self._write(host, instruction.target, [[*a, *b] for a, b in zip(before, values, strict=True)])
             case Op.ERRORS:

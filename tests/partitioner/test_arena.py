@@ -15,7 +15,11 @@ from tests.plans import kinds, plans
 
 @settings(max_examples=200)
 @given(
-    plan=plans(shared=True), kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32), data=st.data()
+    plan=plans(shared=True),
+    kind=kinds,
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 2**32),
+    data=st.data(),
 )
 def test_any_order_gives_the_same_sums_where_windows_share_memory(
     plan: Plan, kind: StepKind, order: str, seed: int, data: st.DataObject
@@ -45,7 +49,9 @@ def test_what_is_fed_may_be_played_again(plan: Plan, kind: StepKind) -> None:
         for name in {i.target.buffer for i in program.instructions if i.op is Op.FEED}:
             fed = windows[name]
             for other, window in windows.items():
-                apart = window.offset + window.n_bytes <= fed.offset or fed.offset + fed.n_bytes <= window.offset
+                apart = (
+                    window.offset + window.n_bytes <= fed.offset or fed.offset + fed.n_bytes <= window.offset
+                )
                 assert other == name or apart or not window.n_bytes or not fed.n_bytes
 
 

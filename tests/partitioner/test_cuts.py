@@ -99,7 +99,10 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
     ("settings", "sentence"),
     [
         ({"batch": 0}, "the number of examples in a batch is 0; write a whole"),
-        ({"precision": "float16"}, "there is no precision 'float16'; choose one of float32, float64, bfloat16"),
+        (
+            {"precision": "float16"},
+            "there is no precision 'float16'; choose one of float32, float64, bfloat16",
+        ),
         ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of balanced"),
     ],
 )

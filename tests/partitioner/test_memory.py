@@ -64,7 +64,9 @@ def test_what_is_in_no_window_lies_in_the_vectors(plan: Plan, kind: StepKind) ->
     """A machine has a window for weights that it borrows, for their gradient, and for a sum of gradients."""
     for program in plan.programs_for(kind):
         windows = plan.windows(program)
-        for layer, owned in ((grid.name, plan.ownership.rows(grid.name, program.machine)) for grid in plan.graph.computed):
+        for layer, owned in (
+            (grid.name, plan.ownership.rows(grid.name, program.machine)) for grid in plan.graph.computed
+        ):
             borrows = owned is not None and program.machine in plan.ownership.borrowers(layer)
             sums = kind.of(plan.graph) == StepKind() and owned is not None and plan.ownership.borrowers(layer)
             assert (f"{layer}.parameters" in windows) == borrows
@@ -78,7 +80,8 @@ def test_memory_is_that_of_windows_vectors_and_scratch(
 ) -> None:
     for program in plan.programs_for(kind):
         machine, vectors = program.machine, vectors_of(plan, program)
-        buffers = Buffers(plan, machine, program, vectors, keep=())
+        keep = plan.kept if program.kind.train else None
+        buffers = Buffers(plan, machine, program, vectors, keep=keep)
         held = [vectors.parameters, vectors.gradient, *([] if vectors.copy is None else [vectors.copy])]
         if program.kind.train:
             held += rule.state(vectors.parameters.size, vectors.parameters.dtype).values()
@@ -133,8 +136,8 @@ def test_labels_take_eight_bytes_in_any_precision() -> None:
     # states 4 + 3 + 1 and errors 3, each on lines of its own; labels
     windows = 128 + 128 + 64 + 128 + 64
     plan = partition(net, Cluster.local(1), batch=7)
-    # 3 x 4 weights and 3 biases: with what has accrued, what is in flight, a rule's vector, and a block to learn in
-    assert plan.memory_bytes(0, keep=None) == windows + (4 + 1) * 15 * 4
+    # 3 x 4 weights and 3 biases, what has accrued, what is in flight, a rule's vector; a block to learn in
+    assert plan.memory_bytes(0) == windows + (4 + 1) * 15 * 4
 
 
 def test_a_program_of_another_machine_is_not_played() -> None:
@@ -143,3 +146,29 @@ def test_a_program_of_another_machine_is_not_played() -> None:
     plan = partition(net, Cluster.local(2), batch=1)
     with pytest.raises(AssertionError, match="the program of machine 1 on machine 0"):
         Buffers(plan, 0, plan.programs[1], Vectors(plan, 0))
+
+
+def test_bfloat16_is_for_what_travels_and_float32_for_sums() -> None:
+    net = Network("kinds")
+    conv = Conv2D(2, 3, name="conv")(net.input("x", shape=(6, 4, 1)))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(conv), net.target("y"))
+    plan = partition(net, Cluster.local(2), batch=3, precision="bfloat16")
+    home, other = (plan.windows(program) for program in plan.programs_for(StepKind()))
+    kinds_of = {name: window.dtype for name, window in (home | other).items()}
+    assert kinds_of == {
+        "x": "bfloat16",
+        "y": "int64",
+        "conv": "bfloat16",
+        "scores": "bfloat16",
+        "loss": "float32",
+        "loss.summary": "float32",
+        "scores<loss": "bfloat16",
+        "conv<scores": "bfloat16",
+        "conv<scores@0": "bfloat16",
+        "conv<scores@1": "bfloat16",
+        "conv.parameters": "bfloat16",
+        "conv.gradient": "float32",
+        "conv.gradient@1": "float32",
+    }
+    assert "conv.parameters" in other and "conv.parameters" not in home
+    assert other["conv.parameters"].n_bytes == 2 * (2 * 9 + 2)

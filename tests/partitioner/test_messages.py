@@ -136,7 +136,11 @@ def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) ->
             lent.append((f"{grid.name}.parameters", home, other, numbers * item))
             returned.append((f"{grid.name}.gradient", other, home, numbers * item))
     for direction, messages in (("up", lent), ("down", returned)):
-        found = [m for m in plan.messages if m.direction == direction and m.buffer.endswith((".parameters", ".gradient"))]
+        found = [
+            m
+            for m in plan.messages
+            if m.direction == direction and m.buffer.endswith((".parameters", ".gradient"))
+        ]
         assert sorted((m.buffer, m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
         assert all(m.rows == ((0, 1),) for m in found)
 

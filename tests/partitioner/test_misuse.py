@@ -73,6 +73,15 @@ def cut(given: Any) -> Plan:
         (lambda: machine(""), "'' cannot name a machine; write"),
         (lambda: machine("a", flops_per_s="fast"), "machine 'a': the number of flop/s is 'fast'; write"),
         (lambda: machine("a", memory_bytes=1e9), "machine 'a': the number of bytes is 1000000000.0; write"),
+        (lambda: machine("a", device="gpu"), "machine 'a': the device is 'gpu'; write 'cpu', or for example"),
+        (
+            lambda: machine("a", device="cuda"),
+            "machine 'a': the device is 'cuda'; write 'cpu', or for example",
+        ),
+        (
+            lambda: machine("a", device=0),
+            "machine 'a': the device is 0; write 'cpu', or for example 'cuda:0'",
+        ),
         (lambda: link(-1.0), "the latency of a link is -1.0; write a finite number of at least zero"),
         (lambda: link(float("nan")), "the latency of a link is nan; write"),
         (lambda: link(0.0, 0), "the bytes/s of a link are 0; write a finite number of more than zero"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Plan, partition
+from partita.partitioner import Cluster, Machine, Plan, partition
 from partita.partitioner.table import readable_bytes
 from tests.plans import plans
 
@@ -38,6 +38,18 @@ def test_the_table_of_a_small_plan() -> None:
     assert max(map(len, lines)) <= 100
     # 144 states either way and two numbers of the scores; errors of 288 nodes
     assert "messages a step" in lines[-1] and "predicted step" in lines[-1]
+
+
+def test_a_machine_that_is_a_gpu_says_so() -> None:
+    net = Network("digits")
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(net.input("x", shape=4)), net.target("digit"))
+    cluster = Cluster((Machine("a"), Machine("b", device="cuda:1")))
+    lines = str(partition(net, cluster, batch=32)).splitlines()
+    (header,) = [n for n, line in enumerate(lines) if line.startswith("machine")]
+    assert lines[header].split()[-4:] == ["messages", "peak", "memory", "busy"]
+    assert lines[header + 1].split()[:2] == ["a", "25"]
+    assert lines[header + 2].startswith("b (cuda:1)")
+    assert str(cluster) == "2 machines (a: 1 threads, b (cuda:1): 1 threads)"
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,13 @@ class Player:
         feed = GivenFeed()
         feed.real = plan.batch
         self.computations = Computations(
-            plan, machine, program, buffers=self.buffers, vectors=self.vectors, feed=feed, updates=self.updates
+            plan,
+            machine,
+            program,
+            buffers=self.buffers,
+            vectors=self.vectors,
+            feed=feed,
+            updates=self.updates,
         )
         self.machine = PartMachine([work(i, self.buffers) for i in program.instructions], lanes=3)
 
@@ -236,5 +242,6 @@ class Orchestra:
         """Puts a machine's rows into place; what several machines own of a loss adds up."""
         if name not in buffers.windows or (self.keep is not None and name not in self.keep):
             return
-        whole = into.setdefault(name, np.zeros((*shape, self.plan.batch)))
-        whole[rows[0] : rows[1]] += widen_array(buffers[name].of((rows,))[0])
+        own = widen_array(buffers[name].of((rows,))[0])
+        whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
+        whole[rows[0] : rows[1]] += own

@@ -21,7 +21,13 @@ SEEDS = st.integers(0, 1 << 30)
 
 
 def trained(
-    plan: Plan, kind: StepKind, rule: Rule, *, seed: int = 0, steps: int = 2, keep: tuple[str, ...] | None = None
+    plan: Plan,
+    kind: StepKind,
+    rule: Rule,
+    *,
+    seed: int = 0,
+    steps: int = 2,
+    keep: tuple[str, ...] | None = None,
 ) -> Result:
     """The last of some steps, on a batch and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
@@ -34,7 +40,9 @@ def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:
     assert math.isclose(found.loss, expected.loss, rel_tol=tolerance, abs_tol=tolerance)
     for name, array in expected.parameters.items():
         scale = max(1.0, float(np.abs(array).max(initial=0.0)))
-        np.testing.assert_allclose(found.parameters[name], array, rtol=0, atol=tolerance * scale, err_msg=name)
+        np.testing.assert_allclose(
+            found.parameters[name], array, rtol=0, atol=tolerance * scale, err_msg=name
+        )
 
 
 @SLOW_DRAWS

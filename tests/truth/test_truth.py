@@ -35,7 +35,12 @@ def play(plan: Plan, *, seed: int) -> Result:
 
 
 def assert_same(
-    found: Result, expected: Result, *, tolerance: float, rounded: Collection[str] = (), rounding: float = 1e-5
+    found: Result,
+    expected: Result,
+    *,
+    tolerance: float,
+    rounded: Collection[str] = (),
+    rounding: float = 1e-5,
 ) -> None:
     """To the bit where the tolerance is 0; else relative to the largest number of each array.
 

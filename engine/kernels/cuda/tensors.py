@@ -8,7 +8,8 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 
-from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.kernel import Array, Arrays, Kernel, Site
+from partita.engine.kernels.parallel import Team
 
 TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
     np.dtype(np.float32): torch.float32,
@@ -17,7 +18,7 @@ TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
     np.dtype(np.int64): torch.int64,
     np.dtype(np.uint8): torch.uint8,
 }
-"""Of tensors, by that of the arrays which hold the same numbers on the host."""
+"""Of tensors, by the type of the arrays that hold the same numbers on the host."""
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -26,20 +27,61 @@ def tensor_of(array: Array) -> torch.Tensor:
     return cast(torch.Tensor, array)
 
 
-def bits(array: Array) -> torch.Tensor:
+def array_of(tensor: torch.Tensor) -> Array:
+    """A tensor, as what knows no torch takes it."""
+    return cast(Array, tensor)
+
+
+def on_host(array: Array) -> torch.Tensor:
     """The tensor of a host's array: the same memory."""
     if array.dtype == np.uint16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
-def columns(array: torch.Tensor) -> torch.Tensor:
+def numbers_of(tensor: torch.Tensor) -> Array:
+    """The array of a tensor in the host's memory: the same memory."""
+    if tensor.dtype == torch.bfloat16:
+        return cast(Array, tensor.view(torch.int16).numpy().view(np.uint16))
+    return cast(Array, tensor.numpy())
+
+
+def columns(tensor: torch.Tensor) -> torch.Tensor:
     """`[nodes, example]` of `[rows, other node axes ..., example]`, contiguous both."""
-    assert array.is_contiguous(), f"a tensor of shape {tuple(array.shape)} is not contiguous"
-    return array.view(math.prod(array.shape[:-1]), array.shape[-1])
+    assert tensor.is_contiguous(), f"a tensor of shape {tuple(tensor.shape)} is not contiguous"
+    return tensor.view(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
-def rows_of(array: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]) -> torch.Tensor:
+def rows_of(tensor: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]) -> torch.Tensor:
     """The rows `[start, stop)` of a layer, from the tensor that holds its rows `window`."""
     assert window[0] <= rows[0] <= rows[1] <= window[1], f"rows {rows} lie outside the window {window}"
-    return array[rows[0] - window[0] : rows[1] - window[0]]
+    return tensor[rows[0] - window[0] : rows[1] - window[0]]
+
+
+class TensorKernel(Kernel):
+    """A kernel on a GPU: the tensors of its arrays.
+
+    Attributes:
+        sources, state, parameters: see `Arrays`.
+        wide: the type of sums.
+    """
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.sources = tuple(map(tensor_of, arrays.sources))
+        self.state = tensor_of(arrays.state)
+        self.parameters = tuple(map(tensor_of, arrays.parameters))
+        self.wide = TYPES[site.master]
+
+    @property
+    def own_errors(self) -> torch.Tensor:
+        """The errors of the machine's rows."""
+        return tensor_of(self.arrays.own_errors)
+
+    def errors_of(self, source: int) -> torch.Tensor:
+        """The tensor of an input's error window."""
+        return tensor_of(self.arrays.errors_of(source))
+
+    def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Room beside the arrays; for sums, unless another type is asked for."""
+        return torch.zeros(shape, dtype=dtype or self.wide, device=self.state.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,7 +38,7 @@ def _adagrad(
         g += decay * w
         s = total[i] + g * g
         total[i] = s
-        w -= rate * g / (np.sqrt(s) + epsilon)
+        w -= rate * g / (math.sqrt(s) + epsilon)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -76,7 +77,7 @@ def _rmsprop(
             m = alpha * mean[i] + rest * g
             mean[i] = m
             s = max(s - m * m, nothing)  # rounding may take a variance below 0
-        change = g / (np.sqrt(s) + epsilon)
+        change = g / (math.sqrt(s) + epsilon)
         if velocity is not None:
             change += momentum * velocity[i]
             velocity[i] = change

@@ -47,7 +47,7 @@ def _adam(
         m = beta1 * mean[i] + rest1 * g
         s = beta2 * square[i] + rest2 * (g * g)
         mean[i], square[i] = m, s
-        w = kept * w - rate * m / (root * np.sqrt(s) + epsilon)
+        w = kept * w - rate * m / (root * math.sqrt(s) + epsilon)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])

@@ -1,0 +1,129 @@
+"""Convolutions on a GPU, by torch, which wants examples first: inputs, states and errors are turned.
+
+Sums are taken in torch's order: what is cut agrees with what is whole within rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn.functional import conv2d
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from partita.engine.kernels.convolution_geometry import Geometry
+from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
+from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of, tensor_of
+from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
+from partita.engine.kernels.parallel import Team
+from partita.layers import Conv2D
+from partita.layers.rows import Rows
+
+
+class Conv2DKernel(TensorKernel):
+    """`state = activation(sum over the patch of weight * input + bias)` for the machine's rows."""
+
+    gradient_by_rows = False
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer, (_, width, channels) = site.grid.layer, site.sources[0].shape
+        assert isinstance(layer, Conv2D)
+        self._function = layer.activation
+        self._geometry = y, x, groups = Geometry.of(layer.connectivity, site.sources[0].shape)
+        self._settings = (y.stride, x.stride), 0, (y.dilation, x.dilation), groups
+        self._weight = self.parameters[0].reshape(site.grid.parameters[0].shape).permute(0, 3, 1, 2)
+        self._reach = (y.size - 1) * y.dilation + 1
+        self._width = (site.grid.shape[1] - 1) * x.stride + (x.size - 1) * x.dilation + 1
+        self._columns = min(width, self._width - x.before)  # those after them no patch reaches
+        self._padded = self.zeros(
+            site.batch, channels, self._height(site.n_rows), self._width, dtype=self.state.dtype
+        )
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Turns the input and pads it, and turns what comes of it back."""
+        bias = self.parameters[1] if len(self.parameters) > 1 else None
+        top, window = self._top(self.site.rows[0]), self.site.windows[0]
+        low, high = (min(max(row, window[0]), window[1]) for row in (top, top + self._padded.shape[2]))
+        inside = self._inside(self._padded)[:, :, low - top : high - top]
+        source = _turned(rows_of(self.sources[0], (low, high), window))[..., : self._columns]
+
+        def call() -> None:
+            inside.copy_(source)
+            self.state.copy_(_back(conv2d(self._padded, self._weight, bias, *self._settings)))
+            activate(self._function, self.state)
+
+        return call
+
+    def delta(self) -> Call:
+        """Multiplies the errors by the slope of the activation."""
+        return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """The errors of every row of the input that is asked for, from the places whose patches reach it."""
+        window, out = self.site.error_windows[0], self.errors_of(0)
+        calls = [self._errors_of_run(run, rows_of(out, run, window)) for run in rows]
+
+        def call() -> None:
+            for run, add in zip(rows, calls, strict=True):
+                if not accumulate:
+                    rows_of(out, run, window).zero_()
+                add()
+
+        return call
+
+    def _errors_of_run(self, run: tuple[int, int], place: torch.Tensor) -> Call:
+        """Adds to the errors of a run of rows."""
+        y, first, last = self._geometry.y, *self.site.rows
+        low = max(first, -((self._reach - 1 - run[0] - y.before) // y.stride))
+        high = max(low, min(last, (run[1] - 1 + y.before) // y.stride + 1))
+        delta = _turned(rows_of(self.own_errors, (low, high), self.site.rows))
+        top, (batch, channels, *_) = self._top(low), self._padded.shape
+        shape = [batch, channels, self._height(high - low), self._width]
+        start, stop = max(run[0], top), min(run[1], top + shape[2])
+
+        def call() -> None:
+            found = self._inside(conv2d_input(shape, self._weight, delta, *self._settings))
+            place[start - run[0] : stop - run[0], : self._columns].add_(
+                _back(found[:, :, start - top : stop - top])
+            )
+
+        return call if low < high and start < stop else nothing
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+        """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
+        assert rows is None, "all rows share the weights"
+        delta, weight = self.own_errors, tensor_of(out[0]).view(self.site.grid.parameters[0].shape)
+        bias = tensor_of(out[1]) if len(out) > 1 else None
+        shape = list(self._weight.shape)
+
+        def call() -> None:
+            found = conv2d_weight(self._padded, shape, _turned(delta), *self._settings)
+            weight.copy_(found.permute(0, 2, 3, 1))
+            if bias is not None:
+                bias.copy_(delta.sum((0, 1, 3), dtype=self.wide))
+
+        return call
+
+    def _top(self, place: int) -> int:
+        """The row of the input, or of its padding, at which the patch of a place begins."""
+        return place * self._geometry.y.stride - self._geometry.y.before
+
+    def _height(self, places: int) -> int:
+        """How many rows the patches of so many rows of places cover."""
+        return (places - 1) * self._geometry.y.stride + self._reach
+
+    def _inside(self, padded: torch.Tensor) -> torch.Tensor:
+        """What is no padding on the left or right."""
+        before = self._geometry.x.before
+        return padded[..., before : before + self._columns]
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    """`[example, channel, row, column]` of `[row, column, channel, example]`: a view."""
+    return tensor.permute(3, 2, 0, 1)
+
+
+def _back(tensor: torch.Tensor) -> torch.Tensor:
+    """The other way round."""
+    return tensor.permute(2, 3, 1, 0)

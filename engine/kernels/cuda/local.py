@@ -1,0 +1,97 @@
+"""Locally connected layers on a GPU: the kernels of `local_loops` on a machine's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
+from partita.engine.kernels.cuda.arrays import shared
+from partita.engine.kernels.cuda.local_loops import loops, threads
+from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, rows_of, tensor_of
+from partita.engine.kernels.kernel import Array, Arrays, Call, Site
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.patches import PatchGeometry
+from partita.engine.numerics.cuda import bound
+from partita.layers.connectivity import Patch
+from partita.layers.rows import Rows
+
+
+class LocallyConnectedKernel(TensorKernel):
+    """`state = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer = site.grid.layer
+        assert isinstance(layer.connectivity, Patch)
+        self._function, self._loops = layer.activation, loops(site.master)
+        self._geometry = PatchGeometry.of(layer.connectivity, site.sources[0].shape)
+        self._inputs = shared(_picture(self.sources[0]))
+        self._weight = shared(self._shaped(self.parameters[0]))
+        self._device = self.state.device.index
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The sums, and the activation of them."""
+        state = self.state
+        sums = state if state.dtype == self.wide else self.zeros(*state.shape)
+        if len(self.parameters) > 1:
+            bias = self.parameters[1].reshape(-1)
+        else:
+            bias = self.zeros(state.shape[:-1].numel(), dtype=state.dtype)
+        given = self._inputs, self._weight, shared(array_of(bias)), shared(array_of(sums))
+        places = self.site.rows[0], self.site.windows[0][0], self._geometry
+        n_threads = threads(len(bias), self.site.batch)
+        add = bound(self._loops.sums, n_threads, *given, *places, device=self._device)
+
+        def finish() -> None:
+            activate(self._function, sums)
+            if sums is not state:
+                state.copy_(sums)
+
+        return in_turn(add, finish)
+
+    def delta(self) -> Call:
+        """Multiplies the errors by the slope of the activation."""
+        return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
+        picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
+        out, delta, cells = shared(_picture(picture)), shared(array_of(self.own_errors)), picture[0, :, :, 0].numel()
+        calls = []
+        for run in rows:
+            given = out, self._weight, delta, run, window, self.site.rows, accumulate, self._geometry
+            n_threads = threads((run[1] - run[0]) * cells, self.site.batch)
+            calls.append(bound(self._loops.errors, n_threads, *given, device=self._device))
+        return in_turn(*calls)
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+        """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
+        asked = rows or self.site.rows
+        delta, weight = rows_of(self.own_errors, asked, self.site.rows), self._shaped(tensor_of(out[0]))
+        given = self._inputs, shared(array_of(delta)), shared(weight)
+        places = asked[0], self.site.windows[0][0], self._geometry
+        n_weights, filters = tensor_of(out[0]).numel(), self.site.grid.shape[2]
+        n_threads = threads(n_weights // filters, filters)
+        multiply = bound(self._loops.gradient, n_threads, *given, *places, device=self._device)
+        if len(out) == 1:
+            return multiply
+        bias = tensor_of(out[1]).view(delta.shape[:-1])
+
+        def add() -> None:
+            torch.sum(delta, -1, dtype=bias.dtype, out=bias)
+
+        return in_turn(multiply, add)
+
+    def _shaped(self, weight: torch.Tensor) -> Array:
+        geometry, (_, columns, filters) = self._geometry, self.site.grid.shape
+        run = geometry.size_x * geometry.channels
+        return array_of(weight.view(-1, columns, filters, geometry.size_y, run))
+
+
+def _picture(tensor: torch.Tensor) -> Array:
+    """`[row, column * channel, example]`."""
+    height, width, channels, batch = tensor.shape
+    return array_of(tensor.view(height, width * channels, batch))

@@ -1,0 +1,211 @@
+"""Losses on a GPU, over scores `[score, example]` and a target; as on a CPU, each machine judges its own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+
+from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
+from partita.engine.kernels.kernel import Arrays, Call, LossKernel, Site
+from partita.engine.kernels.parallel import Team
+from partita.layers.rows import Rows
+
+
+class _ScoresKernel(TensorKernel, LossKernel):
+    """What the losses share: which scores are here, and where their errors go."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.scores = columns(self.sources[0])
+        self.first = site.windows[0][0] * site.sources[0].nodes_per_row
+        self.judged = self.zeros(3, site.batch, dtype=torch.float64)
+        """Of each example the loss, whether the scores are right, and whether its label names no score."""
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """The errors of the scores in these rows; nothing stands above a loss."""
+        assert source == 0, "a target has no error"
+        per_row, window, out = self.site.sources[0].nodes_per_row, self.site.error_windows[0], self.errors_of(0)
+        places = [
+            (slice(a * per_row - self.first, b * per_row - self.first), columns(rows_of(out, (a, b), window)))
+            for a, b in rows
+        ]
+
+        def call() -> None:
+            for here, place in places:
+                found = self._errors(here, self.scores[here].to(self.wide))
+                if accumulate:
+                    place.add_(found)
+                else:
+                    place.copy_(found)
+
+        return call
+
+    def metrics(self, count: int) -> tuple[float, int]:
+        """The sum of the losses, and how many examples are right; waits for both.
+
+        Raises:
+            ValueError: a label names no score.
+        """
+        loss, n_right, n_wrong = self.judged[:, :count].sum(1).tolist()
+        if n_wrong:
+            self._refuse()
+        return loss, int(n_right)
+
+    def _judge(self, losses: torch.Tensor) -> None:
+        """Keeps what each example costs."""
+        self.judged[0] = losses
+        self.state[0] = losses
+
+    @abstractmethod
+    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        """Those of some of the scores, which are given too."""
+
+    def _refuse(self) -> None:
+        raise AssertionError("only labels can be wrong")
+
+
+class _LabelKernel(_ScoresKernel):
+    """What the losses share whose target is a label."""
+
+    n_summary: int
+    """How many numbers for each example a machine tells the others."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.labels = columns(self.sources[1])[0]
+        self.whole = arrays.summaries is None
+        self.summaries = self.zeros(1, self.n_summary, site.batch)
+        if arrays.summaries is not None:
+            self.summaries = tensor_of(arrays.summaries)
+        self.numbers = self.first + torch.arange(len(self.scores), device=self.labels.device)[:, None]
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The loss of each example, as far as it is of the scores here."""
+        summarise, classes = self.summarise(0), self.site.sources[0].n_nodes
+
+        def call() -> None:
+            if self.whole:
+                summarise()
+            self.judged[2] = (self.labels < 0) | (self.labels >= classes)
+            places = self.labels - self.first
+            here = (places >= 0) & (places < len(self.scores))
+            inside = places.clamp(0, len(self.scores) - 1)[None]
+            self._judge_labels(here, self.scores.gather(0, inside)[0].double())
+
+        return call
+
+    @abstractmethod
+    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+        """Judges the examples, given whether the label of each is here, and its score then."""
+
+    def _one_hot(self, here: slice) -> torch.Tensor:
+        return (self.labels == self.numbers[here]).to(self.wide)
+
+    def _refuse(self) -> None:
+        wrong, classes = int(self.labels[self.judged[2] > 0][0]), self.site.sources[0].n_nodes
+        raise ValueError(
+            f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {wrong}; "
+            f"with {classes} scores, labels are 0 to {classes - 1}"
+        )
+
+
+class SoftmaxCrossEntropyKernel(_LabelKernel):
+    """The negative log of the softmax probability of the right label."""
+
+    n_summary = 2
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.kept = self.zeros(2, site.batch)
+        """The largest score, and what turns an exponential relative to it into an error."""
+
+    def summarise(self, piece: int) -> Call:
+        """Each example's largest score here, and the sum of exponentials relative to it."""
+        summary = self.summaries[piece]
+
+        def call() -> None:
+            scores = self.scores.to(self.wide)
+            summary[0] = scores.amax(0)
+            summary[1] = (scores - summary[0]).exp().sum(0, dtype=torch.float64)
+
+        return call
+
+    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+        told = self.summaries.double()
+        largest = told[:, 0].amax(0)
+        total = (told[:, 1] * (told[:, 0] - largest).exp()).sum(0)
+        self.kept[0], self.kept[1] = largest, 1 / (total * self.site.batch)
+        losses = torch.where(here, total.log() + (largest - scores), 0)
+        self.judged[1] = here & (scores >= largest) & losses.isfinite()
+        self._judge(losses)
+
+    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        found = (scores - self.kept[0]).exp() * self.kept[1]
+        return found.sub_(self._one_hot(here), alpha=1 / self.site.batch)
+
+
+class OneAgainstAllKernel(_LabelKernel):
+    """A logistic classifier for each score."""
+
+    n_summary = 1
+
+    def summarise(self, piece: int) -> Call:
+        """Each example's largest score here."""
+        summary = self.summaries[piece]
+
+        def call() -> None:
+            summary[0] = self.scores.amax(0)
+
+        return call
+
+    def _judge_labels(self, here: torch.Tensor, scores: torch.Tensor) -> None:
+        losses = _softplus_sum(self.scores) - torch.where(here, scores, 0)
+        largest = self.summaries[:, 0].amax(0)
+        self.judged[1] = here & (scores >= largest) & losses.isfinite()
+        self._judge(losses)
+
+    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        return scores.sigmoid().sub_(self._one_hot(here)).div_(self.site.batch)
+
+
+class _TargetKernel(_ScoresKernel):
+    """What the losses share that compare each score with a number of its own."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.target = columns(rows_of(self.sources[1], site.windows[0], site.windows[1]))
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """The sum over the scores, for each example."""
+        return lambda: self._judge(self._losses(self.scores.double(), self.target.double()))
+
+    @abstractmethod
+    def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Of each example."""
+
+
+class LogisticCrossEntropyKernel(_TargetKernel):
+    """The cross-entropy of each score's logistic with its target."""
+
+    def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return _softplus_sum(scores) - (scores * target).sum(0)
+
+    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        return scores.sigmoid().sub_(self.target[here]).div_(self.site.batch)
+
+
+class SquaredErrorKernel(_TargetKernel):
+    """Half the sum of squared differences."""
+
+    def _losses(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return (scores - target).square().sum(0) / 2
+
+    def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
+        return (scores - self.target[here]) / self.site.batch
+
+
+def _softplus_sum(scores: torch.Tensor) -> torch.Tensor:
+    """Each example's sum of `log(1 + exp(score))`, in float64."""
+    scores = scores.double()
+    return torch.logaddexp(scores, torch.zeros_like(scores)).sum(0)

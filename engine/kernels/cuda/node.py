@@ -1,0 +1,192 @@
+"""Any layer of one input that has a node definition, on a GPU: its functions as kernels of `node_text`.
+
+A GPU's kernels cannot make arrays, nor raise exceptions. So a function is played only if it can be written as
+numbers; and a place outside of an array, which is an error on a CPU, gives a number that is none (NaN).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from numba import cuda
+
+from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.cuda.arrays import shared
+from partita.engine.kernels.cuda.node_text import downward_text, upward_text
+from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, columns, rows_of, tensor_of
+from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
+from partita.engine.kernels.node import signature_of
+from partita.engine.kernels.node_arithmetic import NotUnderstood
+from partita.engine.kernels.node_compiler import NodeCompileError
+from partita.engine.kernels.node_source import written
+from partita.engine.kernels.node_vectors import Signature
+from partita.engine.kernels.node_wiring import Wiring
+from partita.engine.kernels.parallel import Team
+from partita.engine.numerics import master, widen
+from partita.engine.numerics.cuda import FUNCTIONS, bound, kernel, on_device, strided
+from partita.layers.rows import Rows
+
+R = np.float32
+
+
+class NodeKernel(TensorKernel):
+    """Plays a node definition: `downward` runs for each number that is wanted of it.
+
+    Raises:
+        NodeCompileError: a function does what a GPU's kernel cannot.
+    """
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        definition, self._wiring = site.grid.layer.definition, Wiring.of(site)
+        assert definition is not None
+        self._functions = definition.upward, definition.downward
+        self.gradient_by_rows = not site.grid.shares_weights
+        self._signature, self._device = signature_of(site), self.state.device.index
+        wiring, x = self._wiring, self._shared(columns(self.sources[0]))
+        tables = (wiring.senders, wiring.firsts, wiring.counts, wiring.edges, wiring.owns)
+        flats = (self._shared(parameter.reshape(-1)) for parameter in self.parameters)
+        self._given = (x, *map(self._table, tables), *flats, self._shared(columns(self.state)))
+        self._up = self._compiled(definition.upward, upward_text)
+        self._down = {} if definition.downward is None else self._compiled(definition.downward, downward_text)
+        self._receivers: tuple[Any, ...] | None = None
+
+    def _compiled(self, function: Callable[..., Any], write: Callable[..., str]) -> dict[str, Any]:
+        try:
+            return _kernels(function, write, self._signature, self._wiring.width)
+        except NotUnderstood as found:
+            what = f"{self.site.grid.layer.kind} '{self.site.grid.name}': {function.__name__}"
+            raise NodeCompileError(
+                f"{what} cannot run on {self.site.device}, which takes arithmetic, loops and functions of numbers "
+                f"alone ({found}); write it so, or give the layer to a machine whose device is 'cpu'"
+            ) from found
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Computes the states; a sum in blocks is taken at once when all of them are there."""
+        if not last:
+            return nothing
+        return bound(self._up["states"], self.state.numel(), *self._given, device=self._device)
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """Computes errors of the input, receivers in ascending order."""
+        delta, out, window = self._shared(columns(self.own_errors)), self.errors_of(0), self.site.error_windows[0]
+        if self._receivers is None:
+            self._receivers = tuple(map(self._table, _receivers(self._wiring, len(columns(self.sources[0])))))
+        per_row, first_sender = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
+        calls = []
+        for start, stop in rows:
+            place = columns(rows_of(out, (start, stop), window))
+            asked = ((start - first_sender) * per_row, (stop - first_sender) * per_row, accumulate)
+            given = *self._given, delta, *self._receivers, self._shared(place), *asked
+            calls.append(bound(self._downward("errors"), place.numel(), *given, device=self._device))
+        return in_turn(*calls)
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+        """Computes gradients, summed over the examples."""
+        wiring, grid, asked = self._wiring, self.site.grid, rows or self.site.rows
+        start, stop = ((row - self.site.rows[0]) * grid.nodes_per_row for row in asked)
+        step = grid.shape[-1] if grid.shares_weights else stop - start
+        delta = self._shared(columns(self.own_errors))
+        calls = []
+        for i, ((_, kind), array) in enumerate(zip(self._signature.parameters, out, strict=True), start=1):
+            numbers = wiring.edges if kind == "e" else wiring.owns
+            begin = int(numbers[start])
+            given = *self._given, delta, self._shared(tensor_of(array).view(-1)), start, stop, step, begin
+            n_threads = step * (wiring.width if kind == "e" else 1)
+            calls.append(bound(self._downward(f"gradient_{i}"), n_threads, *given, device=self._device))
+        return in_turn(*calls)
+
+    def _downward(self, name: str) -> Any:
+        if not self._down:
+            raise ValueError(
+                f"{self.site.grid.layer.kind} '{self.site.grid.name}' has no downward function, and training "
+                f"needs one; give it one with @{self._functions[0].__name__}.downward"
+            )
+        return self._down[name]
+
+    def _table(self, table: npt.NDArray[Any]) -> Any:
+        """A table of the wiring, there; never empty, as there is nothing to point to."""
+        held = np.ascontiguousarray(table if table.size else np.zeros(1, table.dtype))
+        return self._shared(torch.from_numpy(held).to(self.state.device))
+
+    def _shared(self, tensor: torch.Tensor) -> Any:
+        return shared(array_of(tensor if tensor.numel() else self.zeros(1, dtype=tensor.dtype)))
+
+
+def _receivers(wiring: Wiring, n_senders: int) -> tuple[npt.NDArray[Any], ...]:
+    """For each sender, where its receivers begin (and at last their end); receivers, and which of their edges."""
+    nodes = np.repeat(np.arange(len(wiring.counts), dtype=np.int32), wiring.counts)
+    begin = np.cumsum(wiring.counts, dtype=np.int64) - wiring.counts
+    taps = np.arange(len(nodes)) - np.repeat(begin, wiring.counts)
+    senders = wiring.senders[np.repeat(wiring.firsts, wiring.counts) + taps]
+    order = np.argsort(senders, kind="stable")  # nodes are in order already
+    starts = np.searchsorted(senders[order], np.arange(n_senders + 1))
+    return starts.astype(np.int64), nodes[order], taps[order].astype(np.int32)
+
+
+@lru_cache(maxsize=128)
+def _kernels(
+    function: Callable[..., Any], write: Callable[..., str], signature: Signature, width: int
+) -> dict[str, Any]:
+    """The kernels of a function, by their names.
+
+    Raises:
+        NotUnderstood: it cannot be written so.
+    """
+    source = written(function)
+    if source is None:
+        raise NotUnderstood("its source is not there to be read")
+    text, real = write(source, signature, width), master(signature.precision).type
+    helpers = (_heard, _number, _kept)
+    names: dict[str, Any] = {
+        **FUNCTIONS,
+        **{helper.__name__.lstrip("_"): on_device(helper, R=real) for helper in helpers},
+        "keep": on_device(_keep),
+        "within": on_device(_within),
+        **{"math": math, "np": np, "cuda": cuda, "strided": strided, "R": real},
+        "device": cuda.jit(device=True),
+    }
+    known = set(names)
+    exec(compile(text, f"<{function.__name__} on a GPU>", "exec"), names)
+    return {
+        name: kernel(value)
+        for name, value in names.items()
+        if name not in known and isinstance(value, FunctionType)
+    }
+
+
+def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
+    """The state of the sender of edge number `k`; of one on the padding, zero."""
+    if k < 0:
+        return R(math.nan)
+    sender = senders[first + k]
+    return widen(x[sender, e]) if sender >= 0 else R(0)
+
+
+def _number(parameter: Any, edge: int, k: int) -> Any:
+    """The number of edge number `k`."""
+    return widen(parameter[edge + k]) if k >= 0 else R(math.nan)
+
+
+def _kept(array: Any, k: int) -> Any:
+    """What a function's own array holds."""
+    return array[k] if k >= 0 else R(math.nan)
+
+
+def _keep(array: Any, k: int, value: Any) -> None:
+    """Puts a number into a function's own array."""
+    if k >= 0:
+        array[k] = value
+
+
+def _within(index: int, length: int) -> int:
+    """The place from 0 that an index means; -1 where it means none."""
+    place = index + length if index < 0 else index
+    return place if 0 <= place < length else -1

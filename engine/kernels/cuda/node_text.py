@@ -1,0 +1,220 @@
+"""A node's functions as kernels for a GPU: text that numba.cuda compiles, from the tree of what they do.
+
+Each thread has one example: of a node (`states`), of a sender, whose receivers it visits in ascending order
+(`errors`), or all of one number of a parameter (`gradients`). So nobody adds to what another thread writes, and
+no bit depends on how many threads there are. What is not needed for the number at hand is left out of the
+function; what is left runs once for each.
+
+Names in the text: `v_` a number that the function assigns, `a_` an array of its own, `p_` a parameter, `n_` the
+node's number of one, its state or its error; `first`, `edge` and `own` say where the node's senders and its numbers
+of the parameters begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partita.engine.kernels.node_arithmetic import (
+    ERROR,
+    FAN_IN,
+    INCOMING,
+    STATE,
+    Assign,
+    Branch,
+    Constant,
+    Elements,
+    Expression,
+    Function,
+    Given,
+    Item,
+    Loop,
+    NotUnderstood,
+    Output,
+    Store,
+    Variable,
+    at,
+)
+from partita.engine.kernels.node_grouping import Flow
+from partita.engine.kernels.node_kinds import kinds_of
+from partita.engine.kernels.node_passes import Body, Varying, useful
+from partita.engine.kernels.node_places import Places
+from partita.engine.kernels.node_reader import read_function
+from partita.engine.kernels.node_source import Written
+from partita.engine.kernels.node_text import Constants, Writing
+from partita.engine.kernels.node_vectors import Signature
+from partita.engine.kernels.node_writer import Lines, plain_body
+
+TABLE = "x, senders, firsts, counts, edges, owns"
+_EDGE = "0_edge"
+"""The place of the edge for which a number is wanted."""
+
+
+def upward_text(source: Written, signature: Signature, width: int) -> str:
+    """The kernel `states(TABLE, parameters, state)`.
+
+    Args:
+        source: of `upward`.
+        signature: what it takes.
+        width: the most edges that a node of the machine has.
+
+    Raises:
+        NotUnderstood: the function does what cannot be written so.
+    """
+    function = read_function(source, signature.given)
+    if function.returns_tuple or isinstance(function.results[0], Elements):
+        raise NotUnderstood("it does not return one number")
+    module = _Module(function, signature, width)
+    with module.lines.inside(f"def states({TABLE}, {signature.flat}state):"):
+        with module.lines.inside("for i in strided(state.shape[0] * state.shape[1]):"):
+            module.lines("n, e = i // state.shape[1], i % state.shape[1]")
+            module.node(Output(0, None, function.results[0]), "state[n, e] = narrow({}, state[n, e])")
+    return module.text
+
+
+def downward_text(source: Written, signature: Signature, width: int) -> str:
+    """The kernels `errors(TABLE, parameters, state, error, starts, receivers, taps, out, low, high, accumulate)` and
+    `gradient_I(TABLE, parameters, state, error, out, start, stop, step, begin)`, I from 1 on; as `upward_text`.
+    """
+    function = read_function(source, [*signature.given, STATE, ERROR])
+    wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
+    if [isinstance(result, Elements) for result in function.results] != wanted or not function.returns_tuple:
+        raise NotUnderstood("it does not return errors, and a gradient for each parameter")
+    module = _Module(function, signature, width, is_downward=True)
+    _errors(module)
+    for i, (_, kind) in enumerate(signature.parameters, start=1):
+        _gradient(module, i, by_edge=kind == "e")
+    return module.text
+
+
+def _errors(module: _Module) -> None:
+    lines = module.lines
+    given = "starts, receivers, taps, out, low, high, accumulate"
+    with lines.inside(f"def errors({TABLE}, {module.signature.flat}state, error, {given}):"):
+        with lines.inside("for i in strided((high - low) * state.shape[1]):"):
+            lines("place, e = i // state.shape[1], i % state.shape[1]", "sender = low + place")
+            lines("total = widen(out[place, e]) if accumulate else R(0)")
+            lines("begin, end = 0, 0")
+            with lines.inside("if 0 <= sender < starts.size - 1:"):  # others are heard by nobody here
+                lines("begin, end = starts[sender], starts[sender + 1]")
+            with lines.inside("for j in range(begin, end):"):
+                lines("n, tap = receivers[j], taps[j]")
+                module.sum(0, by_edge=True)
+            lines("out[place, e] = narrow(total, out[place, e])")
+
+
+def _gradient(module: _Module, i: int, *, by_edge: bool) -> None:
+    lines, width = module.lines, module.width if by_edge else 1
+    head = f"{TABLE}, {module.signature.flat}state, error, out, start, stop, step, begin"
+    with lines.inside(f"def gradient_{i}({head}):"):
+        with lines.inside(f"for i in strided(step * {width}):"):
+            lines(f"whose, tap, total = start + i // {width}, i % {width}, R(0)")
+            with lines.inside("for n in range(whose, stop, step):"):  # all that share the number, or one
+                with lines.inside(f"for e in range(state.shape[1] if tap < counts[n] or {not by_edge} else 0):"):
+                    module.sum(i, by_edge=by_edge)
+            with lines.inside(f"if tap < counts[whose] or {not by_edge}:"):
+                lines(f"out[{'edges[whose] + tap' if by_edge else 'owns[whose]'} - begin] = total")
+
+
+@dataclass
+class _OneExample(Writing):
+    """Writes expressions of one node and example."""
+
+    own: frozenset[str] = frozenset()
+
+    def leaf(self, expression: Expression) -> str | None:
+        """Numbers of arrays, by functions that look whether they are there; the rest by its name."""
+        match expression:
+            case Item(array, index) if array == INCOMING:
+                return f"heard(x, senders, first, {self.text(index)}, e)"
+            case Item(array, index) if array in self.own:
+                return f"kept(a_{array}, {self.text(index)})"
+            case Item(array, index):
+                return f"number(p_{array}, edge, {self.text(index)})"
+            case Given(name) if expression != FAN_IN:
+                return f"n_{name.removeprefix('@')}"
+        return super().leaf(expression)
+
+
+class _Module:
+    """The text of a module that grows."""
+
+    def __init__(
+        self, function: Function, signature: Signature, width: int, *, is_downward: bool = False
+    ) -> None:
+        self._is_downward = is_downward
+        self.signature, self.width, self.lines = signature, width, Lines(depth=0)
+        self._function, self._constants = function, Constants()
+        self._helpers(function, "h_")
+
+    @property
+    def text(self) -> str:
+        """All of it; what it calls is given to it."""
+        return "\n".join([*self._constants.lines(), *self.lines.lines]) + "\n"
+
+    def sum(self, result: int, *, by_edge: bool) -> None:
+        """Adds a result of the node and example at hand, of edge number `tap`, to `total`."""
+        value = self._function.results[result]
+        if isinstance(value, Elements):
+            assert by_edge
+            self.node(Output(result, Variable(_EDGE), at(value.template, Variable(_EDGE))), "total += {}")
+        else:
+            self.node(Output(result, None, value), "total += {}")
+
+    def node(self, output: Output, handed: str) -> None:
+        """Does what the function does for an output, and hands that over."""
+        wanted: Body = (output,) if output.index is None else (Loop(_EDGE, Constant(0), FAN_IN, 1, (output,)),)
+        body = useful((*self._function.body, *wanted))
+        body = Places(self.signature.least, Varying(set(), set())).within(body)
+        kinds = kinds_of(body)
+        writing, lines = _OneExample(kinds, self._constants, own=self._function.arrays), self.lines
+        lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]")
+        for name, kind in self.signature.parameters:
+            if kind == "n":
+                lines(f"n_{name} = widen(p_{name}[own])")
+        if self._is_downward:
+            lines("n_state, n_error = widen(state[n, e]), widen(error[n, e])")
+        for name in sorted(self._function.arrays):
+            lines(f"a_{name} = cuda.local.array({max(self.width, 1)}, R)")
+        for name in sorted(Flow(body).exposed & kinds.keys()):  # only read where it is not used
+            lines(f"v_{name} = {writing.of_kind(Constant(False), kinds[name])}")
+        self._statements(body, writing, handed)
+
+    def _statements(self, body: Sequence[object], writing: _OneExample, handed: str) -> None:
+        lines = self.lines
+        for statement in body:
+            match statement:
+                case Assign(name, value):
+                    lines(f"v_{name} = {writing.assigned(name, value)}")
+                case Store(array, index, value):
+                    lines(f"keep(a_{array}, {writing.text(index)}, {writing.real(value)})")
+                case Branch(condition, yes, no):
+                    for head, side in ((f"if {writing.truth(condition)}:", yes), ("else:", no)):
+                        with lines.inside(head):
+                            self._statements(side, writing, handed)
+                            lines("pass")
+                case Loop(name, _, _, _, (Output() as output,)) if name == _EDGE:
+                    lines(f"v_{_EDGE} = tap", handed.format(writing.real(output.value)))
+                case Loop(name, start, stop, step, inner):
+                    bounds = f"{writing.text(start)}, {writing.text(stop)}, {step}"
+                    with lines.inside(f"for v_{name} in range({bounds}):"):
+                        self._statements(inner, writing, handed)
+                        lines("pass")
+                case Output(_, _, value):
+                    lines(handed.format(writing.real(value)))
+                case _:
+                    raise AssertionError(f"{statement} is not of an example")
+
+    def _helpers(self, function: Function, prefix: str) -> None:
+        """The functions that a function calls, each after those that it calls itself."""
+        for name, helper in function.helpers.items():
+            inner = helper.function
+            self._helpers(inner, f"{prefix}{name}_")
+            writing = Writing(kinds_of(inner.body), self._constants, f"{prefix}{name}_")
+            (result,) = inner.results
+            assert not isinstance(result, Elements)
+            arguments = ", ".join(f"n_{argument}" for argument in helper.arguments)
+            self.lines("@device")
+            with self.lines.inside(f"def {prefix}{name}({arguments}):"):
+                plain_body(inner.body, writing, self.lines)
+                self.lines(f"return {writing.of_kind(result, helper.kind)}")

@@ -1,0 +1,104 @@
+"""Local contrast normalisation on a GPU: weighted sums over windows, row by row of the window, then by columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
+from partita.engine.kernels.kernel import Arrays, Call, Site
+from partita.engine.kernels.parallel import Team
+from partita.layers import LocalContrastNormalisation2D
+from partita.layers.rows import Rows
+
+Run = tuple[int, int]
+
+
+class LocalContrastNormalisationKernel(TensorKernel):
+    """`state = (input - mean) / max(floor, deviation)`, mean and deviation of the window around the place.
+
+    The way up keeps both for the way down. Sums over windows are float64.
+    """
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer = site.grid.layer
+        assert isinstance(layer, LocalContrastNormalisation2D)
+        self._floor, (self._rows, self._columns) = layer.floor, layer.windows
+        kept = self.zeros(2, site.n_rows, site.grid.shape[1], 1, site.batch, dtype=torch.float64)
+        self._mean, self._deviation = kept[0], kept[1]
+
+    def up(self, *, block: Run | None = None, first: bool = True, last: bool = True) -> Call:
+        """Mean and deviation of every window, then the states."""
+        own, window = self.site.rows, self.site.windows[0]
+
+        def call() -> None:
+            x = self.sources[0].double()
+            n_channels = x.shape[2]
+            self._mean.copy_(self._spread(x.sum(2, keepdim=True), window, own) / n_channels)
+            squares = self._spread(x.square().sum(2, keepdim=True), window, own) / n_channels
+            self._deviation.copy_((squares - self._mean.square()).clamp_(min=0).sqrt_())
+            self.state.copy_((rows_of(x, own, window) - self._mean) / self._divisor)
+
+        return call
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """A place's own share, less what the windows that hold it return."""
+        out, window = self.errors_of(0), self.site.error_windows[0]
+        places = [(run, rows_of(out, run, window)) for run in rows]
+
+        def call() -> None:
+            scaled = self.own_errors / self._divisor
+            total = scaled.sum(2, keepdim=True)
+            varies = self._deviation > self._floor
+            slope = torch.where(varies, (scaled * self.state).sum(2, keepdim=True) / self._deviation, 0)
+            for run, place in places:
+                found = self._errors_of_run(run, scaled, total - slope * self._mean, slope)
+                place.copy_(found.add_(place) if accumulate else found)
+
+        return call
+
+    def _errors_of_run(
+        self, run: Run, scaled: torch.Tensor, shift: torch.Tensor, slope: torch.Tensor
+    ) -> torch.Tensor:
+        """Given what each place owes to every node of its window, and for each unit of the node's state."""
+        own, window, n_channels = self.site.rows, self.site.windows[0], self.site.grid.shape[2]
+        found = torch.zeros((run[1] - run[0], *scaled.shape[1:]), dtype=torch.float64, device=scaled.device)
+        for start, stop in _common(run, own):
+            found[start - run[0] : stop - run[0]] = rows_of(scaled, (start, stop), own)
+        found.sub_(self._spread(shift, own, run) / n_channels)
+        for start, stop in _common(run, window):
+            returned = self._spread(slope, own, (start, stop)) / n_channels
+            x = rows_of(self.sources[0], (start, stop), window)
+            found[start - run[0] : stop - run[0]].sub_(returned * x)
+        return found
+
+    @property
+    def _divisor(self) -> torch.Tensor:
+        return self._deviation.clamp(min=self._floor)
+
+    def _spread(self, of: torch.Tensor, given: Run, asked: Run) -> torch.Tensor:
+        """Weighted sums over windows around the asked rows, of the given rows; windows are symmetric."""
+        width = of.shape[1]
+        over_columns = _weighed(of, self._columns, 1, (0, width), (0, width))
+        return _weighed(over_columns, self._rows, 0, given, asked)
+
+
+def _weighed(of: torch.Tensor, weights: Sequence[float], axis: int, given: Run, asked: Run) -> torch.Tensor:
+    """Sums along an axis over windows around its places `asked`, of the nodes `given`, in ascending order."""
+    shape = list(of.shape)
+    shape[axis] = asked[1] - asked[0]
+    found = torch.zeros(shape, dtype=of.dtype, device=of.device)
+    for tap, weight in enumerate(weights):
+        shift = tap - len(weights) // 2
+        for start, stop in _common(asked, (given[0] - shift, given[1] - shift)):
+            heard = of.narrow(axis, start + shift - given[0], stop - start)
+            found.narrow(axis, start - asked[0], stop - start).add_(heard, alpha=weight)
+    return found
+
+
+def _common(one: Run, other: Run) -> list[Run]:
+    """The run that two runs share, if there is one."""
+    start, stop = max(one[0], other[0]), min(one[1], other[1])
+    return [(start, stop)] if start < stop else []

@@ -1,0 +1,129 @@
+"""Pooling on a GPU: each tap of the patches is a strided view of the input, and they are taken one by one.
+
+Places return errors in ascending rows and columns, so that no bit depends on where a layer is cut.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+
+from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
+from partita.engine.kernels.kernel import Arrays, Call, Site
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.patches import PatchGeometry
+from partita.layers.connectivity import Patch
+from partita.layers.rows import Rows
+
+
+class _PoolKernel(TensorKernel):
+    """What the pools share: where the taps lie."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        connectivity = site.grid.layer.connectivity
+        assert isinstance(connectivity, Patch)
+        self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Pools every patch."""
+        x, (window, _), own, g = self.sources[0], self.site.windows[0], self.site.rows, self._geometry
+        taps = [self._tap(x, window, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
+        return lambda: self._pool(taps)
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """Spreads the error of each place over its patch."""
+        places = [self._errors_of_run(run, accumulate=accumulate) for run in rows]
+
+        def call() -> None:
+            for spread in places:
+                spread()
+
+        return call
+
+    def _errors_of_run(self, run: tuple[int, int], *, accumulate: bool) -> Call:
+        (window, _), (first, last), g = self.site.error_windows[0], self.site.rows, self._geometry
+        (held, _), place = self.site.windows[0], rows_of(self.errors_of(0), run, self.site.error_windows[0])
+        steps: list[tuple[int, tuple[int, int], int, int]] = []
+        for y in reversed(range(g.size_y)):  # from low rows of places to high ones
+            low = max(first, -((y - run[0]) // g.stride_y))
+            high = min(last, (run[1] - 1 - y) // g.stride_y + 1)
+            steps += [(y * g.size_x + c, (low, high), y, c) for c in reversed(range(g.size_x)) if low < high]
+
+        def call() -> None:
+            if not accumulate:
+                place.zero_()
+            sums = place.to(self.wide)
+            for k, places, y, c in steps:
+                own = slice(places[0] - first, places[1] - first)
+                share = self._share(k, own, self._tap(self.sources[0], held, places, y, c))
+                self._tap(sums, run[0], places, y, c).add_(share)
+            if sums is not place:
+                place.copy_(sums)
+
+        return call
+
+    def _tap(
+        self, picture: torch.Tensor, top: int, places: tuple[int, int], y: int, column: int
+    ) -> torch.Tensor:
+        """The nodes that are tap `(y, column)` of these rows of places, of a picture that begins at row `top`."""
+        g, width = self._geometry, self.site.grid.shape[1]
+        begin, end = places[0] * g.stride_y + y - top, (places[1] - 1) * g.stride_y + y - top
+        return picture[
+            begin : end + 1 : g.stride_y, column : column + (width - 1) * g.stride_x + 1 : g.stride_x
+        ]
+
+    @abstractmethod
+    def _pool(self, taps: list[torch.Tensor]) -> None:
+        """Computes the states."""
+
+    @abstractmethod
+    def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
+        """The errors of tap number `k` of these own rows, of which the inputs are given."""
+
+
+class MaxPoolKernel(_PoolKernel):
+    """The largest state of the patch; the error goes to the first that is largest."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self._winners = self.zeros(*self.state.shape, dtype=torch.int16)
+
+    def _pool(self, taps: list[torch.Tensor]) -> None:
+        self._winners.zero_()
+        self.state.copy_(taps[0])
+        for k, tap in enumerate(taps[1:], start=1):
+            larger = tap > self.state
+            self._winners.masked_fill_(larger, k)
+            self.state.copy_(torch.where(larger, tap, self.state))
+
+    def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
+        return torch.where(self._winners[own] == k, self.own_errors[own], 0)
+
+
+class AveragePoolKernel(_PoolKernel):
+    """The mean of the patch."""
+
+    def _pool(self, taps: list[torch.Tensor]) -> None:
+        total = self.zeros(*self.state.shape)
+        for tap in taps:
+            total.add_(tap)
+        self.state.copy_(total.div_(len(taps)))
+
+    def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
+        return self.own_errors[own].to(self.wide) / (self._geometry.size_y * self._geometry.size_x)
+
+
+class L2PoolKernel(_PoolKernel):
+    """The square root of the sum of squares; no error where it is zero."""
+
+    def _pool(self, taps: list[torch.Tensor]) -> None:
+        total = self.zeros(*self.state.shape)
+        for tap in taps:
+            total.add_(tap.to(self.wide).square())
+        self.state.copy_(total.sqrt_())
+
+    def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
+        norm, error = self.state[own].to(self.wide), self.own_errors[own].to(self.wide)
+        return torch.where(norm > 0, tap.to(self.wide) * (error / norm), 0)

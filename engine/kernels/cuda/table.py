@@ -1,0 +1,72 @@
+"""Which kernel plays which layer on a GPU, in any precision. Adding one is a line here and a file beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from partita.engine.kernels.cuda.convolution import Conv2DKernel
+from partita.engine.kernels.cuda.dense import DenseKernel
+from partita.engine.kernels.cuda.elementwise import ActivationKernel, AddKernel
+from partita.engine.kernels.cuda.local import LocallyConnectedKernel
+from partita.engine.kernels.cuda.losses import (
+    LogisticCrossEntropyKernel,
+    OneAgainstAllKernel,
+    SoftmaxCrossEntropyKernel,
+    SquaredErrorKernel,
+)
+from partita.engine.kernels.cuda.node import NodeKernel
+from partita.engine.kernels.cuda.normalisation import LocalContrastNormalisationKernel
+from partita.engine.kernels.cuda.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
+from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.engine.kernels.kernel import Arrays, Kernel, Site
+from partita.engine.kernels.parallel import Team
+from partita.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    Conv2D,
+    Dense,
+    L2Pool2D,
+    Layer,
+    LocalContrastNormalisation2D,
+    LocallyConnected2D,
+    LogisticCrossEntropy,
+    MaxPool2D,
+    OneAgainstAll,
+    SoftmaxCrossEntropy,
+    SquaredError,
+)
+
+KERNELS: Final[dict[type[Layer], type[TensorKernel]]] = {
+    Activation: ActivationKernel,
+    Add: AddKernel,
+    AveragePool2D: AveragePoolKernel,
+    Conv2D: Conv2DKernel,
+    Dense: DenseKernel,
+    L2Pool2D: L2PoolKernel,
+    LocalContrastNormalisation2D: LocalContrastNormalisationKernel,
+    LocallyConnected2D: LocallyConnectedKernel,
+    LogisticCrossEntropy: LogisticCrossEntropyKernel,
+    MaxPool2D: MaxPoolKernel,
+    OneAgainstAll: OneAgainstAllKernel,
+    SoftmaxCrossEntropy: SoftmaxCrossEntropyKernel,
+    SquaredError: SquaredErrorKernel,
+}
+
+
+def maker(site: Site) -> Callable[[Site, Arrays, Team], Kernel]:
+    """What makes the kernel of a site.
+
+    Raises:
+        ValueError: the layer has none on a GPU.
+    """
+    found = KERNELS.get(type(site.grid.layer))
+    if found is not None:
+        return found
+    if site.grid.layer.definition is not None and len(site.sources) == 1:
+        return NodeKernel
+    raise ValueError(
+        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition that one could be made of; "
+        "add one to partita.engine.kernels.cuda.table, or give the layer to a machine whose device is 'cpu'"
+    )

@@ -1,0 +1,197 @@
+"""Nodes of a user's own that take weighted sums: products in the loops of the local layers, the rest in loops
+generated from the user's two functions.
+
+The errors of sums, from which everything downward follows, are computed where they are needed into an array of
+their own: those of states may still be wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partita.engine.kernels.calls import bound, in_turn, over_rows
+from partita.engine.kernels.full_loops import (
+    Full,
+    full_errors,
+    full_gradient,
+    full_sums,
+    turned_inputs,
+    turned_size,
+)
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
+from partita.engine.kernels.local import PatchSumKernel
+from partita.engine.kernels.local_loops import bias_gradient
+from partita.engine.kernels.node_loops import SumLoops
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.parameters import is_per_node
+from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.views import columns, rows_of
+from partita.layers import connectivity
+from partita.layers.rows import Rows, intersection
+
+_CHUNK_BYTES = 1 << 17
+"""Of sums that are finished at once."""
+
+
+class _OwnFunctions:
+    """The two functions of the node, over rows of its layer."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team, loops: SumLoops) -> None:
+        (source,) = site.sources
+        self._site, self._team, self._loops = site, team, loops
+        self._state, self._error = arrays.state, arrays.delta
+        fan_in = site.grid.layer.connectivity.fan_in(source.shape)
+        of_nodes = [is_per_node(parameter, site.grid) for parameter in site.grid.parameters]
+        pairs = zip(arrays.parameters, of_nodes, strict=True)
+        self._given = (fan_in, *(parameter.reshape(-1) for parameter, is_own in pairs if is_own))
+        self.of_nodes = [i for i, is_own in enumerate(of_nodes) if is_own]
+        turns = loops.turn is not None and arrays.delta is not None
+        self.delta = np.zeros_like(arrays.own_errors) if turns else arrays.delta
+
+    def finish(self, sums: Array, state: Array, begin: int) -> None:
+        """Turns the sums of some nodes, `[node, example]`, into states; `begin` nodes stand before them."""
+        self._loops.finish(*self._given, sums, state, begin)
+
+    def turn(self, rows: tuple[int, int]) -> Call:
+        """Computes the errors of the sums of these rows."""
+        loop, own = self._loops.turn, self._site.rows
+        if loop is None or self.delta is self._error or self._error is None or self.delta is None:
+            return nothing
+        per_row, arrays = self._site.grid.nodes_per_row, (self._state, self._error, self.delta)
+
+        def work(start: int, stop: int) -> None:
+            assert loop is not None
+            of_rows = (columns(rows_of(array, (start, stop), own)) for array in arrays)
+            loop(*self._given, *of_rows, (start - own[0]) * per_row)
+
+        operations = float(per_row * self._site.batch * (rows[1] - rows[0]))
+        return lambda: self._team.split(*rows, work, operations=operations)
+
+    def gradient_of_nodes(self, out: Sequence[Array], rows: tuple[int, int]) -> Call:
+        """The gradient of the node's own parameters: the errors of the sums, over the examples."""
+        if not self.of_nodes:
+            return nothing
+        assert self.delta is not None
+        delta = columns(rows_of(self.delta, rows, self._site.rows))
+        sums = (out[i].reshape(-1) for i in self.of_nodes)
+        return in_turn(*(over_rows(self._team, bias_gradient, delta, place) for place in sums))
+
+
+class NodePatchSumKernel(PatchSumKernel):
+    """A node's weighted sum of a patch of a picture."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team, loops: SumLoops) -> None:
+        self._own, self._weights = _OwnFunctions(site, arrays, team, loops), loops.weight
+        weight = arrays.parameters[loops.weight]
+        super().__init__(site, replace(arrays, parameters=(weight,), delta=self._own.delta), team)
+
+    def finish(self, sums: Array, state: Array, begin: int) -> None:
+        """Runs what `upward` does with its sum."""
+        self._own.finish(sums, state, begin)
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """The products, after the errors of the sums that reach these rows."""
+        products = super().errors(source, rows, accumulate=accumulate)
+        return in_turn(self._own.turn(self._receivers(rows)), products)
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+        """The products, after the errors of the sums of these rows."""
+        asked = rows or self.site.rows
+        products = super().gradient((out[self._weights],), asked)
+        return in_turn(self._own.turn(asked), products, self._own.gradient_of_nodes(out, asked))
+
+    def _receivers(self, rows: Rows) -> tuple[int, int]:
+        """The machine's rows that hear one of these rows of the input."""
+        grid, (source,), (start, stop) = self.site.grid, self.site.sources, self.site.rows
+        heard = (grid.layer.connectivity.source_rows((row, row + 1), grid.shape, source.shape) for row in range(start, stop))
+        found = [row for row, of_row in enumerate(heard, start) if intersection(of_row, rows)]
+        return (found[0], found[-1] + 1) if found else (start, start)
+
+
+class NodeFullSumKernel(Kernel):
+    """A node's weighted sum of the whole input."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team, loops: SumLoops) -> None:
+        super().__init__(site, arrays, team)
+        self._own, self._weights = _OwnFunctions(site, arrays, team, loops), loops.weight
+        self._x, self._weight = arrays.sources[0].reshape(-1), arrays.parameters[loops.weight].reshape(-1)
+        self._delta = np.zeros(0, site.dtype) if self._own.delta is None else self._own.delta.reshape(-1)
+        per_row = site.grid.nodes_per_row
+        self._full = Full(site.n_rows * per_row, site.sources[0].n_nodes, site.batch)
+        self._scratch = Scratch(team.threads, site.master)
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Products of the nodes, some at a time, and what `upward` does with them."""
+        if not last:
+            return nothing
+        full, state, size = self._full, columns(self.arrays.state), self._portion * self._full.batch
+        given = self._x, self._weight
+        self._scratch.reserve(size)
+
+        def work(start: int, stop: int) -> None:
+            with self._scratch.lent(size) as room:
+                for begin in range(start, stop, self._portion):
+                    end = min(begin + self._portion, stop)
+                    sums = room[: (end - begin) * full.batch]
+                    full_sums(sums, *given, begin, end, full)
+                    self._own.finish(sums.reshape(-1, full.batch), state[begin:end], begin)
+
+        with self._scratch.lent(0) as room:
+            bound(full_sums, room, *given, 0, 0, full)
+        return self._split((0, full.nodes), work)
+
+    @property
+    def _portion(self) -> int:
+        """Nodes whose sums are finished at once."""
+        return max(1, min(_CHUNK_BYTES // (self._full.batch * self.site.master.itemsize), self._full.nodes))
+
+    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+        """Products of the senders with all nodes, after the errors of their sums."""
+        full, (origin, _), stored = self._full, self.site.error_windows[0], self.arrays.errors_of(0)
+        out, per_row = stored.reshape(-1), self.site.sources[0].nodes_per_row
+        sums = out if self.site.dtype == self.site.master else np.zeros(out.shape, self.site.master)
+        given, window = (out, sums, self._weight, self._delta), origin * per_row
+
+        def work(start: int, stop: int) -> None:
+            full_errors(*given, (start, stop), window, accumulate, full)
+
+        bound(full_errors, *given, (0, 0), window, accumulate, full)
+        runs = (self._split((start * per_row, stop * per_row), work) for start, stop in rows)
+        return in_turn(self._own.turn(self.site.rows), *runs)
+
+    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+        """Products of errors and inputs, after the errors of the sums of these rows."""
+        asked, full, per_row = rows or self.site.rows, self._full, self.site.grid.nodes_per_row
+        first, last = ((row - self.site.rows[0]) * per_row for row in asked)
+        weight, size = out[self._weights].reshape(-1), turned_size(full, self.site.master.itemsize)
+        self._scratch.reserve(size)
+
+        def work(start: int, stop: int) -> None:
+            with self._scratch.lent(size) as turned:
+                turned_inputs(turned, self._x, full)
+                full_gradient(weight, turned, self._delta, start, stop, first, full)
+
+        with self._scratch.lent(size) as turned:
+            bound(turned_inputs, turned, self._x, full)
+            bound(full_gradient, weight, turned, self._delta, 0, 0, 0, full)
+        own = self._own.turn(asked), self._split((first, last), work)
+        return in_turn(*own, self._own.gradient_of_nodes(out, asked))
+
+    def _split(self, run: tuple[int, int], work: Callable[[int, int], None]) -> Call:
+        operations = 2.0 * (run[1] - run[0]) * self._weight.size / max(self._full.nodes, 1) * self._full.batch
+        return lambda: self.team.split(*run, work, operations=operations)
+
+
+def sum_kernel(site: Site, arrays: Arrays, team: Team, loops: SumLoops) -> Kernel | None:
+    """The kernel for a node's weighted sum; None where its wiring has none, or nodes share weights."""
+    wiring = site.grid.layer.connectivity
+    if site.grid.shares_weights:
+        return None
+    if type(wiring) is connectivity.Full:
+        return NodeFullSumKernel(site, arrays, team, loops)
+    if type(wiring) is connectivity.Patch and wiring.is_box and len(site.sources[0].shape) == 3:
+        return NodePatchSumKernel(site, arrays, team, loops)
+    return None

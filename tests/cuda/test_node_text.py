@@ -1,0 +1,135 @@
+"""The kernels that are written for a user's functions, run as plain Python by one thread, against the functions."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels.cuda import node as node_kernels
+from partita.engine.kernels.cuda.node_text import downward_text, upward_text
+from partita.engine.kernels.node_arithmetic import NotUnderstood
+from partita.engine.kernels.node_source import written
+from tests.kernels.cases import seeds
+from tests.kernels.drawn_nodes import downward, function_of, upward
+from tests.kernels.test_node_vectors import BATCH, COUNTS, SENDERS, SIGNATURE, Nodes
+
+WIDTH = max(COUNTS)
+
+
+def plain(text: str) -> dict[str, Any]:
+    """The kernels of a text as functions of Python; what is not set is NaN."""
+    names: dict[str, Any] = {
+        "math": math,
+        "np": np,
+        "R": np.float64,
+        "strided": range,
+        "device": lambda function: function,
+        "cuda": SimpleNamespace(local=SimpleNamespace(array=lambda n, kind: np.full(n, np.nan, kind))),
+        "widen": lambda value: value,
+        "narrow": lambda value, like: value,
+        "fma": lambda a, b, c: a * b + c,
+        "exponential": math.exp,
+        "hyperbolic_tangent": math.tanh,
+        "within": node_kernels._within,
+        "kept": node_kernels._kept,
+        "keep": node_kernels._keep,
+        "number": lambda parameter, edge, k: parameter[edge + k] if k >= 0 else math.nan,
+        "heard": lambda x, senders, first, k, e: _heard(x, senders, first, k, e),
+    }
+    exec(text, names)
+    return names
+
+
+def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> float:
+    if k < 0:
+        return math.nan
+    return float(x[senders[first + k], e]) if senders[first + k] >= 0 else 0.0
+
+
+def table(nodes: Nodes) -> tuple[Any, ...]:
+    """What every kernel takes first: without padding's zeros, and the width."""
+    x, _, *rest, _ = nodes.table
+    return x, *rest
+
+
+def receivers(nodes: Nodes) -> tuple[Any, Any, Any]:
+    """For each sender, its receivers in ascending order, and which of their edges."""
+    edges = [(n, k) for n, count in enumerate(COUNTS) for k in range(count)]
+    heard = [
+        [(n, k) for n, k in edges if nodes.senders[nodes.offsets[n] + k] == sender] for sender in range(SENDERS)
+    ]
+    starts = np.cumsum([0, *map(len, heard)])
+    return starts, *np.array([pair for pairs in heard for pair in pairs]).reshape(-1, 2).T
+
+
+@given(seeds.map(upward), seeds)
+@settings(max_examples=60)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_any_upward_equals_plain_python(text: str, seed: int) -> None:
+    function, nodes = function_of(text), Nodes(seed)
+    source = written(function)
+    assert source is not None
+    kernels = plain(upward_text(source, SIGNATURE, WIDTH))
+    state = np.full((len(COUNTS), BATCH), np.nan)
+    kernels["states"](*table(nodes), nodes.weight, nodes.bias, state)
+    np.testing.assert_allclose(state, nodes.states(function), rtol=1e-9, atol=1e-9)
+
+
+@given(seeds.map(downward), seeds)
+@settings(max_examples=60)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_any_downward_equals_plain_python(text: str, seed: int) -> None:
+    function, nodes = function_of(text), Nodes(seed)
+    source = written(function)
+    assert source is not None
+    kernels = plain(downward_text(source, SIGNATURE, WIDTH))
+    errors, weight, bias = nodes.errors_and_gradients(function)
+    given_arrays = *table(nodes), nodes.weight, nodes.bias, nodes.state, nodes.error
+    found = np.full((SENDERS + 2, BATCH), np.nan)
+    for low, high in ((-1, 4), (4, SENDERS + 1)):  # two rows that are not here, and nobody hears
+        kernels["errors"](*given_arrays, *receivers(nodes), found[low + 1 : high + 1], low, high, False)
+    np.testing.assert_allclose(found[1:-1], errors, rtol=1e-9, atol=1e-9)
+    assert not found[[0, -1]].any()
+    kernels["errors"](*given_arrays, *receivers(nodes), found[1:-1], 0, SENDERS, True)
+    np.testing.assert_allclose(found[1:-1], 2 * errors, rtol=1e-9, atol=1e-9)
+    weights, biases = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
+    for start, stop in ((0, 2), (2, len(COUNTS))):
+        begin, runs = nodes.offsets[start], (start, stop, stop - start)
+        kernels["gradient_1"](*given_arrays, weights[begin : nodes.offsets[stop]], *runs, begin)
+        kernels["gradient_2"](*given_arrays, biases[start:stop], *runs, start)
+    np.testing.assert_allclose(weights, weight, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(biases, bias, rtol=1e-9, atol=1e-9)
+
+
+def raises(incoming, weight, bias):  # type: ignore[no-untyped-def]
+    if bias > 0:
+        raise ValueError("too much")
+    return bias
+
+
+def test_what_a_gpu_cannot_do_is_not_written() -> None:
+    source = written(raises)
+    assert source is not None
+    with pytest.raises(NotUnderstood, match="Raise"):
+        upward_text(source, SIGNATURE, WIDTH)
+
+
+def test_a_place_outside_of_an_array_gives_no_number() -> None:
+    function = function_of("def function(incoming, weight, bias):\n    return incoming[len(incoming) - 3]")
+    source = written(function)
+    assert source is not None
+    nodes, state = Nodes(0), np.zeros((len(COUNTS), BATCH))
+    plain(upward_text(source, SIGNATURE, WIDTH))["states"](*table(nodes), nodes.weight, nodes.bias, state)
+    heard = [nodes.given(n, 0)[0] for n in range(len(COUNTS))]
+    expected = [line[-3] if len(line) >= 3 else math.nan for line in heard]
+    assert not np.isnan(state[[0, 2, 3]]).any()
+    np.testing.assert_allclose(state[[0, 2, 3], 0], np.array(expected)[[0, 2, 3]])
+    assert function(*nodes.given(0, 0)) == state[0, 0]
+
+

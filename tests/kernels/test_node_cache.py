@@ -1,0 +1,202 @@
+"""What is compiled for a user's functions is kept: another process compiles nothing, and trusts nobody else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba.core import event
+
+from partita.engine.kernels import node_cache
+from partita.engine.kernels.node_cache import NotCompiled, ready
+from partita.engine.kernels.node_portable import portable
+from partita.engine.kernels.node_source import written
+from tests.kernels.drawn_nodes import function_of
+
+TEXT = """
+import numpy as np
+
+@compiled
+def doubled(x):
+    for i in range(len(x)):
+        x[i] *= 2
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The cache of a user who has none yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    return tmp_path / "partita"
+
+
+class Compilations(event.Listener):
+    """Counts what Numba compiles meanwhile."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def on_start(self, one: event.Event) -> None:
+        self.count += 1
+
+    def on_end(self, one: event.Event) -> None:
+        pass
+
+
+def compilations_of(text: str, warm: Callable[[dict[str, Any]], None] | None = None) -> int:
+    """How often a text is compiled, as if this were a new process."""
+    node_cache._kept.cache_clear()
+    with event.install_listener("numba:compile", Compilations()) as listener:
+        names = ready(text, warm or (lambda names: names["doubled"](np.ones(1))))
+        x = np.ones(3)
+        names["doubled"](x)
+    assert x.tolist() == [2, 2, 2]
+    assert isinstance(listener, Compilations)
+    return listener.count
+
+
+def test_it_is_compiled_once(folder: Path) -> None:
+    assert compilations_of(TEXT) == 1
+    assert compilations_of(TEXT) == 0
+    assert compilations_of(TEXT + "# another\n") == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_file_that_somebody_changed_is_not_believed(folder: Path) -> None:
+    compilations_of(TEXT)
+    (module,) = folder.glob("node_*.py")
+    module.write_text(TEXT.replace("*= 2", "*= 3"))
+    compilations_of(TEXT)
+    assert module.read_text() == TEXT
+
+
+def test_files_that_are_broken_are_compiled_anew(folder: Path) -> None:
+    compilations_of(TEXT)
+    for kept in folder.glob("**/*.nb[ic]"):
+        kept.write_bytes(b"half a fi")
+    assert compilations_of(TEXT) >= 1
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_that_others_may_change_is_not_used(folder: Path, mode: int) -> None:
+    folder.mkdir()
+    folder.chmod(mode)
+    assert compilations_of(TEXT) == 1
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_of_somebody_else_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert compilations_of(TEXT) == 1
+    assert not list(folder.iterdir())
+
+
+def test_without_a_folder_it_is_compiled_for_the_process(folder: Path) -> None:
+    folder.write_text("in the way")
+    assert compilations_of(TEXT) == 1
+
+
+def test_what_cannot_be_compiled_says_so(folder: Path) -> None:
+    wrong = TEXT.replace("*= 2", "*= no_such_name")
+    with pytest.raises(NotCompiled) as caught:
+        ready(wrong, lambda names: names["doubled"](np.ones(1)))
+    assert "no_such_name" in str(caught.value.__cause__)
+
+
+def test_a_function_becomes_text_with_all_it_needs(folder: Path) -> None:
+    source = written(function_of("LIMIT = float('inf')\n\ndef function(x):\n    return min(smooth(x, SLOPE), LIMIT)\n"))
+    assert source is not None
+    text = portable(source, "mine")
+    assert text is not None
+    assert 'float("inf")' in text
+    names = ready(text, lambda names: names["mine"](1.0))
+    assert names["mine"](1.5) == pytest.approx(source.function(1.5))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TABLE = {}\n\ndef function(x):\n    return TABLE[x]\n",
+        "def function(x):\n    return [x * y for y in (x, x)][0]\n",
+        "def function(x):\n    return function_like(x)\n\ndef function_like(x, by=2):\n    return x\n",
+        "import os as system\n\ndef function(x):\n    return system.sep\n",
+    ],
+    ids=["a dictionary", "a list", "a default", "another module"],
+)
+def test_what_text_cannot_hold_is_left_to_the_process(text: str) -> None:
+    source = written(function_of(text))
+    assert source is not None
+    assert portable(source, "mine") is None
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from numba.core import event
+from partita.layers import Edges, Node, Patch, per_edge
+from tests.kernels.cases import case, play
+from tests.kernels.test_node_cache import Compilations
+
+def weighs(incoming, weight):
+    return (weight * incoming).sum()
+
+def weighs_errors(incoming, weight, state, error):
+    return error * weight, error * incoming
+
+def halves(incoming):
+    x = incoming[0]
+    while x > 1:
+        x /= 2
+    return x
+
+def halves_errors(incoming, state, error):
+    return (error * incoming,)
+
+LAYERS = (
+    Node(Patch(2), weighs, weighs_errors, (("weight", per_edge()),)),
+    Node(Edges([(0, 0), (5, 1)], nodes=2), weighs, weighs_errors, (("weight", per_edge()),)),
+    Node(Patch(2), halves, halves_errors),
+)
+with event.install_listener("numba:compile", Compilations()) as listener:
+    for layer in LAYERS:
+        play(case(layer, (3, 3, 1), batch=2))
+print(listener.count)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "nodes.py"
+    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])))
+
+    def counted() -> int:
+        done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, timeout=100)
+        return int(done.stdout)
+
+    assert counted() > 0
+    assert counted() == 0
+
+
+def test_processes_may_write_at_the_same_time(folder: Path, tmp_path: Path) -> None:
+    script = (
+        "from numba import njit\nfrom partita.engine.kernels.node_cache import ready\nimport numpy\n"
+        f"names = ready({TEXT!r}, lambda names: names['doubled'](numpy.ones(1)))\n"
+        "x = numpy.ones(2)\nnames['doubled'](x)\nprint(x.sum())\n"
+    )
+    both = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    assert [process.communicate(timeout=100)[0] for process in both] == ["4.0\n", "4.0\n"]
+    assert not list(folder.glob(".*"))
+    assert compilations_of(TEXT) == 0
+
+

@@ -1,0 +1,238 @@
+"""Weighted sums among nodes of a user's own: which are recognised, and that they are right as products."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels.node import NodeKernel
+from partita.engine.kernels.node_loop_kernel import NodeLoopKernel
+from partita.engine.kernels.node_sum_kernels import NodeFullSumKernel, NodePatchSumKernel
+from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOne, Patch, per_edge, per_node
+from tests.kernels.cases import (
+    Case,
+    assert_same_bits,
+    assert_true,
+    batches,
+    case,
+    cut_points,
+    extents,
+    pictures,
+    play,
+    seeds,
+)
+from tests.kernels.drawn_nodes import function_of
+
+UPWARD = {
+    "loop": """
+    total = bias
+    for k in range(len(incoming)):
+        total += weight[k] * incoming[k]
+    return leak(total)""",
+    "loop from zero": """
+    total = 0.0 * incoming[0]
+    for k in range(len(incoming)):
+        total = incoming[k] * weight[k] + total
+    total += bias
+    if total > 0:
+        return total
+    return 0.25 * total""",
+    "items": """
+    total = 0
+    for w, x in zip(weight, incoming):
+        total += w * x
+    return leak(total + bias)""",
+    "dot": """
+    return leak(np.dot(weight, incoming) + bias)""",
+    "sum": """
+    sums = (incoming * weight).sum() + bias
+    return sums if sums > 0 else SLOPE * sums""",
+    "product of vectors": """
+    return max(bias + weight @ incoming, 0.25 * (bias + weight @ incoming))""",
+}
+DOWNWARD = {
+    "delta": """
+    delta = error if state > 0 else 0.25 * error
+    return delta * weight, delta * incoming, delta""",
+    "two returns": """
+    if state > 0:
+        return weight * error, incoming * error, error
+    return error * weight / 4, error * incoming / 4, error / 4""",
+    "filled arrays": """
+    slope = 1.0
+    if state <= 0:
+        slope = 0.25
+    errors = np.zeros_like(incoming)
+    gradient = 0 * incoming
+    for k in range(len(incoming)):
+        errors[k] = error * slope * weight[k]
+        gradient[k] = slope * error * incoming[k]
+    return errors, gradient, slope * error""",
+}
+RIGHT = "dot", "delta"
+PARAMETERS = (("weight", per_edge()), ("bias", per_node()))
+
+
+def node(upward: str, downward: str | None, wiring: Any, nodes: int | None = 3) -> Node:
+    up = function_of(f"def function(incoming, weight, bias):{upward}\n")
+    down = downward and function_of(f"def function(incoming, weight, bias, state, error):{downward}\n")
+    return Node(wiring, up, down, PARAMETERS, None if nodes is None else (nodes,))
+
+
+def played(given_case: Case) -> Any:
+    kernel = given_case.kernel()
+    assert isinstance(kernel, NodeKernel)
+    return kernel.played
+
+
+@pytest.mark.parametrize(
+    ("up", "down"), [*((name, "delta") for name in UPWARD), *(("dot", name) for name in DOWNWARD)]
+)
+def test_it_is_recognised_however_it_is_written(up: str, down: str) -> None:
+    given_case = case(node(UPWARD[up], DOWNWARD[down], Patch(2)), (3, 3, 2), batch=3)
+    assert isinstance(played(given_case), NodePatchSumKernel)
+    assert_true(given_case, play(given_case))
+
+
+NO_SUM = {
+    "other products": ("return (weight * weight * incoming).sum() + bias", RIGHT[1]),
+    "two sums": ("return np.dot(weight, incoming) + incoming.sum() + bias", RIGHT[1]),
+    "an edge of its own": ("return np.dot(weight, incoming) + bias + weight[0]", RIGHT[1]),
+    "every second": (
+        "total = bias\n    for k in range(0, len(incoming), 2):\n        total += weight[k] * incoming[k]\n"
+        "    return total",
+        RIGHT[1],
+    ),
+    "not for all": ("return np.dot(weight, incoming) if bias > 0 else np.dot(weight, incoming * bias)", RIGHT[1]),
+}
+NO_WAY_DOWN = {
+    "another gradient of the bias": "return error * weight, error * incoming, 2 * error",
+    "another gradient of the weight": "return error * weight, 2 * error * incoming, error",
+    "errors of its own": "return error * weight * weight, error * incoming, error",
+    "decay": "return error * weight, error * incoming + 0.1 * weight, error",
+    "the sum again": (
+        "delta = error * (bias + np.dot(weight, incoming))\n    return delta * weight, delta * incoming, delta"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*NO_SUM, *NO_WAY_DOWN])
+def test_what_is_no_weighted_sum_is_played_by_loops(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    up, down = NO_SUM[name] if name in NO_SUM else (UPWARD[RIGHT[0]], NO_WAY_DOWN[name])
+    down = DOWNWARD.get(down, f"\n    {down}")
+    up = up if up in UPWARD.values() else f"\n    {up}"
+    chosen: list[str] = []
+    monkeypatch.setattr(NodeKernel, "_by_loops", lambda self: chosen.append("loops") or NothingKernel())
+    kernel = case(node(up, down, Patch(2)), (3, 3, 2), batch=1).kernel()
+    assert isinstance(kernel, NodeKernel)
+    assert chosen == ["loops"]
+
+
+class NothingKernel:
+    """In the place of loops that nobody runs."""
+
+    gradient_by_rows = True
+
+
+@pytest.mark.parametrize("wiring", [OneToOne(), Edges([(0, 0), (1, 0), (2, 1)], nodes=3), Patch(2)])
+def test_other_wirings_are_played_by_loops(wiring: Any) -> None:
+    nodes = 2 if isinstance(wiring, Patch) else None
+    shape = (4, 1) if isinstance(wiring, Patch) else (3,)  # patches of a line, not of a picture
+    given_case = case(node(UPWARD["loop"], DOWNWARD["delta"], wiring, nodes), shape, batch=2)
+    kernel = played(given_case)
+    assert isinstance(kernel, NodeLoopKernel)
+    assert kernel.in_vectors
+    assert_true(given_case, play(given_case))
+
+
+def test_several_numbers_of_a_node_and_the_weight_last() -> None:
+    def upward(incoming: Any, gain: Any, bias: Any, weight: Any) -> Any:
+        return math.tanh(np.dot(incoming, weight) + bias + gain)
+
+    def downward(incoming: Any, gain: Any, bias: Any, weight: Any, state: Any, error: Any) -> Any:
+        delta = error * (1 - state**2)
+        return delta * weight, delta, delta, delta * incoming
+
+    learns = (("gain", per_node()), ("bias", per_node()), ("weight", per_edge()))
+    for wiring, expected in ((Patch(2), NodePatchSumKernel), (Full(), NodeFullSumKernel)):
+        given_case = case(Node(wiring, upward, downward, learns, (2,)), (3, 3, 2), batch=3)
+        assert isinstance(played(given_case), expected)
+        assert_true(given_case, play(given_case))
+
+
+def test_a_sum_whose_errors_pass_as_they_are_needs_no_copy_of_them() -> None:
+    down = "\n    return error * weight, error * incoming, error"
+    for wiring in (Patch(2), Full()):
+        given_case = case(node("\n    return np.dot(weight, incoming) + bias", down, wiring), (3, 3, 2), batch=3)
+        kernel = given_case.kernel()
+        assert isinstance(kernel, NodeKernel)
+        assert kernel.played.arrays.delta is kernel.arrays.delta
+        assert_true(given_case, play(given_case))
+
+
+def test_without_a_way_down() -> None:
+    given_case = case(node(UPWARD["dot"], None, Patch(2)), (3, 3, 2), batch=3)
+    assert isinstance(played(given_case), NodePatchSumKernel)
+
+
+class OwnDense(Dense):
+    """A subclass, played by its definition."""
+
+
+class OwnLocal(LocallyConnected2D):
+    """The same."""
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("kind", [OwnDense, OwnLocal])
+def test_definitions_of_our_own_layers_are_recognised(kind: Any, use_bias: bool) -> None:
+    sizes = (3,) if kind is OwnDense else (2, 2)
+    given_case = case(kind(*sizes, activation="sigmoid", use_bias=use_bias), (3, 3, 2), batch=3)
+    assert isinstance(played(given_case), NodeFullSumKernel | NodePatchSumKernel)
+    assert_true(given_case, play(given_case))
+
+
+@given(st.data(), pictures(), batches, seeds, extents, st.sampled_from(["valid", "same"]))
+@settings(max_examples=25)
+def test_patches_whole_and_in_pieces(
+    data: st.DataObject, picture: Any, batch: int, seed: int, stride: Any, padding: Any
+) -> None:
+    layer = node(UPWARD["loop"], DOWNWARD["delta"], Patch((3, 2), stride=stride, padding=padding), 5)
+    given_case = case(layer, picture, batch=batch, seed=seed)
+    _assert_true_in_pieces(data, given_case)
+
+
+@given(st.data(), batches, seeds, st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(1, 7))
+@settings(max_examples=25)
+def test_full_whole_and_in_pieces(
+    data: st.DataObject, batch: int, seed: int, shape: list[int], nodes: int
+) -> None:
+    layer = node(UPWARD["loop"], DOWNWARD["delta"], Full(), nodes)
+    _assert_true_in_pieces(data, case(layer, tuple(shape), batch=batch, seed=seed))
+
+
+def _assert_true_in_pieces(data: st.DataObject, given_case: Case) -> None:
+    whole = play(given_case)
+    assert_true(given_case, whole)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), whole)
+    assert_same_bits(play(given_case, threads=3), whole)
+
+
+@pytest.mark.parametrize("wiring", [Patch(2), Full()])
+def test_gradients_of_blocks_of_rows_are_those_of_the_whole(wiring: Any) -> None:
+    given_case = case(node(UPWARD["loop"], DOWNWARD["delta"], wiring, 5), (4, 3, 2), batch=4)
+    kernel = given_case.kernel()
+    kernel.up()()
+    whole = [np.full(p.shape, np.nan) for p in given_case.parameters]
+    kernel.gradient(whole)()
+    for rows in ((0, 1), (1, 3)):
+        block = [np.full((2 if rows[0] else 1, *p.shape[1:]), np.nan) for p in given_case.parameters]
+        kernel.gradient(block, rows)()
+        for found, expected in zip(block, whole, strict=True):
+            assert found.tobytes() == expected[slice(*rows)].tobytes()

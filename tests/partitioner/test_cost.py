@@ -1,0 +1,95 @@
+"""What instructions cost: in proportion to what they do, and once, however a step is put together."""
+
+from __future__ import annotations
+
+import pytest
+
+from partita.layers import Conv2D, Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Instruction, Link, Op, Pieces, Plan, StepKind, Whole, partition
+from partita.partitioner.cost import (
+    INSTRUCTION_OVERHEAD_S,
+    MESSAGE_OVERHEAD_S,
+    compute_seconds,
+    message_seconds,
+)
+from partita.partitioner.program import Operand
+
+
+def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None) -> Plan:
+    """A convolution of a picture, under as many scores as it has pixels."""
+    net = Network("costs")
+    conv = Conv2D(8, 3, padding="same", name="conv")(net.input("x", shape=(12, 10, 4)))
+    scores = Dense(120, name="scores")(conv)
+    net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
+    cuts: dict[str, Pieces | Whole] = {"conv": Pieces(machines), "scores": Pieces(machines)}
+    if loss is not None:
+        cuts["loss"] = loss
+    return partition(net, Cluster.local(machines), batch=16, cuts=cuts, precision=precision)
+
+
+def seconds(found: Plan, kind: StepKind = StepKind()) -> dict[str, float]:  # noqa: B008 - frozen
+    """By what it does and to what, without overheads, over all machines."""
+    costs: dict[str, float] = {}
+    for program in found.programs_for(kind):
+        machine = found.cluster.machines[program.machine]
+        for instruction in program.instructions:
+            if instruction.peer is None:
+                key = f"{instruction.op} {instruction.target.buffer}"
+                took = compute_seconds(instruction, found.sizes, machine) - INSTRUCTION_OVERHEAD_S
+                costs[key] = costs.get(key, 0.0) + took
+    return costs
+
+
+def test_pieces_cost_what_the_whole_costs() -> None:
+    whole, cut = seconds(plan(1)), seconds(plan(3))
+    for key in ("UP conv", "ERRORS scores<loss", "LEARN scores.parameters"):
+        assert cut[key] == pytest.approx(whole[key])
+    assert cut["MULTIPLY scores"] + cut["UP scores"] == pytest.approx(whole["UP scores"])
+    assert cut["UP loss"] == cut["SUMMARISE loss.summary"] == pytest.approx(whole["UP loss"])
+
+
+def test_one_that_judges_all_scores_pays_for_all() -> None:
+    assert seconds(plan(3, loss=Whole(1)))["UP loss"] == pytest.approx(seconds(plan(1))["UP loss"])
+
+
+def test_learning_in_blocks_saves_a_pass_over_the_gradient() -> None:
+    blocks, whole = seconds(plan(1)), seconds(plan(1), StepKind(gradients="whole"))
+    apart = whole["GRADIENT scores.gradient"] + whole["UPDATE scores.parameters"]
+    assert whole["GRADIENT scores.gradient"] < blocks["LEARN scores.parameters"] < apart
+
+
+def test_squares_are_one_pass_over_parameters_and_gradients() -> None:
+    found = plan(2)
+    took = seconds(found, StepKind(norms=True))["SQUARES norms.squares"]
+    assert took == pytest.approx(2 * 4 * found.graph.n_parameters / found.cluster.machines[0].bytes_per_s)
+
+
+def test_messages_cost_what_they_carry() -> None:
+    link = Link(1e-4, 1e9)
+    for precision, item, sums in (("float32", 4, 4), ("float64", 8, 8), ("bfloat16", 2, 4)):
+        found = plan(3, precision=precision)
+        weights = 8 * 3 * 3 * 4 + 8
+        expected = {
+            Operand("conv", ((0, 2),)): 2 * 10 * 8 * 16 * item,
+            Operand("conv.parameters", ((0, 1),)): weights * item,
+            Operand("conv.gradient", ((0, 1),)): weights * sums,
+            Operand("loss.summary", ((1, 2),)): 2 * 16 * sums,
+            Operand("norms.squares", ((1, 2),)): 2 * 4 * 8,
+        }
+        for operand, n_bytes in expected.items():
+            took, latency = message_seconds(operand, found.sizes, link)
+            assert took == pytest.approx(MESSAGE_OVERHEAD_S + n_bytes / 1e9) and latency == 1e-4
+
+
+def test_gradients_of_lent_weights_cost_by_the_rows_of_each_machine() -> None:
+    found = plan(3)
+    costs = [
+        compute_seconds(i, found.sizes, found.cluster.machines[0]) - INSTRUCTION_OVERHEAD_S
+        for program in found.programs
+        for i in program.instructions
+        if i.op is Op.GRADIENT
+    ]
+    assert len(costs) == 3 and all(cost == pytest.approx(costs[0]) for cost in costs)  # 4 rows each
+    added = Instruction(Op.ADD, Operand("conv.gradient", ((0, 1),)), accumulate=True)
+    took = compute_seconds(added, found.sizes, found.cluster.machines[0]) - INSTRUCTION_OVERHEAD_S
+    assert took == pytest.approx(2 * 4 * (8 * 36 + 8) / found.cluster.machines[0].bytes_per_s)
