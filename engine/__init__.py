@@ -2,7 +2,7 @@
 
 `train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`, `Adam` and others),
 whose rate may follow a schedule (`Cosine` and others); its `Run` saves itself; `evaluate` and `predict` play
-a run on data; `Session` plays single steps.
+a run on data; `Session` plays single steps; `check_gradients` compares a layer's way down with differences.
 """
 
 from partita.engine.drivers.downpour import Downpour
@@ -13,6 +13,7 @@ from partita.engine.drivers.session import Session
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
+from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.parameters.rules import (
     LARS,
     SGD,
@@ -40,6 +41,7 @@ __all__ = [
     "Downpour",
     "Evaluation",
     "ExponentialDecay",
+    "GradientCheck",
     "HostError",
     "Interrupted",
     "InverseTime",
@@ -52,6 +54,7 @@ __all__ = [
     "Schedule",
     "Session",
     "StepDecay",
+    "check_gradients",
     "evaluate",
     "predict",
     "train",

@@ -16,9 +16,10 @@ from partita.layers.region import Extent, Shape
 
 @dataclass(frozen=True)
 class WeightedSum(Layer):
-    """A node's state is `activation(bias + sum of weight * incoming)`; no two nodes share a weight.
+    """A node's state is `activation(bias + sum of weight * incoming)`.
 
-    The weight has the shape of the grid plus one axis for the incoming edges; the bias that of the grid.
+    Unless a layer says otherwise, no two nodes share a weight: the weight has the shape of the grid plus one
+    axis for the incoming edges; the bias that of the grid.
     """
 
     activation: str = field(default="linear", kw_only=True)

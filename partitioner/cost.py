@@ -12,7 +12,7 @@ from partita.layers.node import Node
 from partita.partitioner.buffer_names import layer_of
 from partita.partitioner.cluster import Link, Machine
 from partita.partitioner.program import Instruction, Op, Operand
-from partita.partitioner.sizes import Sizes
+from partita.partitioner.sizes import PRECISIONS, Sizes
 
 INSTRUCTION_OVERHEAD_S = 40e-6
 """To hand an instruction to a kernel thread and hear that it is done. A guess for Python."""
@@ -59,6 +59,16 @@ def _operations(instruction: Instruction, sizes: Sizes) -> float:
     if op in (Op.GRADIENT, Op.LEARN):
         grid = graph[layer]
         return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
+    return 0.0
+
+
+def _weights(instruction: Instruction, sizes: Sizes) -> float:
+    """Bytes that a kernel must read or write while it computes, however fast it computes."""
+    op, target = instruction.op, instruction.target
+    if op is Op.UP and not sizes.graph[target.buffer].layer.splits_sum:
+        grid = sizes.graph[target.buffer]
+        per_node = grid.bytes_per_node(batch=sizes.batch, item_bytes=PRECISIONS[sizes.precision])
+        return per_node * row_sets.count(target.rows) * grid.nodes_per_row
     return 0.0
 
 

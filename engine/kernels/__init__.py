@@ -2,7 +2,7 @@
 
 `kernel` says what a kernel is; `registry` picks and compiles the one for a layer at a site. `dense`, `local`,
 `pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
-definition, with `node_compiler` (a user's functions) and `node_loops` (what runs them). `activations`,
+definition, with the folder `nodes` (from a user's functions to what runs them). `activations`,
 `patches`, `parameters`, `views`, `calls` and `parallel` are what they share. `products` multiplies matrices
 by NumPy or, in `torch_products`, by torch: `calibration` says which, from what was measured and is kept in
 `calibration_file` (`calibration_table` shows it). `reference` plays a definition
@@ -12,7 +12,7 @@ in plain Python, the truth of the tests, and `check` compares a user's `downward
 from partita.engine.kernels import calibration
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site
-from partita.engine.kernels.node_compiler import NodeCompileError
+from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 

@@ -4,8 +4,10 @@ Python.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.reference import differences
 from partita.layers.graph import Grid
-from partita.layers.layer import Layer
+from partita.layers.layer import Given, Layer, NodeDefinition
+from partita.layers.losses import Loss
 from partita.layers.network import Network
 from partita.layers.region import Shape
 
@@ -52,18 +55,18 @@ class GradientCheck:
 
 
 def check_gradients(
-    layer: Layer, input_shape: Shape, *, nodes: int = 10, seed: int = 0, tolerance: float = 1e-5
+    layer: Layer, *input_shapes: Shape, nodes: int = 10, seed: int = 0, tolerance: float = 1e-5
 ) -> GradientCheck:
     """Compares a layer's `downward` with central differences of its `upward`, both as plain Python in
     float64.
 
-    Incoming states, parameters and errors are drawn from a normal distribution. At a kink (a rectifier at
-    zero, two equal maxima) there is no derivative; it is unlikely that a draw hits one, and another seed
-    avoids it.
+    Incoming states, parameters and errors are drawn from a normal distribution, the target of a loss evenly.
+    At a kink (a rectifier at zero, two equal maxima) there is no derivative; it is unlikely that a draw hits
+    one, and another seed avoids it.
 
     Args:
-        layer: with a node definition of one input, for example `leaky_sum(8)`.
-        input_shape: of its input, for example `(8, 8, 1)`. Small is enough.
+        layer: with a node definition: one of your own, like `leaky_sum(8)`, or a built-in one.
+        input_shapes: of its inputs, for example `(8, 8, 1)`; of a loss, of its scores. Small is enough.
         nodes: how many nodes are tried, spread over the grid.
         seed: of the draws.
         tolerance: how far the two may differ, relative to the larger, or absolutely below 1.
@@ -72,70 +75,114 @@ def check_gradients(
         A report that prints what differs, and is true when nothing does.
 
     Raises:
-        ValueError: the layer does not fit the input, or has no `downward`.
+        ValueError: the layer does not fit the inputs, or has no `downward`, or one that returns something
+        else.
     """
-    grid = _placed(layer, input_shape)
+    if not input_shapes:
+        raise ValueError(f"{layer.kind}: give the shape of its input too, for example (8, 8, 1)")
+    grid, sources = _placed(layer, input_shapes)
     definition = layer.definition
-    if definition is None or definition.downward is None:
+    if definition is None:
+        raise ValueError(f"{layer.kind} has no node definition, so there is nothing to compare")
+    if definition.downward is None:
         raise ValueError(f"{layer.kind} has no downward function to check; give it one with @....downward")
-    offsets, _ = layer.connectivity.edges((0, grid.n_rows), grid.shape, input_shape)
+    heard = [source.shape for source in sources if not _is_target(source)]
+    offsets = [layer.connectivity.edges((0, grid.n_rows), grid.shape, shape)[0] for shape in heard]
     draw = np.random.default_rng(seed)
     compared, mismatches = 0, []
     for n in np.unique(np.linspace(0, grid.n_nodes - 1, nodes).astype(int)):
-        values = _drawn(grid, int(offsets[n + 1] - offsets[n]), draw)
-        for what, found, expected in _of_one_node(grid, values, float(draw.normal())):
+        node = _Node(grid, definition, tuple(int(of_input[n + 1] - of_input[n]) for of_input in offsets))
+        values = node.drawn(sources, draw)
+        for what, found, expected in node.compared(values, float(draw.normal())):
             compared += 1
             if not abs(found - expected) <= tolerance * max(1.0, abs(found), abs(expected)):
                 mismatches.append(Mismatch(f"{what} of node {n}", found, expected))
     return GradientCheck(layer.kind, compared, tuple(mismatches))
 
 
-def _placed(layer: Layer, input_shape: Shape) -> Grid:
+def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, ...]]:
+    """The layer over inputs of these shapes, and these; with a target if it is a loss."""
     network = Network("check")
-    states = layer(network.input("input", shape=input_shape))
-    return network.graph()[states.name]
+    inputs = [network.input(f"input_{i}", shape=shape) for i, shape in enumerate(shapes)]
+    if isinstance(layer, Loss):
+        states = layer(*inputs, network.target("target"))
+        network.loss = states
+    else:
+        states = layer(*inputs)
+    graph = network.graph()
+    return graph[states.name], tuple(graph[name] for name in graph[states.name].sources)
 
 
-def _drawn(grid: Grid, n_edges: int, draw: np.random.Generator) -> list[Array]:
-    """Incoming states, then each parameter of one node; numbers are arrays without axes."""
-    per_node = [is_per_node(parameter, grid) for parameter in grid.parameters]
-    sizes = [() if single else (n_edges,) for single in per_node]
-    return [draw.normal(size=n_edges), *(np.asarray(draw.normal(size=size)) for size in sizes)]
+def _is_target(grid: Grid) -> bool:
+    return isinstance(grid.layer, Given) and grid.layer.role == "target"
 
 
-def _of_one_node(grid: Grid, values: list[Array], error: float) -> Iterator[tuple[str, float, float]]:
-    """Every number of one node: its name, what `downward` returns, what differences give."""
-    definition = grid.layer.definition
-    assert definition is not None
-    assert definition.downward is not None
-    state = float(definition.upward(*_arguments(values)))
-    results = definition.downward(*_arguments(values), state, error)
-    names = ["errors", *(f"gradient of {p.name.rpartition('.')[2]}" for p in grid.parameters)]
-    if not isinstance(results, tuple) or len(results) != len(names):
-        raise ValueError(
-            f"{grid.layer.kind}: downward must return the tuple "
-            f"({', '.join(names)}{',' if len(names) == 1 else ''}), but returns {results!r}"
-        )
-    for i, (name, result) in enumerate(zip(names, results, strict=True)):
+@dataclass(frozen=True)
+class _Node:
+    """A node of a layer, and how many states it hears from each of its inputs."""
 
-        def sent(moved: Array, i: int = i) -> float:
-            changed = [*values[:i], moved, *values[i + 1 :]]
-            return error * float(definition.upward(*_arguments(changed)))
+    grid: Grid
+    definition: NodeDefinition
+    n_edges: tuple[int, ...]
 
-        expected, found = differences(sent, values[i]), np.asarray(result, dtype=np.float64)
-        if found.shape != expected.shape:
+    def drawn(self, sources: tuple[Grid, ...], draw: np.random.Generator) -> list[Array]:
+        """Incoming states, then what the functions take next; numbers are arrays without axes."""
+        incoming = draw.normal(size=sum(self.n_edges))
+        for target in filter(_is_target, sources):
+            assert isinstance(target.layer, Given)
+            label = target.layer.classes and draw.integers(target.layer.classes)
+            return [incoming, np.asarray(draw.uniform(size=target.n_nodes) if label is None else label)]
+        single = [is_per_node(parameter, self.grid) for parameter in self.grid.parameters]
+        sizes = [() if of_node else incoming.shape for of_node in single]
+        return [incoming, *(np.asarray(draw.normal(size=size)) for size in sizes)]
+
+    def compared(self, values: list[Array], error: float) -> Iterator[tuple[str, float, float]]:
+        """Every number of the node: its name, what `downward` returns, what differences give."""
+        for i, (name, result) in enumerate(self._results(values, error)):
+
+            def sent(moved: Array, i: int = i) -> float:
+                changed = [*values[:i], moved, *values[i + 1 :]]
+                return error * float(self.definition.upward(*_arguments(changed)))
+
+            expected, found = differences(sent, values[i]), np.asarray(result, dtype=np.float64)
+            if found.shape != expected.shape:
+                raise ValueError(
+                    f"{self.grid.layer.kind}: {name} have shape {found.shape}; it must be {expected.shape}"
+                )
+            for place in np.ndindex(expected.shape):
+                yield self._label(name, place), float(found[place]), float(expected[place])
+
+    def _results(self, values: list[Array], error: float) -> Iterator[tuple[str, Any]]:
+        """What `downward` returns, by name."""
+        assert self.definition.downward is not None
+        state = float(self.definition.upward(*_arguments(values)))
+        results = self.definition.downward(*_arguments(values), state, error)
+        if isinstance(self.grid.layer, Loss):  # which returns the errors alone
+            results = (results,)
+        names = ["errors", *(f"gradient of {p.name.rpartition('.')[2]}" for p in self.grid.parameters)]
+        if not isinstance(results, tuple) or len(results) != len(names):
             raise ValueError(
-                f"{grid.layer.kind}: {name} have shape {found.shape}; it must be {expected.shape}"
+                f"{self.grid.layer.kind}: downward must return the tuple "
+                f"({', '.join(names)}{',' if len(names) == 1 else ''}), but returns {results!r}"
             )
-        for place in np.ndindex(expected.shape):
-            where = f"[{place[0]}]" if place else ""
-            yield f"{name}{where}", float(found[place]), float(expected[place])
+        return zip(names, results, strict=True)
+
+    def _label(self, name: str, place: tuple[int, ...]) -> str:
+        """`errors[2]`; of several inputs, `errors of input 1[2]`."""
+        if not place:
+            return name
+        (k,) = place
+        if len(self.n_edges) == 1:
+            return f"{name}[{k}]"
+        ends = list(accumulate(self.n_edges))
+        number = bisect_right(ends, k)
+        return f"{name} of input {number}[{k - ends[number] + self.n_edges[number]}]"
 
 
 def _arguments(values: list[Array]) -> list[Any]:
     """As the functions receive them: incoming states of their own, parameters that nobody can change."""
-    incoming, *parameters = values
-    return [incoming.copy(), *(_frozen(value) if value.ndim else float(value) for value in parameters)]
+    incoming, *others = values
+    return [incoming.copy(), *(_frozen(value) if value.ndim else value.item() for value in others)]
 
 
 def _frozen(array: Array) -> Array:

@@ -44,7 +44,6 @@ class Conv2DKernel(Kernel):
         tiles = layer.groups * -(-channels // ROWS) if has_errors else 0
         self._packed = np.zeros((tiles, height, width, filters // layer.groups, ROWS), site.master)
         self._scratch = Scratch(team.threads, site.master)
-        self._scratch.reserve(max(filters, source[-1]) * site.batch)
         activations.warm(self._function, site.dtype)
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -52,11 +51,12 @@ class Conv2DKernel(Kernel):
         own, (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
         x, state, geometry = self.arrays.sources[0], self.arrays.state, self._geometry
         weight, bias, packed = self._weight, self._bias, self._packed
-        activation, place = ACTIVATIONS.index(self._function), state.shape[2:]
+        activation, row = ACTIVATIONS.index(self._function), state.shape[1:]
+        self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
-            with self._scratch.lent(math.prod(place)) as room:
-                states, sums = rows_of(state, (start, stop), own), room.reshape(place)
+            with self._scratch.lent(math.prod(row)) as room:
+                states, sums = rows_of(state, (start, stop), own), room.reshape(row)
                 find_states(x, window, weight, bias, states, start, activation, sums, geometry)
 
         def lay_out(begin: int, end: int) -> None:
@@ -79,11 +79,12 @@ class Conv2DKernel(Kernel):
         """Gathers, for each place of the input, from those whose patches hold it, in ascending rows."""
         window, (first, _), operations = self.site.error_windows[0], self.site.rows, self.site.operations
         out, delta, packed = self.arrays.errors_of(0), self.arrays.own_errors, self._packed
-        place = out.shape[2:]
+        row = out.shape[1:]
+        self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
-            with self._scratch.lent(math.prod(place)) as room:
-                errors, sums = rows_of(out, (start, stop), window), room.reshape(place)
+            with self._scratch.lent(math.prod(row)) as room:
+                errors, sums = rows_of(out, (start, stop), window), room.reshape(row)
                 find_errors(errors, start, packed, delta, first, accumulate, sums, self._geometry)
 
         def call() -> None:

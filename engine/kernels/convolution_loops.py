@@ -19,6 +19,9 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
 from partita.engine.numerics import compiled, narrow, widen
 
+_CACHED_BYTES = 1 << 19
+"""Weights that a core's own cache holds beside their inputs. More are taken block by block, each for a whole
+row."""
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh")
 """In the order of their numbers in compiled code."""
 _LINEAR, _RELU, _SIGMOID, _TANH = (LOOPS[name].finish_into for name in ACTIVATIONS)
@@ -38,61 +41,87 @@ def find_states(
 ) -> None:
     """Rows of places from `first` on; `x` begins at row `window` of the input.
 
-    `sums` is scratch, `[filter, example]`.
+    `sums` is scratch for a row of places.
     """
     for row in range(state.shape[0]):
-        low, high = inside(first + row, g.y)
-        top = (first + row) * g.y.stride - g.y.before - window
+        _multiply_row(x, window, weight, first + row, sums, g)
         for column in range(state.shape[1]):
-            _multiply_patch(sums, x, weight, top, low, high, column, g)
             if activation == 0:
-                _LINEAR(sums, bias, state[row, column])
+                _LINEAR(sums[column], bias, state[row, column])
             elif activation == 1:
-                _RELU(sums, bias, state[row, column])
+                _RELU(sums[column], bias, state[row, column])
             elif activation == 2:
-                _SIGMOID(sums, bias, state[row, column])
+                _SIGMOID(sums[column], bias, state[row, column])
             else:
-                _TANH(sums, bias, state[row, column])
+                _TANH(sums[column], bias, state[row, column])
+
+
+@compiled
+def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g: Geometry) -> None:
+    """The sums of one row of places, block of weights after block."""
+    low, high = inside(row, g.y)
+    filters = sums.shape[1] // g.groups
+    n_filters = filters if weight.nbytes <= _CACHED_BYTES else 4 * ROWS
+    n_taps = max(1, _CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
+    for group in range(g.groups):
+        end = (group + 1) * filters
+        for f in range(group * filters, end, n_filters):
+            for tap in range(low, max(high, low + 1), n_taps):  # on the padding too: sums begin with zero
+                rows, taps = (f, min(f + n_filters, end)), (tap, min(tap + n_taps, high))
+                top = row * g.y.stride - g.y.before + tap * g.y.dilation - window
+                for column in range(sums.shape[0]):
+                    _multiply_patch(sums[column], x, weight, top, column, group, rows, taps, tap > low, g)
 
 
 @compiled
 def _multiply_patch(
-    sums: Array, x: Array, weight: Array, top: int, low: int, high: int, column: int, g: Geometry
+    sums: Array,
+    x: Array,
+    weight: Array,
+    top: int,
+    column: int,
+    group: int,
+    rows: tuple[int, int],
+    taps: tuple[int, int],
+    continued: bool,
+    g: Geometry,
 ) -> None:
-    """The sums of one place: taps `[low, high)` of a patch that begins at row `top` of `x`."""
+    """Of one place, the sums of some filters over some rows of its patch, of which the first is `x[top]`."""
     flat, inputs, weights = sums.reshape(-1), x.reshape(-1), weight.reshape(-1)
-    (filters, batch), (_, width, channels, _) = sums.shape, x.shape
-    patch, column_weights = weight.shape[1] * weight.shape[2] * weight.shape[3], weight.shape[3]
-    left, right = inside(column, g.x)
-    begin = column * g.x.stride - g.x.before + left * g.x.dilation
+    batch, (_, width, channels, _) = sums.shape[1], x.shape
+    heard = weight.shape[3]
+    patch, patch_row = g.y.size * g.x.size * heard, g.x.size * heard
+    low, high = inside(column, g.x)
+    left = column * g.x.stride - g.x.before + low * g.x.dilation
+    into = Walk(rows[0] * batch, batch, 0, 0)
+    from_weight = rows[0] * patch + taps[0] * patch_row + low * heard
+    from_inputs = ((top * width + left) * channels + group * heard) * batch
+    input_row = g.y.dilation * width * channels * batch
     if g.groups == 1 and g.x.dilation == 1:  # the columns of a patch row lie one after another
-        from_weight = Walk((low * g.x.size + left) * column_weights, patch, g.x.size * column_weights, 1)
-        from_inputs = Walk(
-            ((top + low * g.y.dilation) * width + begin) * channels * batch,
-            0,
-            g.y.dilation * width * channels * batch,
-            batch,
-        )
-        extent = Extent(filters, batch, high - low, (right - left) * channels)
         multiply(
-            flat, Walk(0, batch, 0, 0), weights, from_weight, inputs, from_inputs, extent, False, NOWHERE
+            flat,
+            into,
+            weights,
+            Walk(from_weight, patch, patch_row, 1),
+            inputs,
+            Walk(from_inputs, 0, input_row, batch),
+            Extent(rows[1] - rows[0], batch, taps[1] - taps[0], (high - low) * heard),
+            continued,
+            NOWHERE,
         )
         return
-    for group in range(g.groups):
-        first, n_filters = group * (filters // g.groups), filters // g.groups
-        for tap in range(low, max(high, low + 1)):  # a patch on the padding still begins its sums with zero
-            from_weight = Walk(
-                first * patch + (tap * g.x.size + left) * column_weights, patch, column_weights, 1
-            )
-            from_inputs = Walk(
-                (((top + tap * g.y.dilation) * width + begin) * channels + group * column_weights) * batch,
-                0,
-                g.x.dilation * channels * batch,
-                batch,
-            )
-            extent = Extent(n_filters, batch, right - left if tap < high else 0, column_weights)
-            into = Walk(first * batch, batch, 0, 0)
-            multiply(flat, into, weights, from_weight, inputs, from_inputs, extent, tap > low, NOWHERE)
+    for tap in range(max(taps[1] - taps[0], 1)):
+        multiply(
+            flat,
+            into,
+            weights,
+            Walk(from_weight + tap * patch_row, patch, heard, 1),
+            inputs,
+            Walk(from_inputs + tap * input_row, 0, g.x.dilation * channels * batch, batch),
+            Extent(rows[1] - rows[0], batch, high - low if taps[1] > taps[0] else 0, heard),
+            continued or tap > 0,
+            NOWHERE,
+        )
 
 
 @compiled
@@ -127,43 +156,62 @@ def find_errors(
 ) -> None:
     """Rows of the input from `start` on; `delta` begins at row `first` of places.
 
-    `sums` is scratch, `[channel, example]`.
+    `sums` is scratch for a row of the input.
     """
-    batch = out.shape[3]
     for row in range(out.shape[0]):
-        rows = receivers(start + row, g.y, first, first + delta.shape[0])
-        for column in range(out.shape[1]):
-            place = out[row, column]
-            for c in range(place.shape[0]):
-                for e in range(batch):
-                    sums[c, e] = widen(place[c, e]) if accumulate else type(sums[c, e])(0)
-            columns = receivers(column, g.x, 0, delta.shape[1])
-            for k in range(rows.n_places):
-                above = rows.place + k * rows.step - first
-                _add_row(sums, packed, rows.tap - k * rows.tap_step, delta, above, columns, g)
-            for c in range(place.shape[0]):
-                for e in range(batch):
-                    place[c, e] = narrow(sums[c, e], place[c, e])
+        errors = out[row]
+        for column in range(errors.shape[0]):
+            for c in range(errors.shape[1]):
+                for e in range(errors.shape[2]):
+                    before = widen(errors[column, c, e])
+                    sums[column, c, e] = before if accumulate else type(before)(0)
+        _add_rows(sums, packed, delta, first, receivers(start + row, g.y, first, first + delta.shape[0]), g)
+        for column in range(errors.shape[0]):
+            for c in range(errors.shape[1]):
+                for e in range(errors.shape[2]):
+                    errors[column, c, e] = narrow(sums[column, c, e], errors[column, c, e])
 
 
 @compiled
-def _add_row(
-    sums: Array, packed: Array, tap: int, delta: Array, row: int, columns: Receivers, g: Geometry
+def _add_rows(sums: Array, packed: Array, delta: Array, first: int, rows: Receivers, g: Geometry) -> None:
+    """Adds what rows of places return to one row of the input, block of weights after block."""
+    whole = packed.nbytes <= _CACHED_BYTES
+    n_tiles, n_rows = (packed.shape[0], max(rows.n_places, 1)) if whole else (1, 1)
+    for tile in range(0, packed.shape[0], n_tiles):
+        for k in range(0, rows.n_places, n_rows):
+            for column in range(sums.shape[0]):
+                columns = receivers(column, g.x, 0, delta.shape[1])
+                for above in range(k, k + n_rows):
+                    place, tap = rows.place + above * rows.step - first, rows.tap - above * rows.tap_step
+                    for t in range(tile, tile + n_tiles):
+                        _add_place(sums[column], packed, t, tap, delta, place, columns, g)
+
+
+@compiled
+def _add_place(
+    sums: Array,
+    packed: Array,
+    tile: int,
+    tap: int,
+    delta: Array,
+    row: int,
+    columns: Receivers,
+    g: Geometry,
 ) -> None:
-    """Adds what the places in these columns of a row of `delta` return to one place of the input."""
-    flat, weights, errors = sums.reshape(-1), packed.reshape(-1), delta.reshape(-1)
-    batch, n_columns, n_filters = sums.shape[1], delta.shape[1], delta.shape[2]
-    filters, channels, tiles = n_filters // g.groups, sums.shape[0] // g.groups, packed.shape[0] // g.groups
-    for group in range(g.groups):
-        from_errors = Walk(
-            ((row * n_columns + columns.place) * n_filters + group * filters) * batch,
-            0,
-            columns.step * n_filters * batch,
-            batch,
-        )
-        for tile in range(tiles):
-            begin = ((group * tiles + tile) * g.y.size + tap) * g.x.size + columns.tap
-            from_weights = Walk(begin * filters * ROWS, 1, -columns.tap_step * filters * ROWS, ROWS)
-            into = Walk((group * channels + tile * ROWS) * batch, batch, 0, 0)
-            extent = Extent(min(ROWS, channels - tile * ROWS), batch, columns.n_places, filters)
-            multiply(flat, into, weights, from_weights, errors, from_errors, extent, True, NOWHERE)
+    """Adds what places in a row of `delta` return to a tile of channels of one place of the input."""
+    (batch, (_, n_columns, n_filters, _)), channels = (sums.shape[1], delta.shape), sums.shape[0] // g.groups
+    filters, tiles = n_filters // g.groups, packed.shape[0] // g.groups
+    group, first = tile // tiles, tile % tiles * ROWS
+    from_weights = ((tile * g.y.size + tap) * g.x.size + columns.tap) * filters * ROWS
+    from_errors = ((row * n_columns + columns.place) * n_filters + group * filters) * batch
+    multiply(
+        sums.reshape(-1),
+        Walk((group * channels + first) * batch, batch, 0, 0),
+        packed.reshape(-1),
+        Walk(from_weights, 1, -columns.tap_step * filters * ROWS, ROWS),
+        delta.reshape(-1),
+        Walk(from_errors, 0, columns.step * n_filters * batch, batch),
+        Extent(min(ROWS, channels - first), batch, columns.n_places, filters),
+        True,
+        NOWHERE,
+    )

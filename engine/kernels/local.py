@@ -42,11 +42,12 @@ class PatchSumKernel(Kernel):
         super().__init__(site, arrays, team)
         connectivity = site.grid.layer.connectivity
         assert isinstance(connectivity, Patch)
+        assert connectivity.is_box, "a patch is a whole box of nodes"
         self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
         self._x = _flat(arrays.sources[0])
         self._weight, *biases = map(_flat, arrays.parameters)
         self._bias = biases[0] if biases else np.zeros(0, site.dtype)
-        self._scratch = Scratch(team.threads, site.master)
+        self._scratch, self._in_place = Scratch(team.threads, site.master), site.dtype == site.master
 
     @abstractmethod
     def finish(self, sums: Array, state: Array, begin: int) -> None:
@@ -54,7 +55,7 @@ class PatchSumKernel(Kernel):
 
         Args:
             sums: of some rows of nodes, `[node, example]`, float32 or float64, bias included.
-            state: of the same, as it is stored.
+            state: of the same, as it is stored; `sums` itself, if that is how it is stored.
             begin: how many of the machine's nodes stand before them.
         """
 
@@ -64,15 +65,15 @@ class PatchSumKernel(Kernel):
             return nothing
         site, places, geometry = self.site, self._places(self.site.windows[0]), self._geometry
         chunks = [(rows, columns(rows_of(self.arrays.state, rows, site.rows))) for rows in self._chunks()]
-        most = max(state.size for _, state in chunks)
-        self._scratch.reserve(most)
+        size = 0 if self._in_place else max(state.size for _, state in chunks)
+        self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
-            with self._scratch.lent(most) as room:
+            with self._scratch.lent(size) as room:
                 for rows, state in chunks[start:stop]:
-                    sums, begin = room[: state.size], (rows[0] - site.rows[0]) * site.grid.nodes_per_row
-                    weighted_sums(sums, self._x, self._weight, self._bias, rows, places, geometry)
-                    self.finish(sums.reshape(state.shape), state, begin)
+                    sums = state if self._in_place else room[: state.size].reshape(state.shape)
+                    weighted_sums(sums.reshape(-1), self._x, self._weight, self._bias, rows, places, geometry)
+                    self.finish(sums, state, (rows[0] - site.rows[0]) * site.grid.nodes_per_row)
 
         with self._scratch.lent(0) as room:
             bound(weighted_sums, room, self._x, self._weight, self._bias, (0, 0), places, geometry)
@@ -91,13 +92,12 @@ class PatchSumKernel(Kernel):
         places, geometry = self._places(self.site.error_windows[0]), self._geometry
         out, delta = _flat(self.arrays.errors_of(source)), _flat(self.arrays.own_errors)
         operations = self.site.operations / self._geometry.height
-        in_place = self.site.dtype == self.site.master
-        size = 0 if in_place else geometry.size_y * geometry.width * geometry.channels * self.site.batch
+        size = 0 if self._in_place else geometry.size_y * geometry.width * geometry.channels * self.site.batch
         self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(size) as room:
-                sums = out if in_place else room
+                sums = out if self._in_place else room
                 input_errors(out, sums, self._weight, delta, (start, stop), accumulate, places, geometry)
 
         def call() -> None:
@@ -105,7 +105,7 @@ class PatchSumKernel(Kernel):
                 self.team.split(start, stop, work, operations=operations * (stop - start))
 
         with self._scratch.lent(0) as room:
-            sums = out if in_place else room
+            sums = out if self._in_place else room
             bound(input_errors, out, sums, self._weight, delta, (0, 0), accumulate, places, geometry)
         return call
 
@@ -149,13 +149,16 @@ class LocallyConnectedKernel(PatchSumKernel):
             LOOPS[site.grid.layer.activation],
             site.grid.layer.activation == "linear",
         )
-        self._no_bias = np.zeros(site.n_rows * site.grid.nodes_per_row, site.master)
-        state = columns(arrays.state)
-        bound(self._loops.finish_into, np.zeros((0, 0), site.master), self._no_bias, state)
+        self._no_bias = np.zeros(1, site.master)
+        bound(self._loops.activate, np.zeros(0, site.dtype))
+        bound(self._loops.finish_into, np.zeros((0, 0), site.master), self._no_bias, columns(arrays.state))
 
     def finish(self, sums: Array, state: Array, begin: int) -> None:
         """Applies the activation."""
-        self._loops.finish_into(sums, self._no_bias, state)
+        if sums is not state:  # all nodes as one: the bias is in the sums
+            self._loops.finish_into(sums.reshape(1, -1), self._no_bias, state.reshape(1, -1))
+        elif not self._is_linear:
+            self._loops.activate(state.reshape(-1))
 
     def delta(self) -> Call:
         """Multiplies the errors by the slope of the activation."""

@@ -20,7 +20,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
 from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Following, Walk, multiply
+from partita.engine.kernels.vector_products import NOWHERE, Extent, Following, Walk, multiply, spread
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 
 
@@ -74,26 +74,20 @@ def weighted_sums(
             low, high = inside(left, g.size_x, g.width)
             node = ((row - p.first) * p.columns + column) * p.filters
             at = ((row - rows[0]) * p.columns + column) * p.filters * p.batch
-            _begin(out, at, bias, node, p)
+            into = Walk(at, p.batch, 0, 0)
+            if bias.size:
+                spread(out, into, bias, node, p.filters, p.batch)
             multiply(
                 out,
-                Walk(at, p.batch, 0, 0),
+                into,
                 weight,
                 Walk(node * fan_in + low_y * run + low * g.channels, fan_in, run, 1),
                 x,
                 Walk((top + low_y - p.window) * line + (left + low) * g.channels * p.batch, 0, line, p.batch),
                 Extent(p.filters, p.batch, high_y - low_y, (high - low) * g.channels),
-                True,
+                bias.size > 0,
                 Following((node + p.filters) * fan_in, g.stride_x * g.channels * p.batch),
             )
-
-
-@compiled
-def _begin(out: Array, at: int, bias: Array, node: int, p: Places) -> None:
-    for f in range(p.filters):
-        begin = widen(bias[node + f]) if bias.size else out.dtype.type(0)
-        for e in range(p.batch):
-            out[at + f * p.batch + e] = begin
 
 
 @compiled

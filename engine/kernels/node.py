@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
-from partita.engine.kernels.node_compiler import Uncompilable
-from partita.engine.kernels.node_loop_kernel import NodeLoopKernel
-from partita.engine.kernels.node_loops import down_loops, sum_loops, up_loop
-from partita.engine.kernels.node_source import first_line
-from partita.engine.kernels.node_sum_kernels import sum_kernel
-from partita.engine.kernels.node_vectors import Signature
+from partita.engine.kernels.nodes.compiler import Uncompilable
+from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
+from partita.engine.kernels.nodes.loops import down_loops, sum_loops, up_loop
+from partita.engine.kernels.nodes.source import first_line
+from partita.engine.kernels.nodes.sum_kernels import sum_kernel
+from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
 from partita.layers.edges import Edges

@@ -24,6 +24,7 @@ from numba.extending import intrinsic
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.llvm_vectors import (
     I1,
+    I64,
     LINE_BYTES,
     REGISTERS,
     Vectors,
@@ -140,7 +141,7 @@ class _Tiles:
         lanes = [vectors.load(self._lane(begin, v), mask) for v, mask in enumerate(masks)]
         totals = iter(sums)
         for row in rows:
-            repeated = vectors.repeat(vectors.widened(builder.load(builder.gep(row, [from_left]))))
+            repeated = vectors.repeat_widened(builder.load(builder.gep(row, [from_left])))
             for vector in lanes:
                 total = next(totals)
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
@@ -275,3 +276,27 @@ def _even(count: int, most: int) -> int:
         return count
     portions = (count + most - 1) // most
     return (count + portions - 1) // portions
+
+
+def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # type: ignore[no-untyped-def]
+    takes = (out, into, numbers, types.intp, types.intp, types.intp)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        _, walk, _, at, rows, lanes = arguments
+        target, source = (data_of(context, builder, takes[k], arguments[k]) for k in (0, 2))
+        vectors, walk = Vectors(builder, target.type.pointee), Walk(*cgutils.unpack_tuple(builder, walk, 4))
+        with cgutils.for_range(builder, rows) as row:
+            place = builder.gep(target, [builder.add(walk.at, builder.mul(row.index, walk.row_stride))])
+            value = builder.load(builder.gep(source, [builder.add(at, row.index)]))
+            repeated = vectors.repeat_widened(value)
+            with cgutils.for_range_slice(builder, number(0), lanes, number(vectors.lanes), I64) as (lane, _):
+                mask = vectors.mask(builder.sub(lanes, lane))
+                vectors.store(repeated, builder.gep(place, [lane]), mask)
+        return context.get_dummy_value()
+
+    return types.void(*takes), generate
+
+
+spread = cast(Callable[..., None], intrinsic(_declare_spread))
+"""`spread(out, into, numbers, at, rows, lanes)` writes `numbers[at + row]`, widened, into all lanes of each
+row, which a product may continue. For compiled code, without checks."""

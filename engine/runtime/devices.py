@@ -1,8 +1,8 @@
 """Where the arrays of a machine lie, and what is done there to whole arrays.
 
-A CPU works in the host's own memory, and nothing is ever copied for it. A GPU (`torch_device`) has memory of its own,
-in which an array is a tensor of torch: it is sliced, reshaped and assigned to like one of NumPy, and only
-kernels and this abstraction look any closer.
+A CPU works in the host's own memory, and nothing is ever copied for it. A GPU (`torch_device`) has memory of
+its own, in which an array is a tensor of torch: it is sliced, reshaped and assigned to like one of NumPy,
+and only kernels and this abstraction look any closer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Device:
 
     def zeros(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
         """An array of its own."""
-        return np.zeros(shape, dtype)
+        return self.placed(self.memory(math.prod(shape) * dtype.itemsize), 0, shape, dtype)
 
     def window(self, start: int, array: Array) -> Window:
         """Rows of a buffer, from number `start` on, in an array of this device."""
@@ -85,7 +85,7 @@ class Device:
         accrued: Vector | None,
         copy: Array | None,
     ) -> Apply:
-        """Prepares an update, as `Rule.bind`; where it cannot say at once whether all was finite, it says so."""
+        """Prepares an update, as `Rule.bind`; one that cannot say at once whether all was finite says yes."""
         return rule.bind(values, gradient, state, accrued=accrued, copy=copy)
 
     def updates_were_finite(self) -> bool:

@@ -17,7 +17,7 @@ import cloudpickle
 import numpy as np
 import zmq
 
-from partita.engine.kernels.node_compiler import NodeCompileError
+from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
-from typing import Any, Protocol, TypeAlias
+from itertools import accumulate, pairwise
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,10 @@ class Updates(Protocol):
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """What the gradient of each parameter is multiplied with, by norms over all machines."""
+
+
+_WORTH_A_THREAD: Final = 1 << 16
+"""Numbers whose update takes longer than waking a thread."""
 
 
 class Scratch:
@@ -88,10 +92,9 @@ class Learning:
 
         def call() -> None:
             finite = True
-            for gradient, applies in steps:
+            for gradient, apply in steps:
                 gradient()
-                for apply in applies:
-                    finite &= apply(1.0)
+                finite &= apply()
             if not finite:
                 tell()
 
@@ -99,18 +102,36 @@ class Learning:
 
     def _prepared(
         self, rows: tuple[int, int], scratch: Scratch, updates: Updates
-    ) -> tuple[Call, tuple[Apply, ...]]:
+    ) -> tuple[Call, Callable[[], bool]]:
         own, dtype, begin = self._kernel.site.rows, self._kernel.gradient_dtype, self._start
-        out, applies = [], []
+        out: list[Array] = []
+        applies: list[list[Apply]] = [[] for _ in range(self._kernel.site.threads)]
         places = zip(self._parameters, self._shapes(rows), self._offsets(rows), strict=False)
         for parameter, shape, offset in places:
             gradient = scratch.array(offset, shape, dtype)
             (first, last), (low, high) = parameter.span(own), parameter.span(rows)
-            span = slice(begin + low - first, begin + high - first)
             out.append(gradient)
-            applies.append(updates.bind(span, gradient.reshape(-1)))
+            for thread, share in enumerate(_shares(high - low, len(applies))):
+                start = begin + low - first
+                span = slice(start + share.start, start + share.stop)
+                applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
             begin += last - first
-        return self._kernel.gradient(out, rows if self._kernel.gradient_by_rows else None), tuple(applies)
+        call = self._kernel.gradient(out, rows if self._kernel.gradient_by_rows else None)
+        return call, self._together([apply for apply in applies if apply])
+
+    def _together(self, applies: list[list[Apply]]) -> Callable[[], bool]:
+        """The updates of a block, by each thread those of its share."""
+        finite = [True] * len(applies)
+
+        def work(start: int, stop: int) -> None:
+            for thread in range(start, stop):
+                finite[thread] = all([apply(1.0) for apply in applies[thread]])
+
+        def call() -> bool:
+            self._kernel.team.split(0, len(applies), work)
+            return all(finite)
+
+        return call
 
     def _shapes(self, rows: tuple[int, int]) -> list[tuple[int, ...]]:
         return [piece_shape(parameter, rows) for parameter in self._parameters]
@@ -120,3 +141,11 @@ class Learning:
         item_bytes = self._kernel.gradient_dtype.itemsize
         sizes = (-(-math.prod(shape) * item_bytes // 64) * 64 for shape in self._shapes(rows))
         return list(accumulate(sizes, initial=0))
+
+
+def _shares(n: int, threads: int) -> list[slice]:
+    """Nearly equal ranges of n numbers for so many threads; all for one where they are few."""
+    if n < _WORTH_A_THREAD * threads:
+        return [slice(0, n)]
+    cuts = [n * thread // threads // 16 * 16 for thread in range(threads)]
+    return [slice(start, stop) for start, stop in pairwise([*cuts, n])]

@@ -6,14 +6,17 @@ read only when it comes from the coordinator, whose key the host was given when 
 
 from __future__ import annotations
 
+import io
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Protocol
 
 import cloudpickle
 
+from partita.engine.kernels.nodes.source import carry_source
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.names import COORDINATOR
@@ -80,6 +83,16 @@ class Task(Protocol):
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 
 
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Lets a user's functions carry their source: they are understood where their file is not."""
+
+    def reducer_override(self, one: object) -> object:
+        """As cloudpickle pickles it."""
+        if isinstance(one, FunctionType):
+            carry_source(one)
+        return super().reducer_override(one)
+
+
 def pack_task(task: Task) -> bytes:
     """A task as the payload of `Assign`.
 
@@ -87,7 +100,9 @@ def pack_task(task: Task) -> bytes:
         ValueError: something of the user in it cannot be pickled.
     """
     try:
-        return bytes(cloudpickle.dumps(task))
+        written = io.BytesIO()
+        _Pickler(written).dump(task)
+        return written.getvalue()
     except (TypeError, AttributeError, pickle.PicklingError) as error:
         raise ValueError(
             f"the network cannot be sent to its hosts ({error}); "

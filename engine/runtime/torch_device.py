@@ -1,10 +1,11 @@
 """A GPU: arrays are tensors of torch, and numbers come and go through memory that the host shares with it.
 
-Everything is put on one stream, so that it happens in the order in which the calls of a program were made. A call
-returns when its work has been put there; only who needs numbers on the host waits. To import this imports torch.
+Everything is put on one stream, so that it happens in the order in which the calls of a program were made. A
+call returns when its work has been put there; only who needs numbers on the host waits. To import this
+imports torch.
 
-Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) makes any host seem to have one: tensors then lie in the host's
-memory, apart from the arrays that messages use. It is slow, and there to test what a GPU would do.
+Numba's simulator of a GPU (NUMBA_ENABLE_CUDASIM=1) makes any host seem to have one: tensors then lie in the
+host's memory, apart from the arrays that messages use. It is slow, and there to test what a GPU would do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numba
 import numpy as np
 import torch
+from numba.cuda.cudadrv import nvvm
 
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
@@ -31,8 +33,8 @@ from partita.partitioner.cluster import Machine
 def open_gpu(machine: Machine) -> TorchDevice:
     """The GPU of a machine, or what stands for it in the simulator.
 
-    Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32 and convolutions
-    whose sums change from run to run.
+    Sums are made reproducible and exact for the whole process: torch may otherwise choose TF32, and
+    convolutions whose sums change from run to run.
 
     Raises:
         NoSuchDevice: this host does not have it.
@@ -44,11 +46,16 @@ def open_gpu(machine: Machine) -> TorchDevice:
         what = f"{n_devices} CUDA device{'s' * (n_devices != 1)}" if n_devices else "no CUDA device"
         raise NoSuchDevice(
             f"machine '{machine.name}' wants {machine.device}, but this host has {what} that torch "
-            f"{torch.__version__} can use; give the machine another device, for example 'cpu', or let a host play it "
-            "that has one"
+            f"{torch.__version__} can use; give the machine another device, for example 'cpu'"
         )
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.deterministic = True
+    if not nvvm.is_available():
+        raise NoSuchDevice(
+            f"machine '{machine.name}' wants {machine.device}, but this host has no NVVM, by which "
+            "numba.cuda compiles; install it: pip install numba-cuda[cu13], or [cu12] for a torch of CUDA 12"
+        )
+    products = torch.backends.cuda.matmul
+    products.allow_tf32 = products.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic = False, True
     return TorchDevice(torch.device("cuda", index))
 
 

@@ -1,39 +1,57 @@
-"""Plays the cases of `tests/kernels` on another device: what they hand to a kernel goes there, and comes back."""
+"""Plays the cases of `tests/kernels` on another device: what they hand to a kernel goes there, and comes
+back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
+import numba
+import pytest
 import torch
 
 from partita.engine.kernels import Array, Arrays, Call, Kernel, LossKernel, Site, Team
 from partita.engine.kernels import build as build_kernel
-from partita.engine.kernels.cuda.tensors import array_of, numbers_of, on_host, tensor_of
+from partita.engine.kernels.cuda.tensors import array_of, numbers_of, on_host
 from partita.layers import Loss
 from partita.layers.rows import Rows
+from tests.kernels import cases
+
+SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+
+_GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)
+DEVICES = ["cpu", _GPU]
+"""For what torch computes: tensors in the host's memory, apart from its arrays; and a GPU."""
+WITH_NUMBA = ["cpu", _GPU] if SIMULATED else [_GPU]
+"""For what numba.cuda computes: the same where Numba simulates a GPU, as `test_simulated` lets it."""
 
 
 @contextmanager
-def on_device(device: torch.device, *modules: Any) -> Iterator[None]:
-    """Meanwhile, these modules of tests build kernels there."""
+def on_device(device: str, *modules: ModuleType) -> Iterator[list[Kernel]]:
+    """Meanwhile, `tests.kernels.cases` and these modules build kernels there; which they have built.
+
+    Skips the test where there is no such device.
+    """
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
+    built: list[Kernel] = []
 
     def build(site: Site, arrays: Arrays, team: Team | None = None) -> Kernel:
         kind = HostedLoss if isinstance(site.grid.layer, Loss) else Hosted
-        return kind(site, arrays, team or Team(), device)
+        made = kind(site, arrays, team or Team(), torch.device(device))
+        built.append(made.kernel)
+        return made
 
-    with mock.patch.multiple("tests.kernels.cases", build=build):
-        patches = [mock.patch.object(module, "build", build) for module in modules if hasattr(module, "build")]
-        for patch in patches:
-            patch.start()
-        try:
-            yield
-        finally:
-            for patch in patches:
-                patch.stop()
+    with ExitStack() as patches:
+        for module in (cases, *modules):
+            patches.enter_context(mock.patch.object(module, "build", build))
+        yield built
+    assert built, "no kernel was played there"
 
 
 class Hosted(Kernel):
@@ -50,7 +68,7 @@ class Hosted(Kernel):
             parameters=tuple(map(self._taken, arrays.parameters)),
             summaries=None if arrays.summaries is None else self._taken(arrays.summaries),
         )
-        self.kernel = build_kernel(replace(site, device=str(device).replace("cpu", "cuda:0")), there, team)
+        self.kernel = build_kernel(replace(site, device="cuda:0"), there, team)
         self.gradient_by_rows = self.kernel.gradient_by_rows
 
     @property
@@ -77,7 +95,7 @@ class Hosted(Kernel):
     def _around(self, call: Call) -> Call:
         def around() -> None:
             for array, tensor in self._pairs:
-                tensor_of(array_of(tensor)).copy_(on_host(array))
+                tensor.copy_(on_host(array))
             call()
             for array, tensor in self._pairs:
                 array[...] = numbers_of(tensor.cpu())
@@ -95,6 +113,3 @@ class HostedLoss(Hosted, LossKernel):
     def metrics(self, count: int) -> tuple[float, int]:
         assert isinstance(self.kernel, LossKernel)
         return self.kernel.metrics(count)
-
-
-Test = Callable[..., None]

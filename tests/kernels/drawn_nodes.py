@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.node_tiles import TILE
-from partita.engine.kernels.node_vectors import IMPORTS
+from partita.engine.kernels.nodes.tiles import TILE
+from partita.engine.kernels.nodes.vectors import IMPORTS
 
-HELPERS = '''
+HELPERS = """
 import math
 import numpy as np
 
@@ -36,7 +36,7 @@ def smooth(a, b):
         else:
             total += b / (1 + i)
     return leak(total) + 1
-'''
+"""
 
 
 def function_of(text: str, name: str = "function") -> FunctionType:
@@ -51,7 +51,15 @@ def function_of(text: str, name: str = "function") -> FunctionType:
 
 
 _NUMBERS = (
-    *("({n} + {n})", "({n} - {n})", "({n} * {n})", "({n} / (1 + ({n}) ** 2))", "(-{n})", "abs({n})", "max({n}, {n})"),
+    *(
+        "({n} + {n})",
+        "({n} - {n})",
+        "({n} * {n})",
+        "({n} / (1 + ({n}) ** 2))",
+        "(-{n})",
+        "abs({n})",
+        "max({n}, {n})",
+    ),
     *("min({n}, 1, {n})", "math.tanh({n})", "math.exp(-abs({n}))", "math.sqrt(1 + ({n}) ** 2)", "leak({n})"),
     *("({n} if {t} else {n})", "np.where({t}, {n}, {n})", "float({t})", "smooth({n}, {n})", "({v}).sum()"),
     *("np.dot(weight, {v})", "max({v})", "({v} @ weight)", "np.sum({v})", "({v}).mean()"),
@@ -63,10 +71,23 @@ _TRUTHS = (
 )
 _PLACES = ("0", "-1", "len(incoming) - 1", "{loop}", "{loop}")
 _ARRAYS = (
-    *("({v} + {v})", "({v} * {n})", "({n} * {v})", "({v} / (1 + ({n}) ** 2))", "np.tanh({v})", "({v}).copy()"),
+    *(
+        "({v} + {v})",
+        "({v} * {n})",
+        "({n} * {v})",
+        "({v} / (1 + ({n}) ** 2))",
+        "np.tanh({v})",
+        "({v}).copy()",
+    ),
     *("np.maximum({v}, {n})", "np.where({v} > 0, {n}, {v})", "-{v}"),
 )
-_OWN = ("0 * incoming", "np.zeros(len(incoming))", "incoming.copy()", "weight * bias", "np.zeros_like(weight)")
+_OWN = (
+    "0 * incoming",
+    "np.zeros(len(incoming))",
+    "incoming.copy()",
+    "weight * bias",
+    "np.zeros_like(weight)",
+)
 _DEPTH = 2
 
 

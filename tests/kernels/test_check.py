@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from partita.engine.kernels import check_gradients
 from partita.engine.kernels.reference import Reference, differences
 from partita.layers import (
     Activation,
+    Add,
     AveragePool2D,
     Conv2D,
     Dense,
@@ -22,6 +24,7 @@ from partita.layers import (
     LogisticCrossEntropy,
     MaxPool2D,
     Node,
+    NodeDefinition,
     OneAgainstAll,
     OneToOne,
     Patch,
@@ -101,6 +104,66 @@ def test_ragged_edges_and_nodes_that_hear_nobody() -> None:
 def test_what_cannot_be_compared_is_refused(downward: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_gradients(Node(OneToOne(), lambda incoming: 2 * incoming[0], downward), (3,))
+
+
+LOSSES = [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_losses_are_checked_for_a_target_of_their_kind(loss: Any) -> None:
+    report = check_gradients(loss, (3,))
+    assert report, str(report)
+    assert report.compared == 3
+
+
+@dataclass(frozen=True)
+class Halves(Layer):
+    """Half of one input and `share` of another; the way down is wrong for the second."""
+
+    share: float = 0.5
+    name: str | None = None
+    connectivity = OneToOne()
+    several_inputs = True
+
+    def shape(self, sources: Any) -> Any:
+        return sources[0]
+
+    @property
+    def definition(self) -> NodeDefinition:
+        def upward(incoming: Any) -> Any:
+            return 0.5 * incoming[0] + self.share * incoming[1]
+
+        return NodeDefinition(upward, lambda incoming, state, error: (0.5 * error + 0 * incoming,))
+
+
+def test_errors_of_several_inputs_are_named_by_input() -> None:
+    assert check_gradients(Add(), (2, 3), (2, 3), (2, 3)).compared == 18
+    assert check_gradients(Halves(), (4,), (4,))
+    report = check_gradients(Halves(0.25), (4,), (4,))
+    assert [mismatch.what for mismatch in report.mismatches] == [
+        f"errors of input 1[0] of node {n}" for n in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes", "message"),
+    [
+        (Add(), ((2,),), "give it two or more of the same shape"),
+        (Dense(2), ((2,), (2,)), "listens to one input, not 2"),
+        (Dense(2), (), "give the shape of its input too"),
+        (SoftmaxCrossEntropy(), ((2, 2),), "give it one score for each class"),
+        (LocallyConnected2D(2, 3), ((2, 2, 1),), "does not fit"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(layer: Layer, shapes: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_gradients(layer, *shapes)
+
+
+def test_a_layer_without_a_definition_has_nothing_to_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Halves, "definition", None)
+    with pytest.raises(ValueError, match="has no node definition"):
+        check_gradients(Halves(), (2,), (2,))
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numba.core import event
 
-from partita.engine.kernels import node_cache
-from partita.engine.kernels.node_cache import NotCompiled, ready
-from partita.engine.kernels.node_portable import portable
-from partita.engine.kernels.node_source import written
+from partita.engine.kernels.nodes import cache as node_cache
+from partita.engine.kernels.nodes.cache import NotCompiled, ready
+from partita.engine.kernels.nodes.portable import portable
+from partita.engine.kernels.nodes.source import written
 from tests.kernels.drawn_nodes import function_of
 
 TEXT = """
@@ -113,7 +113,9 @@ def test_what_cannot_be_compiled_says_so(folder: Path) -> None:
 
 
 def test_a_function_becomes_text_with_all_it_needs(folder: Path) -> None:
-    source = written(function_of("LIMIT = float('inf')\n\ndef function(x):\n    return min(smooth(x, SLOPE), LIMIT)\n"))
+    source = written(
+        function_of("LIMIT = float('inf')\n\ndef function(x):\n    return min(smooth(x, SLOPE), LIMIT)\n")
+    )
     assert source is not None
     text = portable(source, "mine")
     assert text is not None
@@ -179,7 +181,9 @@ def test_a_second_process_compiles_nothing(folder: Path, tmp_path: Path) -> None
     script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])))
 
     def counted() -> int:
-        done = subprocess.run([sys.executable, script], check=True, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            [sys.executable, script], check=True, capture_output=True, text=True, timeout=100
+        )
         return int(done.stdout)
 
     assert counted() > 0
@@ -188,7 +192,7 @@ def test_a_second_process_compiles_nothing(folder: Path, tmp_path: Path) -> None
 
 def test_processes_may_write_at_the_same_time(folder: Path, tmp_path: Path) -> None:
     script = (
-        "from numba import njit\nfrom partita.engine.kernels.node_cache import ready\nimport numpy\n"
+        "from numba import njit\nfrom partita.engine.kernels.nodes.cache import ready\nimport numpy\n"
         f"names = ready({TEXT!r}, lambda names: names['doubled'](numpy.ones(1)))\n"
         "x = numpy.ones(2)\nnames['doubled'](x)\nprint(x.sum())\n"
     )
@@ -198,5 +202,3 @@ def test_processes_may_write_at_the_same_time(folder: Path, tmp_path: Path) -> N
     assert [process.communicate(timeout=100)[0] for process in both] == ["4.0\n", "4.0\n"]
     assert not list(folder.glob(".*"))
     assert compilations_of(TEXT) == 0
-
-

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels.node import NodeKernel
-from partita.engine.kernels.node_loop_kernel import NodeLoopKernel
-from partita.engine.kernels.node_sum_kernels import NodeFullSumKernel, NodePatchSumKernel
+from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
+from partita.engine.kernels.nodes.sum_kernels import NodeFullSumKernel, NodePatchSumKernel
 from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOne, Patch, per_edge, per_node
 from tests.kernels.cases import (
     Case,
@@ -108,7 +108,10 @@ NO_SUM = {
         "    return total",
         RIGHT[1],
     ),
-    "not for all": ("return np.dot(weight, incoming) if bias > 0 else np.dot(weight, incoming * bias)", RIGHT[1]),
+    "not for all": (
+        "return np.dot(weight, incoming) if bias > 0 else np.dot(weight, incoming * bias)",
+        RIGHT[1],
+    ),
 }
 NO_WAY_DOWN = {
     "another gradient of the bias": "return error * weight, error * incoming, 2 * error",
@@ -116,7 +119,8 @@ NO_WAY_DOWN = {
     "errors of its own": "return error * weight * weight, error * incoming, error",
     "decay": "return error * weight, error * incoming + 0.1 * weight, error",
     "the sum again": (
-        "delta = error * (bias + np.dot(weight, incoming))\n    return delta * weight, delta * incoming, delta"
+        "delta = error * (bias + np.dot(weight, incoming))\n"
+        "    return delta * weight, delta * incoming, delta"
     ),
 }
 
@@ -168,7 +172,9 @@ def test_several_numbers_of_a_node_and_the_weight_last() -> None:
 def test_a_sum_whose_errors_pass_as_they_are_needs_no_copy_of_them() -> None:
     down = "\n    return error * weight, error * incoming, error"
     for wiring in (Patch(2), Full()):
-        given_case = case(node("\n    return np.dot(weight, incoming) + bias", down, wiring), (3, 3, 2), batch=3)
+        given_case = case(
+            node("\n    return np.dot(weight, incoming) + bias", down, wiring), (3, 3, 2), batch=3
+        )
         kernel = given_case.kernel()
         assert isinstance(kernel, NodeKernel)
         assert kernel.played.arrays.delta is kernel.arrays.delta

@@ -1,4 +1,4 @@
-"""Functions turned inside out, examples innermost: random ones against plain Python, and what is understood."""
+"""Functions turned inside out, examples innermost: random ones against plain Python; what is understood."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import linecache
 import math
 import re
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
+import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.node import NodeKernel
-from partita.engine.kernels.node_arithmetic import NotUnderstood
-from partita.engine.kernels.node_loop_kernel import NodeLoopKernel
-from partita.engine.kernels.node_source import written
-from partita.engine.kernels.node_vectors import Signature, downward_text, upward_text
+from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
+from partita.engine.kernels.nodes.source import carry_source, written
+from partita.engine.kernels.nodes.vectors import Signature, downward_text, upward_text
+from partita.engine.runtime.task import pack_task
 from partita.layers import Node, Patch, per_edge, per_node
 from tests.kernels.cases import assert_same_bits, assert_true, case, play, seeds
 from tests.kernels.drawn_nodes import as_plain_python, downward, function_of, upward
@@ -103,7 +105,9 @@ def test_any_downward_equals_plain_python(text: str, seed: int, tile: int) -> No
     np.testing.assert_allclose(biases, bias, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.slow), pytest.param(13, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "seed", [11, pytest.param(12, marks=pytest.mark.slow), pytest.param(13, marks=pytest.mark.slow)]
+)
 def test_compiled_it_is_the_same_in_pieces_and_on_threads(seed: int) -> None:
     functions = function_of(upward(seed)), function_of(downward(seed))
     learns = (("weight", per_edge()), ("bias", per_node()))
@@ -120,7 +124,9 @@ def test_compiled_it_is_the_same_in_pieces_and_on_threads(seed: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 127, 128, 300])
 def test_any_number_of_examples(batch: int) -> None:
-    given_case = case(Node(Patch(2), energy, energy_errors, learns=(("gain", per_node()),)), (3, 3, 2), batch=batch)
+    given_case = case(
+        Node(Patch(2), energy, energy_errors, learns=(("gain", per_node()),)), (3, 3, 2), batch=batch
+    )
     assert_true(given_case, play(given_case))
 
 
@@ -258,3 +264,25 @@ def test_lambdas_on_one_line_are_told_apart() -> None:
         "return incoming[0]",
         "return -incoming[0]",
     ]
+
+
+def test_a_function_carries_its_source_to_where_its_file_is_not() -> None:
+    function = function_of("def function(incoming):\n    return math.tanh(smooth(incoming[0], 1))\n")
+    packed = pack_task(cast(Any, {"upward": function}))
+    linecache.cache.pop(function.__code__.co_filename)
+    arrived = cloudpickle.loads(packed)["upward"]
+    source = written(arrived)
+    assert source is not None
+    assert "h_0_smooth" in upward_text(source, Signature((), 1, "float64"))
+    vars(arrived).clear()
+    assert written(arrived) is None
+
+
+def test_a_carried_source_that_is_another_functions_is_not_believed() -> None:
+    function = function_of("def function(incoming):\n    return incoming[0]\n")
+    carry_source(function)
+    (name,) = vars(function)
+    linecache.cache.pop(function.__code__.co_filename)
+    assert written(function) is not None
+    vars(function)[name] = "def function(incoming):\n    return -incoming[0]\n"
+    assert written(function) is None

@@ -12,6 +12,7 @@ from partita.layers import (
     Add,
     Dense,
     Graph,
+    LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
@@ -107,3 +108,12 @@ def test_the_fingerprint_is_of_the_shapes() -> None:
 def test_it_is_immutable() -> None:
     with pytest.raises(AttributeError):
         branching().name = "other"  # type: ignore[misc]
+
+
+def test_bytes_of_a_node_are_its_parameters_once_and_its_state_for_each_example() -> None:
+    net = Network("sized")
+    picture = net.input("picture", shape=(6, 6, 2))
+    net.loss = SquaredError()(Dense(3)(LocallyConnected2D(4, 3)(picture)), net.target("wanted"))
+    graph = net.graph()
+    assert graph["locally_connected_2d"].bytes_per_node(batch=8, item_bytes=4) == (3 * 3 * 2 + 1 + 8) * 4
+    assert graph["dense"].bytes_per_node(batch=8, item_bytes=2) == (4 * 4 * 4 + 1 + 8) * 2

@@ -28,16 +28,12 @@ def activate(function: str, sums: torch.Tensor) -> None:
         _VALUES[function](sums)
 
 
-def slope_times(
-    function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype
-) -> torch.Tensor:
+def slope_times(function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """`error * slope(state)` in a type that sums are taken in."""
     return _SLOPES[function](state.to(wide)).mul_(error)
 
 
-def multiply_by_slope(
-    function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype
-) -> Call:
+def multiply_by_slope(function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype) -> Call:
     """Prepares to turn errors of states into errors of sums, in place."""
     if function == "linear":
         return nothing

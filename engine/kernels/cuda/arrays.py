@@ -1,4 +1,6 @@
-"""What a kernel that numba.cuda compiles sees of a tensor: an array on the same memory, bfloat16 as its bits."""
+"""What a kernel that numba.cuda compiles sees of a tensor: an array on the same memory, bfloat16 as its
+bits.
+"""
 
 from __future__ import annotations
 

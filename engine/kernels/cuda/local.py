@@ -59,7 +59,11 @@ class LocallyConnectedKernel(TensorKernel):
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
         picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
-        out, delta, cells = shared(_picture(picture)), shared(array_of(self.own_errors)), picture[0, :, :, 0].numel()
+        out, delta, cells = (
+            shared(_picture(picture)),
+            shared(array_of(self.own_errors)),
+            picture[0, :, :, 0].numel(),
+        )
         calls = []
         for run in rows:
             given = out, self._weight, delta, run, window, self.site.rows, accumulate, self._geometry

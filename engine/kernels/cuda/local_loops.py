@@ -4,12 +4,12 @@ A thread has a few examples of one node, those of neighbours lying beside one an
 weight and what they read is contiguous. Nobody adds to what another thread writes.
 
 Axes: sums and errors `[place row, place column, filter, example]`, inputs and their errors `[row, column *
-channel, example]`, weights `[place row, place column, filter, patch row, patch column * channel]`. Sums are of the
-type `R`; what is read is of that type, or bfloat16's bits.
+channel, example]`, weights `[place row, place column, filter, patch row, patch column * channel]`. Sums are
+of the type `R`; what is read is of that type, or bfloat16's bits.
 
-A sum is a chain of fused multiply-adds in the order that `local_loops` of the CPU has too: bias, then inputs in
-the order of the patch; for the errors of an input, receivers in ascending rows, then columns, then filters; for a
-gradient, examples.
+A sum is a chain of fused multiply-adds in the order that `local_loops` of the CPU has too: bias, then inputs
+in the order of the patch; for the errors of an input, receivers in ascending rows, then columns, then
+filters; for a gradient, examples.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Loops(NamedTuple):
     sums: Any
     """`(x, weight, bias, out, first, window, g)`: places from row `first` on; `x` begins at row `window`."""
     errors: Any
-    """`(out, weight, delta, rows, window, places, accumulate, g)`: rows `[start, stop)` of the input, in `out`,
-    which begins at row `window`, from rows `[first, last)` of places."""
+    """`(out, weight, delta, rows, window, places, accumulate, g)`: rows `[start, stop)` of the input, in
+    `out`, which begins at row `window`, from rows `[first, last)` of places."""
     gradient: Any
     """`(x, delta, out, first, window, g)`: as `sums`."""
 

@@ -25,7 +25,11 @@ class _ScoresKernel(TensorKernel, LossKernel):
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
-        per_row, window, out = self.site.sources[0].nodes_per_row, self.site.error_windows[0], self.errors_of(0)
+        per_row, window, out = (
+            self.site.sources[0].nodes_per_row,
+            self.site.error_windows[0],
+            self.errors_of(0),
+        )
         places = [
             (slice(a * per_row - self.first, b * per_row - self.first), columns(rows_of(out, (a, b), window)))
             for a, b in rows

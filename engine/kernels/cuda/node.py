@@ -1,7 +1,7 @@
 """Any layer of one input that has a node definition, on a GPU: its functions as kernels of `node_text`.
 
-A GPU's kernels cannot make arrays, nor raise exceptions. So a function is played only if it can be written as
-numbers; and a place outside of an array, which is an error on a CPU, gives a number that is none (NaN).
+A GPU's kernels cannot make arrays, nor raise exceptions. So a function is played only if it can be written
+as numbers; and a place outside of an array, which is an error on a CPU, gives a number that is none (NaN).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from partita.engine.kernels.cuda.node_text import downward_text, upward_text
 from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.node import signature_of
-from partita.engine.kernels.node_arithmetic import NotUnderstood
-from partita.engine.kernels.node_compiler import NodeCompileError
-from partita.engine.kernels.node_source import written
-from partita.engine.kernels.node_vectors import Signature
-from partita.engine.kernels.node_wiring import Wiring
+from partita.engine.kernels.nodes.arithmetic import NotUnderstood
+from partita.engine.kernels.nodes.compiler import NodeCompileError
+from partita.engine.kernels.nodes.source import written
+from partita.engine.kernels.nodes.vectors import Signature
+from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, widen
 from partita.engine.numerics.cuda import FUNCTIONS, bound, kernel, on_device, strided
@@ -64,8 +64,8 @@ class NodeKernel(TensorKernel):
         except NotUnderstood as found:
             what = f"{self.site.grid.layer.kind} '{self.site.grid.name}': {function.__name__}"
             raise NodeCompileError(
-                f"{what} cannot run on {self.site.device}, which takes arithmetic, loops and functions of numbers "
-                f"alone ({found}); write it so, or give the layer to a machine whose device is 'cpu'"
+                f"{what} cannot run on {self.site.device}, which takes arithmetic, loops and functions of "
+                f"numbers alone ({found}); write it so, or give the layer to a machine whose device is 'cpu'"
             ) from found
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -76,7 +76,11 @@ class NodeKernel(TensorKernel):
 
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
-        delta, out, window = self._shared(columns(self.own_errors)), self.errors_of(0), self.site.error_windows[0]
+        delta, out, window = (
+            self._shared(columns(self.own_errors)),
+            self.errors_of(0),
+            self.site.error_windows[0],
+        )
         if self._receivers is None:
             self._receivers = tuple(map(self._table, _receivers(self._wiring, len(columns(self.sources[0])))))
         per_row, first_sender = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
@@ -121,7 +125,9 @@ class NodeKernel(TensorKernel):
 
 
 def _receivers(wiring: Wiring, n_senders: int) -> tuple[npt.NDArray[Any], ...]:
-    """For each sender, where its receivers begin (and at last their end); receivers, and which of their edges."""
+    """For each sender, where its receivers begin, and at last their end; receivers, and which of their
+    edges.
+    """
     nodes = np.repeat(np.arange(len(wiring.counts), dtype=np.int32), wiring.counts)
     begin = np.cumsum(wiring.counts, dtype=np.int64) - wiring.counts
     taps = np.arange(len(nodes)) - np.repeat(begin, wiring.counts)
@@ -150,8 +156,12 @@ def _kernels(
         **{helper.__name__.lstrip("_"): on_device(helper, R=real) for helper in helpers},
         "keep": on_device(_keep),
         "within": on_device(_within),
-        **{"math": math, "np": np, "cuda": cuda, "strided": strided, "R": real},
         "device": cuda.jit(device=True),
+        "math": math,
+        "np": np,
+        "cuda": cuda,
+        "strided": strided,
+        "R": real,
     }
     known = set(names)
     exec(compile(text, f"<{function.__name__} on a GPU>", "exec"), names)

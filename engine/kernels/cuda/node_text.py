@@ -1,13 +1,13 @@
 """A node's functions as kernels for a GPU: text that numba.cuda compiles, from the tree of what they do.
 
 Each thread has one example: of a node (`states`), of a sender, whose receivers it visits in ascending order
-(`errors`), or all of one number of a parameter (`gradients`). So nobody adds to what another thread writes, and
-no bit depends on how many threads there are. What is not needed for the number at hand is left out of the
-function; what is left runs once for each.
+(`errors`), or all of one number of a parameter (`gradients`). So nobody adds to what another thread writes,
+and no bit depends on how many threads there are. What is not needed for the number at hand is left out of
+the function; what is left runs once for each.
 
-Names in the text: `v_` a number that the function assigns, `a_` an array of its own, `p_` a parameter, `n_` the
-node's number of one, its state or its error; `first`, `edge` and `own` say where the node's senders and its numbers
-of the parameters begin.
+Names in the text: `v_` a number that the function assigns, `a_` an array of its own, `p_` a parameter, `n_`
+the node's number of one, its state or its error; `first`, `edge` and `own` say where the node's senders and
+its numbers of the parameters begin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     ERROR,
     FAN_IN,
     INCOMING,
@@ -35,15 +35,15 @@ from partita.engine.kernels.node_arithmetic import (
     Variable,
     at,
 )
-from partita.engine.kernels.node_grouping import Flow
-from partita.engine.kernels.node_kinds import kinds_of
-from partita.engine.kernels.node_passes import Body, Varying, useful
-from partita.engine.kernels.node_places import Places
-from partita.engine.kernels.node_reader import read_function
-from partita.engine.kernels.node_source import Written
-from partita.engine.kernels.node_text import Constants, Writing
-from partita.engine.kernels.node_vectors import Signature
-from partita.engine.kernels.node_writer import Lines, plain_body
+from partita.engine.kernels.nodes.grouping import Flow
+from partita.engine.kernels.nodes.kinds import kinds_of
+from partita.engine.kernels.nodes.passes import Body, Varying, useful
+from partita.engine.kernels.nodes.places import Places
+from partita.engine.kernels.nodes.reader import read_function
+from partita.engine.kernels.nodes.source import Written
+from partita.engine.kernels.nodes.text import Constants, Writing
+from partita.engine.kernels.nodes.vectors import Signature
+from partita.engine.kernels.nodes.writer import Lines, plain_body
 
 TABLE = "x, senders, firsts, counts, edges, owns"
 _EDGE = "0_edge"
@@ -65,16 +65,20 @@ def upward_text(source: Written, signature: Signature, width: int) -> str:
     if function.returns_tuple or isinstance(function.results[0], Elements):
         raise NotUnderstood("it does not return one number")
     module = _Module(function, signature, width)
-    with module.lines.inside(f"def states({TABLE}, {signature.flat}state):"):
-        with module.lines.inside("for i in strided(state.shape[0] * state.shape[1]):"):
-            module.lines("n, e = i // state.shape[1], i % state.shape[1]")
-            module.node(Output(0, None, function.results[0]), "state[n, e] = narrow({}, state[n, e])")
+    lines = module.lines
+    with (
+        lines.inside(f"def states({TABLE}, {signature.flat}state):"),
+        lines.inside("for i in strided(state.shape[0] * state.shape[1]):"),
+    ):
+        lines("n, e = i // state.shape[1], i % state.shape[1]")
+        module.node(Output(0, None, function.results[0]), "state[n, e] = narrow({}, state[n, e])")
     return module.text
 
 
 def downward_text(source: Written, signature: Signature, width: int) -> str:
-    """The kernels `errors(TABLE, parameters, state, error, starts, receivers, taps, out, low, high, accumulate)` and
-    `gradient_I(TABLE, parameters, state, error, out, start, stop, step, begin)`, I from 1 on; as `upward_text`.
+    """The kernels `errors` and, for each parameter, `gradient_1` and so on; as `upward_text`.
+
+    All take `TABLE, parameters, state, error`, then what `_errors` and `_gradient` say.
     """
     function = read_function(source, [*signature.given, STATE, ERROR])
     wanted = [True, *(kind == "e" for _, kind in signature.parameters)]
@@ -88,32 +92,41 @@ def downward_text(source: Written, signature: Signature, width: int) -> str:
 
 
 def _errors(module: _Module) -> None:
-    lines = module.lines
-    given = "starts, receivers, taps, out, low, high, accumulate"
-    with lines.inside(f"def errors({TABLE}, {module.signature.flat}state, error, {given}):"):
-        with lines.inside("for i in strided((high - low) * state.shape[1]):"):
-            lines("place, e = i // state.shape[1], i % state.shape[1]", "sender = low + place")
-            lines("total = widen(out[place, e]) if accumulate else R(0)")
-            lines("begin, end = 0, 0")
-            with lines.inside("if 0 <= sender < starts.size - 1:"):  # others are heard by nobody here
-                lines("begin, end = starts[sender], starts[sender + 1]")
-            with lines.inside("for j in range(begin, end):"):
-                lines("n, tap = receivers[j], taps[j]")
-                module.sum(0, by_edge=True)
-            lines("out[place, e] = narrow(total, out[place, e])")
+    """Writes the errors of senders `[low, high)`, as the window of the input counts them, into `out`."""
+    lines, given = module.lines, "starts, receivers, taps, out, low, high, accumulate"
+    with (
+        lines.inside(f"def errors({TABLE}, {module.signature.flat}state, error, {given}):"),
+        lines.inside("for i in strided((high - low) * state.shape[1]):"),
+    ):
+        lines("place, e = i // state.shape[1], i % state.shape[1]", "sender = low + place")
+        lines("total = widen(out[place, e]) if accumulate else R(0)", "begin, end = 0, 0")
+        with lines.inside("if 0 <= sender < starts.size - 1:"):  # others are heard by nobody here
+            lines("begin, end = starts[sender], starts[sender + 1]")
+        with lines.inside("for j in range(begin, end):"):
+            lines("n, tap = receivers[j], taps[j]")
+            module.sum(0, by_edge=True)
+        lines("out[place, e] = narrow(total, out[place, e])")
 
 
 def _gradient(module: _Module, i: int, *, by_edge: bool) -> None:
+    """Writes the gradient of parameter number `i` of nodes `[start, stop)`, every `step`-th of which shares a
+    number, into `out`, which begins with number `begin`.
+    """
     lines, width = module.lines, module.width if by_edge else 1
     head = f"{TABLE}, {module.signature.flat}state, error, out, start, stop, step, begin"
-    with lines.inside(f"def gradient_{i}({head}):"):
-        with lines.inside(f"for i in strided(step * {width}):"):
-            lines(f"whose, tap, total = start + i // {width}, i % {width}, R(0)")
-            with lines.inside("for n in range(whose, stop, step):"):  # all that share the number, or one
-                with lines.inside(f"for e in range(state.shape[1] if tap < counts[n] or {not by_edge} else 0):"):
-                    module.sum(i, by_edge=by_edge)
-            with lines.inside(f"if tap < counts[whose] or {not by_edge}:"):
-                lines(f"out[{'edges[whose] + tap' if by_edge else 'owns[whose]'} - begin] = total")
+    number = "edges[whose] + tap" if by_edge else "owns[whose]"
+    with (
+        lines.inside(f"def gradient_{i}({head}):"),
+        lines.inside(f"for i in strided(step * {width}):"),
+    ):
+        lines(f"whose, tap, total = start + i // {width}, i % {width}, R(0)")
+        with lines.inside(f"if tap < counts[whose] or {not by_edge}:"):
+            with (
+                lines.inside("for n in range(whose, stop, step):"),
+                lines.inside("for e in range(state.shape[1]):"),
+            ):
+                module.sum(i, by_edge=by_edge)
+            lines(f"out[{number} - begin] = total")
 
 
 @dataclass
@@ -163,7 +176,9 @@ class _Module:
 
     def node(self, output: Output, handed: str) -> None:
         """Does what the function does for an output, and hands that over."""
-        wanted: Body = (output,) if output.index is None else (Loop(_EDGE, Constant(0), FAN_IN, 1, (output,)),)
+        wanted: Body = (
+            (output,) if output.index is None else (Loop(_EDGE, Constant(0), FAN_IN, 1, (output,)),)
+        )
         body = useful((*self._function.body, *wanted))
         body = Places(self.signature.least, Varying(set(), set())).within(body)
         kinds = kinds_of(body)

@@ -1,4 +1,6 @@
-"""Local contrast normalisation on a GPU: weighted sums over windows, row by row of the window, then by columns."""
+"""Local contrast normalisation on a GPU: weighted sums over windows, row by row of the window, then by
+columns.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class _PoolKernel(TensorKernel):
         return call
 
     def _errors_of_run(self, run: tuple[int, int], *, accumulate: bool) -> Call:
-        (window, _), (first, last), g = self.site.error_windows[0], self.site.rows, self._geometry
+        (first, last), g = self.site.rows, self._geometry
         (held, _), place = self.site.windows[0], rows_of(self.errors_of(0), run, self.site.error_windows[0])
         steps: list[tuple[int, tuple[int, int], int, int]] = []
         for y in reversed(range(g.size_y)):  # from low rows of places to high ones
@@ -67,7 +67,7 @@ class _PoolKernel(TensorKernel):
     def _tap(
         self, picture: torch.Tensor, top: int, places: tuple[int, int], y: int, column: int
     ) -> torch.Tensor:
-        """The nodes that are tap `(y, column)` of these rows of places, of a picture that begins at row `top`."""
+        """The nodes that are tap `(y, column)` of these rows of places; the picture begins at row `top`."""
         g, width = self._geometry, self.site.grid.shape[1]
         begin, end = places[0] * g.stride_y + y - top, (places[1] - 1) * g.stride_y + y - top
         return picture[

@@ -1,4 +1,4 @@
-"""Which kernel plays which layer on a GPU, in any precision. Adding one is a line here and a file beside it."""
+"""Which kernel plays which layer on a GPU, in any precision: adding one is a line and a file beside it."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ def maker(site: Site) -> Callable[[Site, Arrays, Team], Kernel]:
     if site.grid.layer.definition is not None and len(site.sources) == 1:
         return NodeKernel
     raise ValueError(
-        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition that one could be made of; "
-        "add one to partita.engine.kernels.cuda.table, or give the layer to a machine whose device is 'cpu'"
+        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition of one "
+        "input; add a kernel to partita.engine.kernels.cuda.table, or give the layer to a machine whose device "
+        "is 'cpu'"
     )

@@ -1,7 +1,8 @@
-"""Rules on a GPU: the loop that a rule has for a CPU, compiled once more, its numbers shared out among threads.
+"""Rules on a GPU: the loop that a rule has for a CPU, compiled once more, its numbers shared out among
+threads.
 
-The arithmetic is that of the loop, but a GPU's compiler may fuse a product with a sum, so results agree with a
-CPU's within rounding. Imports numba.cuda.
+The arithmetic is that of the loop, but a GPU's compiler may fuse a product with a sum, so results agree with
+a CPU's within rounding. Imports numba.cuda.
 """
 
 from __future__ import annotations
@@ -27,11 +28,15 @@ def bind_on_cuda(
     marks: Any,
     device: int | None,
 ) -> Apply:
-    """As `Rule.bind`, for arrays on a GPU.
+    """As `Rule.bind`, for arrays of numba.cuda.
 
     Args:
         rule: of the replica.
-        values, gradient, state, accrued, copy: as for `Rule.bind`, but numba.cuda's arrays.
+        values: as for `Rule.bind`, like the following.
+        gradient: of them.
+        state: of the rule.
+        accrued: takes the gradient.
+        copy: takes the values.
         marks: int32 `[1]`: becomes 1 where a number of the gradient is not finite, as the update cannot say.
         device: the number of the GPU; None in the simulator.
     """
@@ -39,7 +44,7 @@ def bind_on_cuda(
     numbers = rule._numbers(Moment(0))
     compiled = _compiled(rule._loop, tuple(array is not None for array in arrays), len(numbers))
     given = [array for array in arrays if array is not None]
-    compile_for(compiled, marks, *given, 1.0, *numbers)
+    compile_for(compiled, marks, *given, 1.0, *numbers, device=device)
     launch = launcher(compiled, len(values), device=device)
 
     def apply(moment: Moment) -> bool:

@@ -1,17 +1,17 @@
 """A node's functions run as they stand, node after node and example after example.
 
-What a node hears is gathered, for all examples, into a small tile `[example, edge]`. This is for functions that
-use what cannot be turned inside out; the loops take the same as those of `node_vectors`.
+What a node hears is gathered, for all examples, into a small tile `[example, edge]`. This is for functions
+that use what cannot be turned inside out; the loops take the same as those of `vectors`.
 """
 
 from __future__ import annotations
 
-from partita.engine.kernels.node_vectors import TABLE, Signature
+from partita.engine.kernels.nodes.vectors import TABLE, Signature
 
 IMPORTS = """\
 import numpy as np
 
-from partita.engine.kernels.node_tiles import gather, numbers_of
+from partita.engine.kernels.nodes.tiles import gather, numbers_of
 from partita.engine.numerics import narrow, widen
 
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     Assign,
     Branch,
     Each,
@@ -18,7 +18,7 @@ from partita.engine.kernels.node_arithmetic import (
     expressions,
     walk,
 )
-from partita.engine.kernels.node_passes import Body, Varying, is_of_examples
+from partita.engine.kernels.nodes.passes import Body, Varying, is_of_examples
 
 
 def grouped(body: Body, varying: Varying) -> Body:
@@ -101,7 +101,9 @@ def kept(body: Body, varying: Varying) -> set[str]:
     for statement in _outside_loops(body):
         for expression in expressions(statement):
             outside |= _variables(expression)
-    return {name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names}
+    return {
+        name for name in outside | {n for n, count in users.items() if count > 1} if name in varying.names
+    }
 
 
 def _outside_loops(body: Body) -> Iterable[Statement]:

@@ -8,23 +8,25 @@ from typing import Any, Final, cast
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.imputils import impl_ret_borrowed
+from numba.core import cgutils as untyped_utils
+from numba.core import imputils as untyped_results
 from numba.extending import intrinsic
-from numba.np import arrayobj
+from numba.np import arrayobj as untyped_arrays
 
 from partita.engine.numerics import compiled, widen
+
+cgutils: Any = untyped_utils
+imputils: Any = untyped_results
+arrayobj: Any = untyped_arrays
 
 TILE: Final = 128
 """Examples that run side by side, whose varying numbers stay in the nearest cache."""
 
 
-def _view(context, builder, array_type, pointer, length):  # type: ignore[no-untyped-def]
+def _view(context: Any, builder: Any, array_type: Any, pointer: Any, length: Any) -> Any:
     """An array of `length` numbers at a pointer; it owns nothing."""
     array = arrayobj.make_array(array_type)(context, builder)
-    size = context.get_constant(
-        types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype))
-    )
+    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array_type.dtype)))
     arrayobj.populate_array(
         array, data=pointer, shape=(length,), strides=(size,), itemsize=size, meminfo=None
     )
@@ -135,7 +137,7 @@ assert np.dtype(np.int64) == np.dtype(np.intp), "indices are 64 bits wide"
 
 def _generate_read_only(typing_context, array):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        return impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
+        return imputils.impl_ret_borrowed(context, builder, signature.return_type, arguments[0])
 
     return array.copy(readonly=True)(array), generate
 

@@ -71,8 +71,8 @@ class Wiring:
 
 
 def _lists(counts: Table, senders: Table, n_before: int) -> tuple[Table, ...]:
-    """Lists of senders without repetitions; for each node, where its list begins after `n_before`, its length,
-    and its bounds.
+    """Lists of senders without repetitions; for each node, where its list begins after `n_before`, its
+    length, and its bounds.
     """
     ends = np.cumsum(counts, dtype=np.int64)
     if len(counts) and counts[0] and (counts == counts[0]).all():

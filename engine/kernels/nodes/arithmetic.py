@@ -1,5 +1,5 @@
-"""A node's function as a small tree: what is left of Python when only numbers, the node's edges and structured
-control remain.
+"""A node's function as a small tree: what is left of Python when only numbers, the node's edges and
+structured control remain.
 
 Every array has one number for each incoming edge. A value for every edge is a template: an expression in
 which `PLACE` stands for the number of the edge.
@@ -18,7 +18,7 @@ Kind: TypeAlias = Literal["bool", "int", "real"]
 class Constant:
     """A number that the function holds."""
 
-    value: float
+    value: bool | int | float
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of numbers, by the name under which compiled code knows it, that gives a number of a kind."""
+    """A function of numbers, by the name under which compiled code knows it; it gives a number of a kind."""
 
     name: str
     arguments: tuple[Expression, ...]

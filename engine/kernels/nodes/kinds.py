@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     TRUTHS,
     Assign,

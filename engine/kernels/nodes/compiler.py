@@ -17,7 +17,7 @@ from typing import Any
 import numba
 from numba.core.errors import NumbaError
 
-from partita.engine.kernels.node_source import first_line, is_plain
+from partita.engine.kernels.nodes.source import first_line, is_plain
 
 _SHORT_ENOUGH = 300
 
@@ -112,7 +112,10 @@ def _located(error: Exception, function: FunctionType, known: dict[FunctionType,
     """Finds the innermost line of the user's that Numba's message names."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     files = {os.path.abspath(user.__code__.co_filename) for user in known}
-    for filename, line in re.findall(r'File "([^"]+)", line (\d+)', text):
+    places = re.findall(r'File "([^"]+)", line (\d+)', text) + re.findall(
+        r"Raised from (\S+) \((\d+)\)", text
+    )
+    for filename, line in places:
         if os.path.abspath(filename) in files:
             return Uncompilable(os.path.abspath(filename), int(line), _reason(text))
     place = getattr(error, "loc", None) if isinstance(error, NumbaError) else None
@@ -129,5 +132,8 @@ def _reason(text: str) -> str:
             break
         if line and not line.startswith("Failed in "):
             said.append(line)
-    reason = " ".join(said)
+    reason = re.sub(r"\.?\.? ?Raised from .*| Return of: IR name.*", ".", " ".join(said))
+    reason = re.sub(
+        r"^No implementation of function .* found for signature: >>> (.*)$", r"There is no \1.", reason
+    )
     return reason if len(reason) <= _SHORT_ENOUGH else reason[:_SHORT_ENOUGH] + " ..."

@@ -23,7 +23,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from partita.engine import numerics
-from partita.engine.kernels import node_tiles
+from partita.engine.kernels.nodes import tiles
 from partita.engine.numerics.cache import cache_folder
 
 Names: TypeAlias = dict[str, Any]
@@ -44,20 +44,25 @@ def ready(text: str, warm: Callable[[Names], None], **given: Any) -> Names:
     Raises:
         NotCompiled: it cannot be compiled.
     """
-    if not given:
+    names = None if given else _from_cache(text, warm)
+    if names is None:
+        names = _run(text, ModuleType("partita_node"), given, keep=False)
         try:
-            names = _kept(text)
             warm(names)
-            return names
-        except NumbaError as error:
+        except Exception as error:
             raise NotCompiled from error
-        except Exception:  # noqa: BLE001 - no such folder, a full disk, a file that is not what it was
-            pass
-    names = _run(text, ModuleType("partita_node"), given, keep=False)
+    return names
+
+
+def _from_cache(text: str, warm: Callable[[Names], None]) -> Names | None:
+    """As `ready`; None where the cache cannot be used: no such folder, a full disk, a file that is broken."""
     try:
+        names = _kept(text)
         warm(names)
-    except Exception as error:
+    except NumbaError as error:
         raise NotCompiled from error
+    except Exception:  # noqa: BLE001 - what broken files make Numba raise can be anything
+        return None
     return names
 
 
@@ -74,7 +79,7 @@ def _kept(text: str) -> Names:
 
 
 def _run(text: str, module: ModuleType, given: Names, *, keep: bool) -> Names:
-    options = {"cache": keep, "nogil": True, "error_model": "numpy"}
+    options: Names = {"cache": keep, "nogil": True, "error_model": "numpy"}
     names = vars(module)
     names["compiled"] = numba.njit(**options)
     names["compiled_checked"] = numba.njit(boundscheck=True, **options)
@@ -100,6 +105,8 @@ def _digest(text: str) -> str:
 @cache
 def _versions() -> str:
     """What else decides to which code a text is compiled: libraries, and what it imports from here."""
-    ours = [Path(numerics.__file__).with_name(f"{name}.py") for name in ("compiled", "precision", "functions")]
-    imported = "".join(path.read_text(encoding="utf-8") for path in [*ours, Path(node_tiles.__file__)])
+    ours = [
+        Path(numerics.__file__).with_name(f"{name}.py") for name in ("compiled", "precision", "functions")
+    ]
+    imported = "".join(path.read_text(encoding="utf-8") for path in [*ours, Path(tiles.__file__)])
     return "\n".join([sys.version, numba.__version__, llvmlite.__version__, np.__version__, imported])

@@ -5,8 +5,8 @@ imported, and test runners rewrite what they import. Without a tree a function i
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import builtins
 import inspect
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+_CARRIED = "__partita_source__"
 _FUTURE = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 
 
@@ -48,6 +49,14 @@ def written(function: Callable[..., Any]) -> Written | None:
     return None
 
 
+def carry_source(function: FunctionType) -> None:
+    """Lets a function of a user's carry its source, to where its file may not be."""
+    ours = (function.__module__ or "").startswith("partita.")
+    source = written(function) if is_plain(function) and not ours else None
+    if source is not None:
+        vars(function)[_CARRIED] = ast.unparse(source.tree)
+
+
 def _names(function: FunctionType) -> dict[str, Any]:
     """What a function's names stand for that are not local to it; not those that stand for nothing yet."""
     code, scope = function.__code__, function.__globals__
@@ -67,20 +76,26 @@ def first_line(function: Callable[..., Any]) -> tuple[str, int]:
 
 def _candidates(function: FunctionType) -> Iterator[tuple[ast.FunctionDef, frozenset[str]]]:
     """Functions and lambdas that begin where this one does, and which names are imported there."""
-    try:
-        lines, start = inspect.findsource(function)
-        texts = ["".join(lines), textwrap.dedent("".join(inspect.getblock(lines[start:])))]
-    except (OSError, SyntaxError, IndentationError):
-        return
     modules = {name for name, value in function.__globals__.items() if isinstance(value, ModuleType)}
-    for text, line in zip(texts, (function.__code__.co_firstlineno, 1), strict=True):
+    for text, line in _texts(function):
         try:
             module = ast.parse(text)
         except SyntaxError:  # a page of documentation, or half a statement
             continue
         for tree in _functions(module, line):
-            for imports in {frozenset(_imported(module)), frozenset(modules)}:
+            for imports in {frozenset(_imported(module)), frozenset(modules), frozenset[str]()}:
                 yield tree, imports
+
+
+def _texts(function: FunctionType) -> Iterator[tuple[str, int]]:
+    """Where to look: a text, and the line in which the function begins."""
+    carried = vars(function).get(_CARRIED)
+    if isinstance(carried, str):
+        yield carried, 1
+    with suppress(OSError, SyntaxError, IndentationError):
+        lines, start = inspect.findsource(function)
+        yield "".join(lines), function.__code__.co_firstlineno
+        yield textwrap.dedent("".join(inspect.getblock(lines[start:]))), 1
 
 
 def _functions(module: ast.Module, line: int) -> Iterator[ast.FunctionDef]:

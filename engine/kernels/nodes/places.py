@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     Assign,
     Branch,
@@ -20,7 +20,7 @@ from partita.engine.kernels.node_arithmetic import (
     Variable,
     rebuilt,
 )
-from partita.engine.kernels.node_passes import Body, Varying
+from partita.engine.kernels.nodes.passes import Body, Varying
 
 
 class Places:
@@ -66,6 +66,7 @@ class Places:
                 inner = sure and not self._varying(condition)
                 sides = self.within(yes, sure=inner), self.within(no, sure=inner)
                 return Branch(change(condition), *sides)
+        raise AssertionError("places are looked up before examples are grouped")
 
     def _expression(self, expression: Expression, sure: bool) -> Expression:
         match expression:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     Assign,
     Branch,
     Expression,
@@ -31,7 +31,7 @@ from partita.engine.kernels.node_arithmetic import (
     rebuilt,
     walk,
 )
-from partita.engine.kernels.node_kinds import kind_of, kinds_of
+from partita.engine.kernels.nodes.kinds import kind_of, kinds_of
 
 Body: TypeAlias = tuple[Statement, ...]
 
@@ -209,7 +209,7 @@ def _under(condition: Expression, body: Body, varying: Varying) -> list[Statemen
 
 
 def is_of_examples(statement: Statement, varying: Varying) -> bool:
-    """Whether a statement can stand in the loop over the examples: it assigns what varies, and does not loop."""
+    """Whether a statement can stand in the loop over the examples: it assigns what varies, without a loop."""
     match statement:
         case Assign(name, _) | Store(name, _, _):
             return name in varying.names

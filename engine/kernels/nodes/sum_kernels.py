@@ -1,19 +1,23 @@
 """Nodes of a user's own that take weighted sums: products in the loops of the local layers, the rest in loops
 generated from the user's two functions.
 
-The errors of sums, from which everything downward follows, are computed where they are needed into an array of
-their own: those of states may still be wanted.
+The errors of sums, from which everything downward follows, are computed where they are needed into an array
+of their own: those of states may still be wanted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from partita.engine.kernels.calls import bound, in_turn, over_rows
-from partita.engine.kernels.full_loops import (
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
+from partita.engine.kernels.local import PatchSumKernel
+from partita.engine.kernels.local_loops import bias_gradient
+from partita.engine.kernels.nodes.full_loops import (
     Full,
     full_errors,
     full_gradient,
@@ -21,10 +25,7 @@ from partita.engine.kernels.full_loops import (
     turned_inputs,
     turned_size,
 )
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
-from partita.engine.kernels.local import PatchSumKernel
-from partita.engine.kernels.local_loops import bias_gradient
-from partita.engine.kernels.node_loops import SumLoops
+from partita.engine.kernels.nodes.loops import SumLoops
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.scratch import Scratch
@@ -52,8 +53,11 @@ class _OwnFunctions:
         self.delta = np.zeros_like(arrays.own_errors) if turns else arrays.delta
 
     def finish(self, sums: Array, state: Array, begin: int) -> None:
-        """Turns the sums of some nodes, `[node, example]`, into states; `begin` nodes stand before them."""
-        self._loops.finish(*self._given, sums, state, begin)
+        """Turns the sums of some nodes into states, `[node, example]` both, and one array unless in bfloat16;
+        `begin` nodes stand before them.
+        """
+        given = self._given if sums is state else (*self._given, sums)
+        self._loops.finish(*given, state, begin)
 
     def turn(self, rows: tuple[int, int]) -> Call:
         """Computes the errors of the sums of these rows."""
@@ -106,7 +110,10 @@ class NodePatchSumKernel(PatchSumKernel):
     def _receivers(self, rows: Rows) -> tuple[int, int]:
         """The machine's rows that hear one of these rows of the input."""
         grid, (source,), (start, stop) = self.site.grid, self.site.sources, self.site.rows
-        heard = (grid.layer.connectivity.source_rows((row, row + 1), grid.shape, source.shape) for row in range(start, stop))
+        heard = (
+            grid.layer.connectivity.source_rows((row, row + 1), grid.shape, source.shape)
+            for row in range(start, stop)
+        )
         found = [row for row, of_row in enumerate(heard, start) if intersection(of_row, rows)]
         return (found[0], found[-1] + 1) if found else (start, start)
 
@@ -127,17 +134,18 @@ class NodeFullSumKernel(Kernel):
         """Products of the nodes, some at a time, and what `upward` does with them."""
         if not last:
             return nothing
-        full, state, size = self._full, columns(self.arrays.state), self._portion * self._full.batch
-        given = self._x, self._weight
+        full, state, portion = self._full, columns(self.arrays.state), self._portion
+        given, in_place = (self._x, self._weight), self.site.dtype == self.site.master
+        size = 0 if in_place else portion * full.batch
         self._scratch.reserve(size)
 
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(size) as room:
-                for begin in range(start, stop, self._portion):
-                    end = min(begin + self._portion, stop)
-                    sums = room[: (end - begin) * full.batch]
-                    full_sums(sums, *given, begin, end, full)
-                    self._own.finish(sums.reshape(-1, full.batch), state[begin:end], begin)
+                for begin in range(start, stop, portion):
+                    states = state[begin : min(begin + portion, stop)]
+                    sums = states if in_place else room[: states.size].reshape(states.shape)
+                    full_sums(sums.reshape(-1), *given, begin, begin + len(states), full)
+                    self._own.finish(sums, states, begin)
 
         with self._scratch.lent(0) as room:
             bound(full_sums, room, *given, 0, 0, full)
@@ -152,8 +160,7 @@ class NodeFullSumKernel(Kernel):
         """Products of the senders with all nodes, after the errors of their sums."""
         full, (origin, _), stored = self._full, self.site.error_windows[0], self.arrays.errors_of(0)
         out, per_row = stored.reshape(-1), self.site.sources[0].nodes_per_row
-        sums = out if self.site.dtype == self.site.master else np.zeros(out.shape, self.site.master)
-        given, window = (out, sums, self._weight, self._delta), origin * per_row
+        given, window = (out, self._sums, self._weight, self._delta), origin * per_row
 
         def work(start: int, stop: int) -> None:
             full_errors(*given, (start, stop), window, accumulate, full)
@@ -161,6 +168,12 @@ class NodeFullSumKernel(Kernel):
         bound(full_errors, *given, (0, 0), window, accumulate, full)
         runs = (self._split((start * per_row, stop * per_row), work) for start, stop in rows)
         return in_turn(self._own.turn(self.site.rows), *runs)
+
+    @cached_property
+    def _sums(self) -> Array:
+        """Where errors of the input are summed: where they belong, or in room of a wider type."""
+        out = self.arrays.errors_of(0).reshape(-1)
+        return out if self.site.dtype == self.site.master else np.zeros(out.shape, self.site.master)
 
     def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
         """Products of errors and inputs, after the errors of the sums of these rows."""

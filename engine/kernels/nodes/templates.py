@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     PLACE,
     Assign,
@@ -87,5 +87,3 @@ def substituted(body: Body) -> Body | None:
             case _:
                 return None
     return tuple(found)
-
-

@@ -11,34 +11,45 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
+    TRUTHS,
     Assign,
     Choice,
     Constant,
     Elements,
     Expression,
-    Item,
     Loop,
-    TRUTHS,
     NotUnderstood,
     Operation,
     Statement,
     Variable,
     at,
 )
-from partita.engine.kernels.node_functions import EVERYWHERE, NUMBERS, larger, smaller
+from partita.engine.kernels.nodes.functions import EVERYWHERE, NUMBERS, larger, smaller
 
 Value: TypeAlias = Expression | Elements
 Fold: TypeAlias = Callable[[Expression, Expression], Expression]
 
 _SIGNS: Final[dict[type[ast.AST], str]] = {
-    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%"},
-    **{ast.Pow: "**", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="},
-    **{ast.And: "and", ast.Or: "or"},
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.Lt: "<",
+    ast.LtE: "<=",
+    ast.Gt: ">",
+    ast.GtE: ">=",
+    ast.Eq: "==",
+    ast.NotEq: "!=",
+    ast.And: "and",
+    ast.Or: "or",
 }
-_ALIKE: Final = {np.zeros_like: 0.0, np.ones_like: 1.0, np.empty_like: 0.0}
-_SIZED: Final = {np.zeros: 0.0, np.ones: 1.0, np.empty: 0.0}
+_ALIKE: Final[dict[Any, float]] = {np.zeros_like: 0.0, np.ones_like: 1.0, np.empty_like: 0.0}
+_SIZED: Final[dict[Any, float]] = {np.zeros: 0.0, np.ones: 1.0, np.empty: 0.0}
 _SUMS: Final = (sum, np.sum)
 _LARGEST: Final = (max, np.max)
 _SMALLEST: Final = (min, np.min)
@@ -277,5 +288,3 @@ def _number(value: Any) -> Constant:
             raise NotUnderstood("a very large number")
         return Constant(value)
     raise NotUnderstood(f"the value {value!r}")
-
-

@@ -1,7 +1,8 @@
 """Products of layers whose nodes listen to the whole input: as those of `local_loops`, for one place.
 
-Arrays are flat; their axes are: sums and errors `[node, example]`, inputs `[sender, example]`, weights `[node,
-sender]`. A sum is a chain of fused multiply-adds: over senders, receivers or examples, in their order.
+Arrays are flat; their axes are: sums and errors `[node, example]`, inputs `[sender, example]`, weights
+`[node, sender]`. A sum is a chain of fused multiply-adds: over senders, receivers or examples, in their
+order.
 """
 
 from __future__ import annotations

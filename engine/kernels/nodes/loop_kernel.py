@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
-from partita.engine.kernels.node_loops import DownLoops, UpLoop
-from partita.engine.kernels.node_wiring import Wiring
+from partita.engine.kernels.nodes.loops import DownLoops, UpLoop
+from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import narrow_array, widen_array
@@ -54,8 +55,7 @@ class NodeLoopKernel(Kernel):
         """Runs `downward` for the nodes that listen to these rows, in ascending order."""
         down, wiring, window = self._trained, self._wiring, self.site.error_windows[0]
         per_row, first = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
-        stored = self.arrays.errors_of(0)
-        sums = stored if self.site.dtype == self.site.master else np.zeros(stored.shape, self.site.master)
+        stored, sums = self.arrays.errors_of(0), self._sums
         delta = columns(self.arrays.own_errors)
         given = (*self._table, wiring.least, wiring.most, *self._parameters, self._state, delta)
 
@@ -112,6 +112,12 @@ class NodeLoopKernel(Kernel):
     def _nodes(self, start: int, stop: int) -> tuple[int, int]:
         per_row = self.site.grid.nodes_per_row
         return (start - self.site.rows[0]) * per_row, (stop - self.site.rows[0]) * per_row
+
+    @cached_property
+    def _sums(self) -> Array:
+        """Where errors of the input are summed: where they belong, or in room of a wider type."""
+        stored = self.arrays.errors_of(0)
+        return stored if self.site.dtype == self.site.master else np.zeros(stored.shape, self.site.master)
 
     @property
     def _trained(self) -> DownLoops:

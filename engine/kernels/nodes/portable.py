@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from partita.engine.kernels.node_source import Written, is_builtin, is_plain, written
+from partita.engine.kernels.nodes.source import Written, is_builtin, is_plain, written
 
 _MODULES: Final = (math, np)
 _OWN_SCOPES = (ast.Lambda, ast.FunctionDef, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

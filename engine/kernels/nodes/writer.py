@@ -1,9 +1,9 @@
 """Writes a node's body as loops over the examples of a tile, in text that Numba compiles.
 
-Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile of
-a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
-uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` say where the node's senders and
-its parameters begin, `at` and `m` where the tile begins and how many examples it has.
+Names in the text: `v_` a number that the function assigns (uniform, or of the example at hand), `t_` a tile
+of a varying one, `a_` an array of the function's own, `p_` a parameter, `n_` the node's number of one, `u` a
+uniform number, `y` a row of examples, `s_` a sum over them; `first` and `edge` say where the node's senders
+and its parameters begin, `at` and `m` where the tile begins and how many examples it has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     Assign,
     Branch,
     Constant,
@@ -30,9 +30,9 @@ from partita.engine.kernels.node_arithmetic import (
     edited,
     put,
 )
-from partita.engine.kernels.node_grouping import Flow, stores
-from partita.engine.kernels.node_passes import Varying
-from partita.engine.kernels.node_text import Writing
+from partita.engine.kernels.nodes.grouping import Flow, stores
+from partita.engine.kernels.nodes.passes import Varying
+from partita.engine.kernels.nodes.text import Writing
 
 UNROLLED = 4
 """Turns of a loop over edges that share one loop over the examples."""
@@ -68,9 +68,15 @@ class Lines:
 
 @dataclass
 class Outside(Writing):
-    """Writes uniform expressions; `own` are the names of the function's own arrays."""
+    """Writes uniform expressions.
+
+    Args:
+        own: the names of the function's own arrays.
+        sums_in_place: whether weighted sums are found where states are to be written.
+    """
 
     own: frozenset[str] = frozenset()
+    sums_in_place: bool = False
 
     def leaf(self, expression: Expression) -> str | None:
         """A uniform number: a parameter's, or one that the function keeps."""
@@ -86,7 +92,9 @@ class Inside(Outside):
     """Writes expressions in a loop over examples; what they need before it goes into `before`."""
 
     def __init__(self, outside: Outside, varying: Varying, lines: Lines) -> None:
-        super().__init__(outside.kinds, outside.constants, outside.helpers, outside.own)
+        super().__init__(
+            outside.kinds, outside.constants, outside.helpers, outside.own, outside.sums_in_place
+        )
         self._outside, self._varying, self._before = outside, varying, lines
         self._known: dict[tuple[str, str], str] = {}
 
@@ -99,6 +107,8 @@ class Inside(Outside):
         match expression:
             case Item(array, index):
                 return self.item(array, index)
+            case Given("@sums") if self.sums_in_place:
+                return "result[e]"
             case Given(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
                 return f"widen({view}[e])"
@@ -204,7 +214,7 @@ class BodyWriter:
         into = self._into
         into(f"sender = senders[first + {self._outside.text(index)}]")
         with into.inside("if low <= sender < high:"):
-            inside = self._reading(value)
+            inside = Inside(self._outside, self._varying, into)
             factors = inside.product(value)
             text = f"fma({', '.join(factors)}, sums[e])" if factors else f"sums[e] + {inside.real(value)}"
             into("sums = part(out, sender - low, at, m)")
@@ -234,12 +244,11 @@ class BodyWriter:
             place = edge or "own - from_own"
             into(f"g_{output.result}[{place}] += s_{i}")
 
-    def _reading(self, value: Expression) -> Inside:
-        return Inside(self._outside, self._varying, self._into)
-
     def _loads(self, value: Expression) -> list[str]:
         """Reads the tiles that an expression needs."""
-        return [f"v_{name} = t_{name}[e]" for name in sorted(Flow((Assign("", value),)).exposed & self._tiles)]
+        return [
+            f"v_{name} = t_{name}[e]" for name in sorted(Flow((Assign("", value),)).exposed & self._tiles)
+        ]
 
 
 def _each_example(body: Sequence[Statement], inside: Inside, lines: Lines) -> None:
@@ -269,8 +278,6 @@ def _shifted(place: Expression, by: int) -> Expression:
 
 def _moved(statement: Statement, variable: str, place: Expression) -> Statement:
     return edited(statement, lambda expression: put(expression, Variable(variable), place))
-
-
 
 
 def plain_body(body: Sequence[Statement], writing: Writing, lines: Lines) -> None:

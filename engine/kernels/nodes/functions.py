@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels.node_arithmetic import Call, Choice, Constant, Expression, Operation
+from partita.engine.kernels.nodes.arithmetic import Call, Choice, Constant, Expression, Operation
 
 Make = Callable[..., Expression]
 
@@ -65,8 +65,14 @@ _REAL = (
 _SAME_IN_NUMPY = {
     **{name: name for name in ("cos", "cosh", "expm1", "fabs", "fmod", "hypot", "log", "log10", "log1p")},
     **{name: name for name in ("log2", "sin", "sinh", "sqrt", "tan", "copysign")},
-    **{"arccos": "acos", "arcsin": "asin", "arctan": "atan", "arctan2": "atan2", "arctanh": "atanh"},
-    **{"arcsinh": "asinh", "arccosh": "acosh", "abs": "fabs"},
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "arcsinh": "asinh",
+    "arccosh": "acosh",
+    "abs": "fabs",
 }
 
 NUMBERS: dict[Any, Make] = {

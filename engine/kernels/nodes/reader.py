@@ -7,12 +7,10 @@ What is not understood is refused; the function is then compiled as it stands.
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Literal
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     PLACE,
     Assign,
@@ -34,10 +32,11 @@ from partita.engine.kernels.node_arithmetic import (
     rebuilt,
     walk,
 )
-from partita.engine.kernels.node_expressions import ExpressionReader, Value, chosen
-from partita.engine.kernels.node_kinds import kind_of, kinds_of
-from partita.engine.kernels.node_source import Written, is_plain, written
-from partita.engine.kernels.node_templates import templates
+from partita.engine.kernels.nodes.expressions import ExpressionReader, Value, chosen
+from partita.engine.kernels.nodes.kinds import kind_of, kinds_of
+from partita.engine.kernels.nodes.source import Written, is_plain, written
+from partita.engine.kernels.nodes.syntax import arguments_of, bindings, breaks, leaves, loops_over, name_of
+from partita.engine.kernels.nodes.templates import templates
 
 
 def read_function(
@@ -68,7 +67,7 @@ class _Reader:
     ) -> None:
         arguments = dict(zip(arguments_of(source.tree), given, strict=True))
         arrays = {name: what for name, what in arguments.items() if isinstance(what, Item)}
-        self._tree, self._bound = source.tree, _bindings(source.tree)
+        self._tree, self._bound = source.tree, bindings(source.tree)
         if any(self._bound[name] > 1 for name in arrays):
             raise NotUnderstood("an array of the node's that is replaced or changed")
         self._calls = (*calls, source.function)
@@ -100,7 +99,7 @@ class _Reader:
                     return None
                 case ast.Continue():
                     return None
-                case ast.If() if _leaves(statement.body) != "never" or _leaves(statement.orelse) != "never":
+                case ast.If() if leaves(statement.body) != "never" or leaves(statement.orelse) != "never":
                     return self._fork(statement, statements[i + 1 :])
                 case _:
                     self._statement(statement)
@@ -137,7 +136,7 @@ class _Reader:
         if not all(map(self._settled, walk(condition))):
             condition = self._keep(condition)
         sides = [
-            self._inside([*side, *(rest if _leaves(side) != "always" else ())])
+            self._inside([*side, *(rest if leaves(side) != "always" else ())])
             for side in (statement.body, statement.orelse)
         ]
         (yes, these), (no, those) = sides
@@ -161,8 +160,8 @@ class _Reader:
         if index in self._given or index in self.expressions.numbers:
             raise NotUnderstood("a loop over a name that is used otherwise")
         going = self.expressions.fresh("going")
-        leaves = _breaks(statement.body)
-        if leaves:
+        has_break = breaks(statement.body)
+        if has_break:
             self._emit(Assign(going, Constant(True)))
         self.expressions.numbers[index] = Variable(index)
         self._loops.append(going)
@@ -172,7 +171,7 @@ class _Reader:
         del self.expressions.numbers[index]
         body = (*firsts, *body)
         start, stop, step = bounds
-        if leaves:
+        if has_break:
             body = (Branch(Variable(going), body, ()),)
         self._emit(Loop(index, start, stop, step, body))
 
@@ -184,7 +183,7 @@ class _Reader:
         called = over.func.id if isinstance(over, ast.Call) and isinstance(over.func, ast.Name) else ""
         meant = self.expressions.names.get(called)
         if meant is range and isinstance(target, ast.Name) and isinstance(over, ast.Call):
-            if self._bound[target.id] > _loops_over(self._tree, target.id):
+            if self._bound[target.id] > loops_over(self._tree, target.id):
                 raise NotUnderstood("a loop whose number is set by hand")
             return target.id, self._range(over.args), []
         index = self.expressions.fresh("k")
@@ -194,7 +193,7 @@ class _Reader:
         if meant is enumerate and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
             count, *names = target.elts
             arrays = over.args
-            first = [(_name(count), Variable(index))]
+            first = [(name_of(count), Variable(index))]
         elif meant is zip and isinstance(over, ast.Call) and isinstance(target, ast.Tuple):
             names, arrays = target.elts, over.args
         if len(names) != len(arrays):
@@ -204,7 +203,7 @@ class _Reader:
             template = self.expressions.array(array)
             if template is None:
                 raise NotUnderstood("a loop over something else")
-            items.append((_name(name), at(template, Variable(index))))
+            items.append((name_of(name), at(template, Variable(index))))
         return index, (Constant(0), FAN_IN, 1), first + items
 
     def _range(self, arguments: list[ast.expr]) -> tuple[Expression, Expression, int]:
@@ -300,62 +299,3 @@ class _Reader:
 
     def _emit(self, statement: Statement) -> None:
         self.expressions.statements.append(statement)
-
-
-def arguments_of(tree: ast.FunctionDef) -> list[str]:
-    """The names of a function's arguments, all of which are plain."""
-    plain = tree.args
-    if plain.vararg or plain.kwarg or plain.kwonlyargs or plain.defaults:
-        raise NotUnderstood("arguments with defaults, or any number of them")
-    return [argument.arg for argument in (*plain.posonlyargs, *plain.args)]
-
-
-def _bindings(tree: ast.FunctionDef) -> Counter[str]:
-    """How often each local name is given a value, or an array of that name is written to."""
-    found = Counter(argument.arg for argument in ast.walk(tree.args) if isinstance(argument, ast.arg))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            found[node.id] += 1
-        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            found.update(inner.id for inner in [node.value] if isinstance(inner, ast.Name))
-        if isinstance(node, ast.AugAssign):
-            found.update(inner.id for inner in ast.walk(node.target) if isinstance(inner, ast.Name))
-    return found
-
-
-def _loops_over(tree: ast.FunctionDef, name: str) -> int:
-    """How many loops count with a name."""
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For)]
-    return sum(isinstance(loop.target, ast.Name) and loop.target.id == name for loop in loops)
-
-
-def _leaves(statements: Sequence[ast.stmt]) -> Literal["always", "maybe", "never"]:
-    """Whether statements end in a way out."""
-    found: Literal["maybe", "never"] = "never"
-    for statement in statements:
-        if isinstance(statement, ast.Return | ast.Break | ast.Continue):
-            return "always"
-        if isinstance(statement, ast.If):
-            sides = {_leaves(statement.body), _leaves(statement.orelse)}
-            if sides == {"always"}:
-                return "always"
-            found = "never" if found == "never" and sides == {"never"} else "maybe"
-        elif any(isinstance(node, ast.Return) for node in ast.walk(statement)):
-            found = "maybe"
-    return found
-
-
-def _breaks(statements: Sequence[ast.stmt]) -> bool:
-    """Whether a loop with this body is ever left before its end."""
-    for statement in statements:
-        if isinstance(statement, ast.Break):
-            return True
-        if isinstance(statement, ast.If) and (_breaks(statement.body) or _breaks(statement.orelse)):
-            return True
-    return False
-
-
-def _name(node: ast.expr) -> str:
-    if not isinstance(node, ast.Name):
-        raise NotUnderstood("a loop over something else")
-    return node.id

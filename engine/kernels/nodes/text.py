@@ -10,19 +10,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     Call,
     Choice,
     Constant,
     Expression,
     Given,
-    Item,
     Kind,
     Operation,
     Variable,
 )
-from partita.engine.kernels.node_kinds import kind_of
+from partita.engine.kernels.nodes.kinds import kind_of
 
 Text = Callable[[Expression], str]
 
@@ -168,5 +167,3 @@ class Writing:
                 if factors is not None and self.kind(variable) == "real":
                     return f"fma({factors[0]}, {factors[1]}, {self.text(variable)})"
         return self.of_kind(value, self.kind(variable))
-
-

@@ -1,10 +1,10 @@
 """A node's functions as generated loops over nodes, edges and tiles of examples, the examples innermost.
 
-Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; for each node, where its
-senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its numbers of flat parameters
-stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a node has. A node is computed
-alone, so neither cuts nor threads change its bits, and the errors of a sender are added in the order of the
-receivers.
+Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; for each node, where
+its senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its numbers of flat
+parameters stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a node has. A node
+is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are added in the
+order of the receivers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     ERROR,
     FAN_IN,
     INCOMING,
@@ -31,23 +31,23 @@ from partita.engine.kernels.node_arithmetic import (
     Variable,
     at,
 )
-from partita.engine.kernels.node_grouping import Flow, grouped, kept
-from partita.engine.kernels.node_kinds import kinds_of
-from partita.engine.kernels.node_passes import Body, Varying, check, hoisted, masked, useful
-from partita.engine.kernels.node_places import Places
-from partita.engine.kernels.node_reader import read_function
-from partita.engine.kernels.node_source import Written
-from partita.engine.kernels.node_sums import SUM, WeightedSum
-from partita.engine.kernels.node_text import Constants, Writing
-from partita.engine.kernels.node_tiles import TILE
-from partita.engine.kernels.node_writer import TILE_TYPES, BodyWriter, Lines, Outside, plain_body
+from partita.engine.kernels.nodes.grouping import Flow, grouped, kept
+from partita.engine.kernels.nodes.kinds import kinds_of
+from partita.engine.kernels.nodes.passes import Body, Varying, check, hoisted, masked, useful
+from partita.engine.kernels.nodes.places import Places
+from partita.engine.kernels.nodes.reader import read_function
+from partita.engine.kernels.nodes.source import Written
+from partita.engine.kernels.nodes.sums import SUM, WeightedSum
+from partita.engine.kernels.nodes.text import Constants, Writing
+from partita.engine.kernels.nodes.tiles import TILE
+from partita.engine.kernels.nodes.writer import TILE_TYPES, BodyWriter, Lines, Outside, plain_body
 
 IMPORTS = """\
 import math
 
 import numpy as np
 
-from partita.engine.kernels.node_tiles import add_freely, multiply_add_freely, part, row, stack, within
+from partita.engine.kernels.nodes.tiles import add_freely, multiply_add_freely, part, row, stack, within
 from partita.engine.numerics import fma, narrow, widen
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 
@@ -138,10 +138,13 @@ def downward_text(source: Written, signature: Signature) -> str:
 
 
 def finish_text(found: WeightedSum, upward: Function, signature: Signature) -> str:
-    """The module with `finish`, which turns the sums of some nodes into states."""
+    """The module with `finish`, which turns the sums of some nodes into states: in place, unless these are
+    stored in another type.
+    """
     module = _Module(upward, signature)
+    sums = "sums, " if signature.precision == "bfloat16" else ""
     module.loop(
-        f"finish(fan_in, {signature.of_nodes}sums, state, begin)",
+        f"finish(fan_in, {signature.of_nodes}{sums}state, begin)",
         "for n in range(state.shape[0]):",
         found.upward,
         each_tile=["result = part(state, n, at, m)"],
@@ -210,7 +213,8 @@ class _Module:
         """
         varying = Varying({INCOMING}, {STATE.name, ERROR.name, SUM.name})
         body = self._prepared(body, varying)
-        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays)
+        in_place = self._signature.precision != "bfloat16"
+        outside = Outside(kinds_of(body), self.constants, own=self._function.arrays, sums_in_place=in_place)
         tiles = kept(body, varying)
         lines = Lines()
         for name in sorted(tiles):

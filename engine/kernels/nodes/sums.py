@@ -1,8 +1,8 @@
 """Finds out whether a node takes a weighted sum: then its products run in the loops of the local layers.
 
-Upward: the state is any function of the sum of `weight * incoming` and of the node's own parameters. Downward:
-one number `delta`, of the state, the error and the node's own parameters; the errors are `delta * weight`, the
-weight's gradient is `delta * incoming`, that of every parameter of the node `delta` itself.
+Upward: the state is any function of the sum of `weight * incoming` and of the node's own parameters.
+Downward: one number `delta`, of the state, the error and the node's own parameters; the errors are `delta *
+weight`, the weight's gradient is `delta * incoming`, that of every parameter of the node `delta` itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from partita.engine.kernels.node_arithmetic import (
+from partita.engine.kernels.nodes.arithmetic import (
     ERROR,
     FAN_IN,
     INCOMING,
@@ -34,8 +34,8 @@ from partita.engine.kernels.node_arithmetic import (
     rebuilt,
     walk,
 )
-from partita.engine.kernels.node_passes import Body, useful
-from partita.engine.kernels.node_templates import substituted
+from partita.engine.kernels.nodes.passes import Body, useful
+from partita.engine.kernels.nodes.templates import substituted
 
 SUM: Final = Given("@sums")
 _ONE: Final = Constant(1)

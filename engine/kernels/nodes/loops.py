@@ -1,8 +1,8 @@
 """Compiles the loops that run a node definition, in the fastest form in which its functions can be written.
 
 First with the examples innermost; if a function is not understood, as it stands, with all it needs as text
-that the cache can keep; if not even that, as the object that it is in this process. The last is also how it is
-found out why a function cannot be compiled, on which of the user's lines.
+that the cache can keep; if not even that, as the object that it is in this process. The last is also how it
+is found out why a function cannot be compiled, on which of the user's lines.
 
 Loops are kept for the life of the process.
 """
@@ -19,18 +19,20 @@ import numpy as np
 import numpy.typing as npt
 from numba import types
 
-from partita.engine.kernels import node_scalars, node_vectors
-from partita.engine.kernels.node_arithmetic import ERROR, STATE, Function, NotUnderstood
-from partita.engine.kernels.node_cache import Names, NotCompiled, ready
-from partita.engine.kernels.node_compiler import CompiledFunction, Uncompilable, compile_function
-from partita.engine.kernels.node_portable import portable
-from partita.engine.kernels.node_reader import read_function
-from partita.engine.kernels.node_source import first_line, written
-from partita.engine.kernels.node_sums import WeightedSum, weighted_sum
-from partita.engine.kernels.node_vectors import Signature
+from partita.engine.kernels.nodes import scalars, vectors
+from partita.engine.kernels.nodes.arithmetic import ERROR, STATE, Function, NotUnderstood
+from partita.engine.kernels.nodes.cache import Names, NotCompiled, ready
+from partita.engine.kernels.nodes.compiler import CompiledFunction, Uncompilable, compile_function
+from partita.engine.kernels.nodes.portable import portable
+from partita.engine.kernels.nodes.reader import read_function
+from partita.engine.kernels.nodes.source import first_line, written
+from partita.engine.kernels.nodes.sums import WeightedSum, weighted_sum
+from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.numerics import master, storage
 
 Array = npt.NDArray[Any]
+_NUMBERS = (types.Float, types.Integer, types.Boolean)
+"""What compiled functions may return, or have in arrays that they return."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class UpLoop:
     """Runs `upward`.
 
     Attributes:
-        states: as `node_vectors.upward_text` writes it.
+        states: as `vectors.upward_text` writes it.
         in_vectors: whether the examples are innermost.
     """
 
@@ -51,7 +53,7 @@ class DownLoops:
     """Run `downward`.
 
     Attributes:
-        errors: as `node_vectors.downward_text` writes it.
+        errors: as `vectors.downward_text` writes it.
         gradients: the same; None if there are no parameters.
         in_vectors: whether the examples are innermost.
     """
@@ -67,8 +69,8 @@ class SumLoops:
 
     Attributes:
         weight: which of the parameters is the weight.
-        finish: as `node_vectors.finish_text` writes it.
-        turn: as `node_vectors.turn_text` writes it; None if errors pass as they are, or never come.
+        finish: as `vectors.finish_text` writes it.
+        turn: as `vectors.turn_text` writes it; None if errors pass as they are, or never come.
     """
 
     weight: int
@@ -86,7 +88,9 @@ def sum_loops(
         return None
     try:
         up = read_function(sources[0], signature.given)
-        down = sources[1] and read_function(sources[1], [*signature.given, STATE, ERROR])
+        down = None
+        if sources[1] is not None:
+            down = read_function(sources[1], [*signature.given, STATE, ERROR])
         found = weighted_sum(up, down, signature.parameters)
         return None if found is None else _sum_loops(found, up, down, signature)
     except (NotUnderstood, NotCompiled):
@@ -94,18 +98,19 @@ def sum_loops(
 
 
 def _sum_loops(found: WeightedSum, up: Function, down: Function | None, signature: Signature) -> SumLoops:
-    dtype, sums = storage(signature.precision), np.empty((0, 0), master(signature.precision))
+    dtype = storage(signature.precision)
     flats = [np.empty(0, dtype) for _, kind in signature.parameters if kind == "n"]
     state = np.empty((0, 0), dtype)
+    sums = (np.empty((0, 0), np.float32),) if signature.precision == "bfloat16" else ()
     names = ready(
-        node_vectors.finish_text(found, up, signature),
-        lambda names: names["finish"](0, *flats, sums, state, 0),
+        vectors.finish_text(found, up, signature),
+        lambda names: names["finish"](0, *flats, *sums, state, 0),
     )
     weight = [name for name, _ in signature.parameters].index(found.weight)
     if down is None or found.passes:
         return SumLoops(weight, names["finish"], None)
     turns = ready(
-        node_vectors.turn_text(found, down, signature),
+        vectors.turn_text(found, down, signature),
         lambda names: names["turn"](0, *flats, state, state, state, 0),
     )
     return SumLoops(weight, names["finish"], turns["turn"])
@@ -123,11 +128,11 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     def warm(names: Names) -> None:
         names["states"](*table, *flats, state, 0, 0)
 
-    around = node_scalars.upward_text(signature)
-    names, in_vectors = _first_ready(upward, "upward", node_vectors.upward_text, around, signature, warm)
+    around = scalars.upward_text(signature)
+    names, in_vectors = _first_ready(upward, "upward", vectors.upward_text, around, signature, warm)
     if names is None:
         function = _compiled_for(upward, signature)
-        if not isinstance(function.returns, types.Number | types.Boolean):
+        if not isinstance(function.returns, _NUMBERS):
             reason = f"It returns {function.returns}; it must return one number, the state."
             raise Uncompilable(*first_line(upward), reason)
         names = ready(around, warm, upward=function.call)
@@ -149,8 +154,8 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
         if sums:
             names["gradients"](*table, *flats, state, state, *sums, 0, 0, 0, 0)
 
-    around = node_scalars.downward_text(signature)
-    names, in_vectors = _first_ready(downward, "downward", node_vectors.downward_text, around, signature, warm)
+    around = scalars.downward_text(signature)
+    names, in_vectors = _first_ready(downward, "downward", vectors.downward_text, around, signature, warm)
     if names is None:
         function = _compiled_for(downward, signature, more=2)
         _check_downward(downward, function, signature)
@@ -224,12 +229,8 @@ def _check_downward(downward: Callable[..., Any], function: CompiledFunction, si
     given = tuple(returns) if is_tuple else (returns,)
     fits = is_tuple and len(given) == len(wanted)
     for what, kind in zip(given, ["e", *kinds], strict=False):
-        is_right = (
-            isinstance(what, types.Array) and what.ndim == 1
-            if kind == "e"
-            else isinstance(what, types.Number)
-        )
-        fits = fits and is_right
+        is_array = isinstance(what, types.Array) and what.ndim == 1
+        fits = fits and is_array == (kind == "e") and isinstance(what.dtype if is_array else what, _NUMBERS)
     if not fits:
         raise Uncompilable(
             *first_line(downward),

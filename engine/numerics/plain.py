@@ -1,0 +1,39 @@
+"""What compiled code calls, in plain Python: for Numba's simulator of a GPU, which compiles nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def widen(x: Any) -> Any:
+    """`precision.widen`."""
+    return (np.uint32(x) << np.uint32(16)).view(np.float32) if isinstance(x, np.uint16) else x
+
+
+def narrow(value: Any, like: Any) -> Any:
+    """`precision.narrow`."""
+    if not isinstance(like, np.uint16):
+        return type(like)(value)
+    bits = int(np.float32(value).view(np.uint32))
+    if math.isnan(value):
+        return np.uint16((bits | 0x400000) >> 16)
+    return np.uint16((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)  # ties to even
+
+
+def fma(a: Any, b: Any, c: Any) -> Any:
+    """`compiled.fma`, but that in float64 it rounds twice."""
+    return type(a)(float(a) * float(b) + float(c))
+
+
+def exponential(x: Any) -> Any:
+    """`functions.exponential`."""
+    with np.errstate(over="ignore", under="ignore"):
+        return np.exp(x)
+
+
+def hyperbolic_tangent(x: Any) -> Any:
+    """`functions.hyperbolic_tangent`."""
+    return np.tanh(x)

@@ -1,0 +1,115 @@
+"""What numba.cuda computes: locally connected layers and nodes, by the tests of the kernels of a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels import NodeCompileError
+from partita.engine.kernels.cuda.local import LocallyConnectedKernel
+from partita.engine.kernels.cuda.node import NodeKernel
+from partita.layers import LocallyConnected2D, Node, Patch, per_node
+from tests.cuda.on_device import WITH_NUMBA, on_device
+from tests.kernels import test_local as local
+from tests.kernels import test_node as nodes
+from tests.kernels.cases import assert_same_bits, assert_true, case, cut_points, play, seeds
+from tests.networks import LEARNS, energy, energy_errors
+
+pytestmark = pytest.mark.parametrize("device", WITH_NUMBA)
+small = st.tuples(st.integers(3, 5), st.integers(3, 4), st.integers(1, 2))
+batches = st.sampled_from([1, 3, 6])
+
+
+@given(st.data(), local.layers(), small, batches, seeds)
+@settings(max_examples=10)
+def test_a_local_layer_equals_its_node_definition_in_pieces_to_the_bit(
+    device: str, data: st.DataObject, layer: Any, picture: tuple[int, int, int], batch: int, seed: int
+) -> None:
+    given_case = case(layer, picture, batch=batch, seed=seed)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    with on_device(device) as kernels:
+        whole = play(given_case)
+        assert_true(given_case, whole)
+        assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), whole)
+    assert isinstance(kernels[0], LocallyConnectedKernel)
+
+
+@given(st.data(), nodes.wired(), batches, seeds)
+@settings(max_examples=10)
+def test_a_node_equals_plain_python_in_pieces_to_the_bit(
+    device: str, data: st.DataObject, drawn: tuple[Any, Any, Any], batch: int, seed: int
+) -> None:
+    wiring, shape, n = drawn
+    layer = Node(wiring, nodes.leaky_sum, nodes.leaky_sum_errors, learns=nodes.LEARNS, nodes=n)
+    given_case = case(layer, shape, batch=batch, seed=seed)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    with on_device(device) as kernels:
+        whole = play(given_case)
+        assert_true(given_case, whole)
+        assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), whole)
+    assert isinstance(kernels[0], NodeKernel)
+
+
+ROUNDED = [
+    LocallyConnected2D(5, 2, stride=2, padding=1, activation="sigmoid"),
+    Node(Patch(2), nodes.leaky_sum, nodes.leaky_sum_errors, learns=nodes.LEARNS, nodes=(2,)),
+    Node(Patch(2, per_channel=True), energy, energy_errors, learns=LEARNS[energy][1]),
+]
+
+
+@pytest.mark.parametrize("layer", ROUNDED)
+def test_in_bfloat16_it_rounds_what_it_stores(device: str, layer: Any) -> None:
+    given_case = case(layer, (4, 3, 2), batch=5, dtype=np.float32).rounded
+    with on_device(device):
+        played = play(given_case)
+    assert played.state.dtype == np.uint16
+    assert played.gradients[0].dtype == np.float32
+    assert_true(given_case, played, rtol=2.0**-6, atol=2.0**-4)
+
+
+def largest(incoming, scale):  # type: ignore[no-untyped-def]
+    """With an array of its own on the way down, and nothing that a weighted sum has."""
+    most = incoming[0]
+    for k in range(1, len(incoming)):
+        most = max(most, incoming[k])
+    return scale * most
+
+
+def largest_errors(incoming, scale, state, error):  # type: ignore[no-untyped-def]
+    errors = 0.0 * incoming
+    which = 0
+    for k in range(1, len(incoming)):
+        if incoming[k] > incoming[which]:
+            which = k
+    errors[which] = scale * error
+    return errors, error * incoming[which]
+
+
+def test_a_node_with_an_array_of_its_own(device: str) -> None:
+    layer = Node(Patch(2), largest, largest_errors, learns=(("scale", per_node()),), nodes=(2,))
+    given_case = case(layer, (4, 3, 1), batch=3)
+    with on_device(device):
+        assert_true(given_case, play(given_case))
+        assert_true(given_case, play(given_case, 1))
+
+
+def test_nodes_that_share_weights_add_to_one_gradient(device: str) -> None:
+    given_case = case(nodes.OwnConv2D(3, 2, activation="tanh"), (4, 4, 2), batch=3)
+    with on_device(device) as kernels:
+        whole = play(given_case)
+        assert_true(given_case, whole)
+        cut = play(given_case, 1, 2)
+    assert isinstance(kernels[0], NodeKernel)
+    for found, expected in zip(cut.gradients, whole.gradients, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def test_a_function_that_a_gpu_cannot_run_is_refused_with_a_way_out(device: str) -> None:
+    layer = Node(Patch(2), nodes.root, nodes.root_errors, nodes=(1,), name="mine")
+    refused = pytest.raises(NodeCompileError, match=r"'mine': root cannot run on cuda:0, .* device is 'cpu'")
+    with refused, on_device(device):
+        case(layer, (3, 3, 1), batch=2).kernel()

@@ -1,0 +1,161 @@
+"""Plans with a GPU among their machines compute what one CPU does: staging, messages, updates, drivers."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from partita.engine import LARS, SGD, Adam, Downpour, RunFailed, Session, train
+from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.engine.launch import ThreadLauncher
+from partita.engine.parameters import Rule
+from partita.engine.parameters.initialise import initialise
+from partita.layers import (
+    Activation,
+    Add,
+    Conv2D,
+    Dense,
+    L2Pool2D,
+    LocallyConnected2D,
+    Network,
+    Node,
+    OneToOne,
+    SoftmaxCrossEntropy,
+)
+from partita.partitioner import Cluster, Machine, Pieces, Plan, partition
+from tests.cuda.on_device import SIMULATED
+from tests.faults import toy
+from tests.networks import LEARNS, energy, energy_errors
+
+BATCH = 3
+MIXED = Cluster((Machine("cpu"), Machine("gpu", device="cuda:0")))
+ALONE = Cluster((Machine("gpu", device="cuda:0"),))
+
+pytestmark = pytest.mark.parametrize(
+    "where", ["simulated"] if SIMULATED else [pytest.param("cuda:0", marks=pytest.mark.gpu)]
+)
+
+
+@pytest.fixture(autouse=True)
+def there_is_a_gpu(where: str) -> None:
+    if not (SIMULATED or torch.cuda.is_available()):
+        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
+
+
+def network() -> Network:
+    """A layer of every kind of kernel, over a picture of few rows."""
+    net = Network("mixed")
+    picture = net.input("picture", shape=(4, 3, 1))
+    local = LocallyConnected2D(2, 2, padding="same", activation="tanh", name="local")(picture)
+    shared = Conv2D(2, 3, padding=1, activation="sigmoid", name="shared")(local)
+    node = Node(OneToOne(), energy, energy_errors, learns=LEARNS[energy][1], name="node")(shared)
+    both = Add(name="both")(node, Activation("tanh", name="bent")(shared))
+    hidden = Dense(4, activation="relu", name="hidden")(L2Pool2D(2, stride=1, name="pooled")(both))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(3, name="scores")(hidden), net.target("label"))
+    return net
+
+
+def plan_of(cluster: Cluster, *, precision: str = "float64") -> Plan:
+    graph = network().graph()
+    cuts = {grid.name: Pieces(len(cluster)) for grid in graph.computed if grid.layer.cuttable}
+    return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision)
+
+
+def given() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and a batch."""
+    draw, graph = np.random.default_rng(0), network().graph()
+    batch = {"picture": draw.normal(size=(BATCH, 4, 3, 1)), "label": draw.integers(0, 3, BATCH)}
+    return initialise(graph.parameters.values(), 1, dtype="float64"), batch
+
+
+def played(cluster: Cluster, *, precision: str = "float64", steps: int = 1, rule: Rule | None = None) -> Any:
+    """What a session's last step leaves."""
+    plan = plan_of(cluster, precision=precision)
+    parameters, batch = given()
+    names = ["parameters", *(["gradient"] if rule is None else [])]
+    names += [grid.name for grid in plan.graph.computed if grid.name != "loss"]
+    with Session(plan, parameters, train=True, rule=rule) as session:
+        for _ in range(steps):
+            step = session.step(batch, collect=tuple(names))
+    return step
+
+
+def assert_near(found: Any, expected: Any, *, tolerance: float) -> None:
+    assert found.loss == pytest.approx(expected.loss, rel=tolerance)
+    assert found.correct == expected.correct
+    for ours, theirs in ((found.states, expected.states), (found.vectors, expected.vectors)):
+        for name, arrays in theirs.items():
+            pairs = {name: (ours[name], arrays)}
+            if isinstance(arrays, dict):
+                pairs = {key: (ours[name][key], array) for key, array in arrays.items()}
+            for key, (one, other) in pairs.items():
+                np.testing.assert_allclose(
+                    one, other, rtol=tolerance, atol=tolerance, err_msg=f"{name} {key}"
+                )
+
+
+@pytest.mark.parametrize(
+    "cluster", [MIXED, Cluster(MIXED.machines[::-1]), ALONE], ids=["last", "first", "alone"]
+)
+def test_a_step_equals_that_of_a_cpu(where: str, cluster: Cluster) -> None:
+    assert_near(played(cluster), played(Cluster.local()), tolerance=1e-9)
+
+
+@pytest.mark.parametrize(
+    "rule", [Adam(0.1), SGD(0.1, clip_norm=0.01), LARS(0.1)], ids=["blocks", "clipped", "lars"]
+)
+def test_steps_of_a_rule_equal_those_of_a_cpu(where: str, rule: Rule) -> None:
+    found, expected = (played(cluster, steps=2, rule=rule) for cluster in (MIXED, Cluster.local()))
+    assert_near(found, expected, tolerance=1e-9)
+
+
+def test_in_bfloat16_it_stays_near(where: str) -> None:
+    found = played(MIXED, precision="bfloat16", steps=2, rule=SGD(0.1))
+    assert_near(found, played(Cluster.local(), steps=2, rule=SGD(0.1)), tolerance=0.05)
+
+
+def test_in_line_too(where: str) -> None:
+    parameters, batch = given()
+    with Session(plan_of(ALONE), parameters, train=True, hosts="inline") as session:
+        found = session.step(batch, collect=("scores", "gradient"))
+        stage: Any = session._stage
+        kernels = stage._part.computations._kernels
+        assert all(isinstance(kernel, TensorKernel) for kernel in kernels.values())
+    expected = played(Cluster.local())
+    np.testing.assert_allclose(found.states["scores"], expected.states["scores"], rtol=1e-9)
+    for name, gradient in expected.vectors["gradient"].items():
+        np.testing.assert_allclose(found.vectors["gradient"][name], gradient, rtol=1e-9, atol=1e-12)
+
+
+@pytest.fixture
+def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings run on threads of this process."""
+    monkeypatch.setattr(
+        sys.modules["partita.engine.drivers.train"], "ProcessLauncher", lambda **_: ThreadLauncher()
+    )
+
+
+def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> None:
+    graph = toy.network(hidden=4).graph()
+    cuts = {"hidden": Pieces(2), "scores": Pieces(2)}
+    plan = partition(graph, MIXED, batch=16, cuts=cuts)
+    driver = Downpour(shards=2, rule=SGD(0.5), fetch_every=1, push_every=1)
+    run = train(plan, toy.data(64), driver=driver, epochs=3, show="nothing")
+    assert run.steps == (12,)
+    before = initialise(graph.parameters.values(), 0)
+    assert all(np.abs(run.parameters[name] - before[name]).max() > 0 for name in before)
+    data = {name: array[:16] for name, array in toy.data(64).items()}
+    still = replace(plan, cluster=Cluster.local(machines=2))
+    with Session(still, before) as first, Session(still, run.parameters) as last:
+        assert last.step(data).loss < 0.8 * first.step(data).loss
+
+
+def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
+    plan = partition(toy.network(hidden=4), ALONE, batch=16)
+    with pytest.raises(RunFailed, match=r"(is|are) not finite; lower the"):
+        train(plan, toy.data(32), driver=Downpour(shards=1, rule=SGD(1e38)), epochs=100, show="nothing")

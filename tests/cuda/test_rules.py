@@ -1,0 +1,95 @@
+"""Update rules on a GPU: the loops of a CPU, compiled once more, do what they do there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from partita.engine.numerics import narrow_array
+from partita.engine.parameters import LARS, SGD, Adagrad, Adam, AdamW, Moment, Momentum, RMSProp, Rule
+from partita.engine.runtime.devices import Device
+from tests.cuda.on_device import WITH_NUMBA
+
+RULES = [
+    SGD(0.1, weight_decay=0.01),
+    Momentum(0.1, nesterov=True),
+    Adagrad(0.1),
+    RMSProp(0.01),
+    RMSProp(0.01, momentum=0.5, centered=True),
+    Adam(0.01),
+    AdamW(0.01),
+    LARS(0.1),
+]
+N = 11
+
+
+def device_of(name: str) -> Device:
+    if name != "cpu" and not torch.cuda.is_available():
+        pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
+    from partita.engine.runtime.torch_device import TorchDevice
+
+    return TorchDevice(torch.device(name))
+
+
+class Numbers:
+    """Everything that an update reads and writes, on a device."""
+
+    def __init__(self, rule: Rule, device: Device, precision: str) -> None:
+        draw, real = np.random.default_rng(0), "float64" if precision == "float64" else "float32"
+        self.device = device
+        self.values = device.taken(draw.normal(size=N).astype(real))
+        self.state = {name: device.taken(vector) for name, vector in rule.state(N, real).items()}
+        self.accrued = device.zeros((N,), np.dtype(real))
+        rounded = precision == "bfloat16"
+        self.copy = device.zeros((N,), np.dtype(np.uint16)) if rounded else None
+        self.gradient = device.zeros((N,), np.dtype(np.uint16 if rounded else real))
+        self._draw, self._real = draw, real
+        self.apply = device.bind(
+            rule, self.values, self.gradient, self.state, accrued=self.accrued, copy=self.copy
+        )
+
+    def step(self, count: int, gradient: np.ndarray) -> None:
+        given = gradient.astype(self._real)
+        if self.copy is not None:
+            given = narrow_array(given, np.zeros(N, np.uint16))
+        self.device.copy(self.gradient, self.device.taken(given))
+        assert self.apply(Moment(count, 0.5))
+
+    def all(self) -> list[np.ndarray]:
+        arrays = [
+            self.values,
+            self.accrued,
+            *self.state.values(),
+            *([] if self.copy is None else [self.copy]),
+        ]
+        return [self.device.given(array) for array in arrays]
+
+
+@pytest.mark.parametrize("name", WITH_NUMBA)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
+def test_equals_the_loop_of_a_cpu(name: str, rule: Rule, precision: str) -> None:
+    there, here = Numbers(rule, device_of(name), precision), Numbers(rule, Device(), precision)
+    for count in range(3):
+        gradient = np.random.default_rng(count).normal(size=N)
+        there.step(count, gradient)
+        here.step(count, gradient)
+    for found, expected in zip(there.all(), here.all(), strict=True):
+        if found.dtype == np.uint16:
+            assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+        else:
+            np.testing.assert_allclose(found, expected, rtol=1e-5 if found.dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.parametrize("name", WITH_NUMBA)
+def test_a_gradient_that_is_not_finite_is_said_when_asked_once(name: str) -> None:
+    device = device_of(name)
+    numbers = Numbers(SGD(0.1), device, "float32")
+    numbers.step(0, np.ones(N))
+    assert device.updates_were_finite()
+    bad = np.ones(N)
+    bad[N - 1] = np.inf
+    numbers.step(1, bad)
+    assert not device.updates_were_finite()
+    assert device.updates_were_finite()

@@ -1,0 +1,184 @@
+"""What torch computes for a GPU, by the tests of the kernels of a CPU: against definitions, torch,
+differences.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels.cuda.tensors import TensorKernel
+from partita.layers import (
+    Activation,
+    Add,
+    AveragePool2D,
+    Conv2D,
+    Dense,
+    L2Pool2D,
+    LocalContrastNormalisation2D,
+    MaxPool2D,
+    SoftmaxCrossEntropy,
+)
+from tests.cuda.on_device import DEVICES, on_device
+from tests.kernels import test_convolution as convolutions
+from tests.kernels import test_dense as dense
+from tests.kernels import test_elementwise as elementwise
+from tests.kernels import test_losses as losses
+from tests.kernels import test_normalisation as normalisation
+from tests.kernels import test_pooling as pools
+from tests.kernels.cases import (
+    Case,
+    activations,
+    assert_same_bits,
+    assert_true,
+    batches,
+    case,
+    cut_points,
+    pictures,
+    play,
+    seeds,
+)
+
+pytestmark = pytest.mark.parametrize("device", DEVICES)
+pools_and_pictures = st.tuples(pools.layers(), st.tuples(pictures()))
+any_layer = st.one_of(
+    pools_and_pictures,
+    st.tuples(normalisation.layers(), st.tuples(pictures())),
+    elementwise.layers_and_inputs(),
+    st.tuples(st.builds(Dense, st.integers(1, 6), activation=activations), st.tuples(dense.shapes)),
+)
+
+
+@given(st.data(), any_layer, batches, seeds)
+@settings(max_examples=40)
+def test_equals_its_node_definition_whole_and_in_pieces(
+    device: str, data: st.DataObject, drawn: tuple[Any, Any], batch: int, seed: int
+) -> None:
+    given_case = case(drawn[0], *drawn[1], batch=batch, seed=seed)
+    cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
+    with on_device(device) as kernels:
+        assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), atol=1e-8)
+    assert all(isinstance(kernel, TensorKernel) for kernel in kernels)
+
+
+@given(st.data(), convolutions.cases())
+@settings(max_examples=12)
+def test_a_convolution_does_too(device: str, data: st.DataObject, given_case: Case) -> None:
+    cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
+    with on_device(device):
+        assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
+
+
+@given(st.data(), pools_and_pictures, st.sampled_from([1, 3, 16]), seeds)
+@settings(max_examples=20)
+def test_pieces_of_a_pool_give_the_bits_of_the_whole(
+    device: str, data: st.DataObject, drawn: tuple[Any, Any], batch: int, seed: int
+) -> None:
+    given_case = case(drawn[0], *drawn[1], batch=batch, seed=seed, dtype=np.float32)
+    cuts = data.draw(cut_points(given_case.grid.n_rows))
+    with on_device(device):
+        assert_same_bits(play(given_case, *cuts, extra=data.draw(st.integers(0, 2))), play(given_case))
+
+
+ROUNDED = [
+    (MaxPool2D(3, stride=2), [(9, 7, 4)]),
+    (AveragePool2D(3, stride=2), [(9, 7, 4)]),
+    (L2Pool2D(2), [(8, 8, 3)]),
+    (LocalContrastNormalisation2D(3), [(6, 5, 2)]),
+    (Conv2D(6, 3, stride=2, padding=1, groups=2, activation="tanh"), [(9, 8, 4)]),
+    (Activation("tanh"), [(5, 3)]),
+    (Add(), [(5, 3)] * 3),
+]
+
+
+@pytest.mark.parametrize(("layer", "shapes"), ROUNDED)
+@pytest.mark.parametrize("cuts", [(), (1, 2)])
+def test_in_bfloat16_it_rounds_what_it_stores(
+    device: str, layer: Any, shapes: list[tuple[int, ...]], cuts: tuple[int, ...]
+) -> None:
+    given_case = case(layer, *shapes, batch=9, dtype=np.float32).rounded
+    with on_device(device):
+        played = play(given_case, *cuts)
+    assert played.state.dtype == np.uint16
+    assert_true(given_case, played, rtol=2.0**-6, atol=2.0**-4)
+
+
+@pytest.mark.parametrize("pool", pools.POOLS)
+def test_ties_and_zeros_as_the_definition_says(device: str, pool: Any) -> None:
+    with on_device(device):
+        pools.test_ties_and_zeros_as_the_definition_says(pool)
+
+
+def test_a_patch_on_the_padding_alone_has_the_state_of_its_bias(device: str) -> None:
+    with on_device(device):
+        convolutions.test_a_patch_on_the_padding_alone_has_the_state_of_its_bias()
+
+
+@pytest.mark.parametrize("precision", dense.PRECISIONS)
+def test_a_dense_layer_in_blocks_and_in_runs_of_rows(device: str, precision: str) -> None:
+    with on_device(device, dense):
+        for activation, use_bias in (("tanh", True), ("linear", False)):
+            dense.test_a_sum_in_blocks_equals_the_whole([(3, 6), (0, 3)], activation, use_bias, precision)
+        dense.test_errors_of_some_rows_are_written_or_added(precision)
+        dense.test_gradients_of_runs_of_rows_are_those_of_the_whole(precision)
+
+
+def test_a_sum_of_blocks_in_bfloat16_is_rounded_once(device: str) -> None:
+    with on_device(device, dense):
+        dense.test_a_sum_of_blocks_in_bfloat16_is_rounded_once()
+
+
+@pytest.mark.parametrize("loss", losses.LOSSES)
+def test_a_loss_sends_the_errors_of_the_mean(device: str, loss: Any) -> None:
+    with on_device(device, losses):
+        losses.test_equals_the_definition_and_sends_the_errors_of_the_mean(loss)
+
+
+@pytest.mark.parametrize("cuts", [(), (2, 3)])
+def test_a_loss_bears_extremes_and_counts_what_is_right(device: str, cuts: tuple[int, ...]) -> None:
+    with on_device(device, losses):
+        for loss in losses.LOSSES[:3]:
+            losses.test_large_scores_neither_overflow_nor_vanish(loss, cuts)
+        for loss in losses.LABELLED:
+            losses.test_a_score_that_is_no_number_is_found_in_the_loss(loss, cuts)
+            losses.test_counts_the_right_among_the_first_examples(loss, cuts)
+
+
+@given(
+    loss=st.sampled_from(losses.LOSSES),
+    n=st.integers(2, 9),
+    cuts=st.lists(st.integers(1, 8), max_size=3),
+    seed=seeds,
+)
+@settings(max_examples=20)
+def test_machines_with_some_of_the_scores_agree(
+    device: str, loss: Any, n: int, cuts: list[int], seed: int
+) -> None:
+    given_case = losses.given_case(loss, n=n, seed=seed)
+    with on_device(device, losses):
+        alone, together = (
+            losses.Judged(given_case),
+            losses.Judged(given_case, *(cut for cut in cuts if cut < n)),
+        )
+        np.testing.assert_allclose(together.errors, alone.errors, rtol=1e-12, atol=1e-15)
+        assert together.metrics() == pytest.approx(alone.metrics())
+        np.testing.assert_allclose(together.state, alone.state, rtol=1e-12)
+
+
+def test_a_label_that_is_no_class_is_refused_when_the_step_is_judged(device: str) -> None:
+    target = np.array([[1, 5, 0]])
+    given_case = case(SoftmaxCrossEntropy(), (5,), batch=3, target=target)
+    with on_device(device, losses):
+        judged = losses.Judged(given_case)
+        with pytest.raises(ValueError, match="was given the label 5; with 5 scores, labels are 0 to 4"):
+            judged.metrics(3)
+        assert judged.metrics(1)[0] > 0
+
+
+def test_a_state_that_is_no_number_spreads_over_its_neighbourhood_alone(device: str) -> None:
+    with on_device(device):
+        normalisation.test_a_state_that_is_no_number_spreads_over_its_neighbourhood()
