@@ -1,6 +1,7 @@
 # Every target sets the checkout up by itself: Python 3.11 or newer, make and git are enough.
 #   make demo      train the digits example over processes, and check what it reaches
 #   make test      the tests, without the slow ones        make slow   the slow ones
+#   make gpu       the tests that need a GPU; without one they skip with a reason
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
 #   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n schedules
@@ -14,7 +15,7 @@ STAMP := .venv/.installed
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
 
-.PHONY: all install demo test slow check lint types contracts docs bench simulate clean distclean
+.PHONY: all install demo test slow gpu check lint types contracts docs bench simulate clean distclean
 .DELETE_ON_ERROR:
 
 all: test
@@ -36,6 +37,9 @@ test: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow
+
+gpu: $(STAMP)
+	$(BIN)/python -m pytest -q -m gpu
 
 check: lint types contracts
 

@@ -2,7 +2,8 @@
 
 `kernel` says what a kernel is; `registry` picks and compiles the one for a layer at a site. `dense`, `local`,
 `pooling`, `elementwise` and `losses` are fast kernels of built-in layers; `node` compiles any node
-definition, with the folder `nodes` (from a user's functions to what runs them). `activations`,
+definition, with the folder `nodes` (from a user's functions to what runs them). The folder `cuda` has the
+kernels of a GPU, which are imported where there is one. `activations`,
 `patches`, `parameters`, `views`, `calls` and `parallel` are what they share. `products` multiplies matrices
 by NumPy or, in `torch_products`, by torch: `calibration` says which, from what was measured and is kept in
 `calibration_file` (`calibration_table` shows it). `reference` plays a definition

@@ -9,10 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from partita.engine.kernels import activations
+from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.convolution_few import find_errors_of_few, find_states_of_few, turn_weights
 from partita.engine.kernels.convolution_geometry import Geometry
 from partita.engine.kernels.convolution_gradient import add_bias_gradient, find_weight_gradient
 from partita.engine.kernels.convolution_loops import ACTIVATIONS, find_errors, find_states, pack
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
+from partita.engine.kernels.llvm_vectors import VECTOR_BYTES
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.scratch import Scratch
 from partita.engine.kernels.vector_products import ROWS
@@ -27,7 +30,8 @@ _LEAST = 16
 class Conv2DKernel(Kernel):
     """`state = activation(sum over the patch of weight * input + bias)` for the machine's rows.
 
-    The way up also lays out the weights as the way down reads them, where errors are asked for.
+    Vectors lie along the examples; or, where these are few, along filters on the way up and along channels on
+    the way down. The way up also lays out the weights as either needs them.
     """
 
     gradient_by_rows = False
@@ -40,35 +44,61 @@ class Conv2DKernel(Kernel):
         self._shape = filters, height, width, channels = site.grid.parameters[0].shape
         self._weight = arrays.parameters[0].reshape(self._shape)
         self._bias = arrays.parameters[1] if layer.use_bias else np.zeros(filters, site.dtype)
-        has_errors = any(errors is not None for errors in arrays.errors)
-        tiles = layer.groups * -(-channels // ROWS) if has_errors else 0
-        self._packed = np.zeros((tiles, height, width, filters // layer.groups, ROWS), site.master)
+        size = filters // layer.groups
+        self._few_up, self._few_down = self._fill_no_vector(size), self._fill_no_vector(channels)
+        self._turned = np.zeros((height, width, channels, filters * self._few_up), site.master)
+        packs = not self._few_down and any(errors is not None for errors in arrays.errors)
+        tiles = layer.groups * -(-channels // ROWS) * packs
+        self._packed = np.zeros((tiles, height, width, size, ROWS), site.master)
         self._scratch = Scratch(team.threads, site.master)
         activations.warm(self._function, site.dtype)
+
+    def _fill_no_vector(self, nodes: int) -> bool:
+        """Whether so many nodes of a place make better vectors than the examples do."""
+        return self.site.batch < min(2 * VECTOR_BYTES // self.site.master.itemsize, nodes)
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """A matrix product for each place."""
         own, (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
-        x, state, geometry = self.arrays.sources[0], self.arrays.state, self._geometry
-        weight, bias, packed = self._weight, self._bias, self._packed
-        activation, row = ACTIVATIONS.index(self._function), state.shape[1:]
+        x, state, geometry, bias = self.arrays.sources[0], self.arrays.state, self._geometry, self._bias
+        activation, (_, columns, filters, batch) = ACTIVATIONS.index(self._function), state.shape
+        row = (columns + 1, batch, filters) if self._few_up else (columns, filters, batch)
+        find, weight = (find_states_of_few, self._turned) if self._few_up else (find_states, self._weight)
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(math.prod(row)) as room:
-                states, sums = rows_of(state, (start, stop), own), room.reshape(row)
-                find_states(x, window, weight, bias, states, start, activation, sums, geometry)
-
-        def lay_out(begin: int, end: int) -> None:
-            pack(weight, packed, geometry, begin, end)
-
-        def call() -> None:
-            self.team.split(*own, work, operations=operations)
-            self.team.split(0, len(packed), lay_out, operations=packed.size)
+                states = rows_of(state, (start, stop), own)
+                find(x, window, weight, bias, states, start, activation, room.reshape(row), geometry)
 
         work(own[0], own[0])
-        lay_out(0, 0)
-        return call
+        split = self.team.split
+        return in_turn(self._turning(), lambda: split(*own, work, operations=operations), self._packing())
+
+    def _turning(self) -> Call:
+        """Lays out the weights for the way up."""
+        weight, turned = self._weight, self._turned
+        patch = weight[0].size if self._few_up else 0
+
+        def work(begin: int, end: int) -> None:
+            turn_weights(weight, turned, begin, end)
+
+        work(0, 0)
+        return (lambda: self.team.split(0, patch, work, operations=turned.size)) if patch else nothing
+
+    def _packing(self) -> Call:
+        """Lays out the weights for the way down."""
+        weight, packed, geometry = self._weight, self._packed, self._geometry
+
+        def work(begin: int, end: int) -> None:
+            pack(weight, packed, geometry, begin, end)
+
+        work(0, 0)
+        return (
+            (lambda: self.team.split(0, len(packed), work, operations=packed.size))
+            if len(packed)
+            else nothing
+        )
 
     def delta(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
@@ -78,14 +108,16 @@ class Conv2DKernel(Kernel):
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """Gathers, for each place of the input, from those whose patches hold it, in ascending rows."""
         window, (first, _), operations = self.site.error_windows[0], self.site.rows, self.site.operations
-        out, delta, packed = self.arrays.errors_of(0), self.arrays.own_errors, self._packed
-        row = out.shape[1:]
+        out, delta = self.arrays.errors_of(0), self.arrays.own_errors
+        _, columns, channels, batch = out.shape
+        row = (columns, batch, channels) if self._few_down else (columns, channels, batch)
+        find, weight = (find_errors_of_few, self._weight) if self._few_down else (find_errors, self._packed)
         self._scratch.reserve(math.prod(row))
 
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(math.prod(row)) as room:
                 errors, sums = rows_of(out, (start, stop), window), room.reshape(row)
-                find_errors(errors, start, packed, delta, first, accumulate, sums, self._geometry)
+                find(errors, start, weight, delta, first, accumulate, sums, self._geometry)
 
         def call() -> None:
             for run in rows:

@@ -50,6 +50,12 @@ class Geometry(NamedTuple):
 
 
 @compiled
+def are_joined(g: Geometry) -> bool:
+    """Whether all that a filter hears of a patch's row lies in one run: its columns, one after another."""
+    return g.groups == 1 and g.x.dilation == 1
+
+
+@compiled
 def inside(place: int, axis: Axis) -> tuple[int, int]:
     """Which taps `[low, high)` of a place lie on the input, and not on the padding."""
     start = place * axis.stride - axis.before

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.engine.kernels.convolution_geometry import Geometry, inside
+from partita.engine.kernels.convolution_geometry import Geometry, are_joined, inside
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.transposition import transpose
 from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
@@ -68,7 +68,7 @@ def _add_products(
     (_, width, channels, batch), (columns, _, filters) = x.shape, turned.shape
     heard = channels // g.groups
     group = begin // (filters // g.groups)
-    joined = g.groups == 1 and g.x.dilation == 1  # the columns of a patch row lie one after another
+    joined = are_joined(g)
     column = 0
     while column < columns:
         low, high = inside(column, g.x)

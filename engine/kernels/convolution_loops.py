@@ -14,12 +14,12 @@ receivers in ascending rows. Neither tiles, nor vectors, nor cuts, nor threads c
 from __future__ import annotations
 
 from partita.engine.kernels.activations import LOOPS
-from partita.engine.kernels.convolution_geometry import Geometry, Receivers, inside, receivers
+from partita.engine.kernels.convolution_geometry import Geometry, Receivers, are_joined, inside, receivers
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
 from partita.engine.numerics import compiled, narrow, widen
 
-_CACHED_BYTES = 1 << 19
+CACHED_BYTES = 1 << 19
 """Weights that a core's own cache holds beside their inputs. More are taken block by block, each for a whole
 row."""
 ACTIVATIONS = ("linear", "relu", "sigmoid", "tanh")
@@ -46,14 +46,20 @@ def find_states(
     for row in range(state.shape[0]):
         _multiply_row(x, window, weight, first + row, sums, g)
         for column in range(state.shape[1]):
-            if activation == 0:
-                _LINEAR(sums[column], bias, state[row, column])
-            elif activation == 1:
-                _RELU(sums[column], bias, state[row, column])
-            elif activation == 2:
-                _SIGMOID(sums[column], bias, state[row, column])
-            else:
-                _TANH(sums[column], bias, state[row, column])
+            finish(activation, sums[column], bias, state[row, column])
+
+
+@compiled
+def finish(activation: int, sums: Array, bias: Array, state: Array) -> None:
+    """States of one place from its sums, both `[filter, example]`."""
+    if activation == 0:
+        _LINEAR(sums, bias, state)
+    elif activation == 1:
+        _RELU(sums, bias, state)
+    elif activation == 2:
+        _SIGMOID(sums, bias, state)
+    else:
+        _TANH(sums, bias, state)
 
 
 @compiled
@@ -61,8 +67,8 @@ def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g
     """The sums of one row of places, block of weights after block."""
     low, high = inside(row, g.y)
     filters = sums.shape[1] // g.groups
-    n_filters = filters if weight.nbytes <= _CACHED_BYTES else 4 * ROWS
-    n_taps = max(1, _CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
+    n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * ROWS
+    n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
     for group in range(g.groups):
         end = (group + 1) * filters
         for f in range(group * filters, end, n_filters):
@@ -97,7 +103,7 @@ def _multiply_patch(
     from_weight = rows[0] * patch + taps[0] * patch_row + low * heard
     from_inputs = ((top * width + left) * channels + group * heard) * batch
     input_row = g.y.dilation * width * channels * batch
-    if g.groups == 1 and g.x.dilation == 1:  # the columns of a patch row lie one after another
+    if are_joined(g):
         multiply(
             flat,
             into,
@@ -175,7 +181,7 @@ def find_errors(
 @compiled
 def _add_rows(sums: Array, packed: Array, delta: Array, first: int, rows: Receivers, g: Geometry) -> None:
     """Adds what rows of places return to one row of the input, block of weights after block."""
-    whole = packed.nbytes <= _CACHED_BYTES
+    whole = packed.nbytes <= CACHED_BYTES
     n_tiles, n_rows = (packed.shape[0], max(rows.n_places, 1)) if whole else (1, 1)
     for tile in range(0, packed.shape[0], n_tiles):
         for k in range(0, rows.n_places, n_rows):

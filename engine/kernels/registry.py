@@ -100,10 +100,19 @@ def _maker(site: Site) -> Maker:
     wide = _KERNELS.get((type(layer), device, "float32"))
     if site.precision == "bfloat16" and wide is not None:
         return partial(WidenedKernel, wide)
-    if layer.definition is not None and len(site.sources) == 1:
+    reason = _unplayable(site)
+    if reason is None:
         return NodeKernel
-    why = "has no node definition" if layer.definition is None else f"listens to {len(site.sources)} inputs"
     raise ValueError(
-        f"{layer.kind} '{site.grid.name}' has no kernel, and {why}; "
-        "add a kernel to partita.engine.kernels.registry, or give the layer a definition and one input"
+        f"{layer.kind} '{site.grid.name}' has no kernel, and {reason}; add a kernel to "
+        "partita.engine.kernels.registry, or give the layer a definition, one input and weights of its own"
     )
+
+
+def _unplayable(site: Site) -> str | None:
+    """Why a layer cannot be played by its node definition, if so."""
+    if site.grid.layer.definition is None:
+        return "has no node definition"
+    if site.grid.shares_weights:
+        return "shares weights between its nodes"
+    return f"listens to {len(site.sources)} inputs" if len(site.sources) > 1 else None

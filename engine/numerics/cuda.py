@@ -13,8 +13,7 @@ from functools import partial
 from types import FunctionType
 from typing import Any, Final
 
-import numba
-from numba import cuda
+import numba.cuda
 from numba.core.errors import NumbaPerformanceWarning
 
 from partita.engine.numerics import plain
@@ -22,19 +21,21 @@ from partita.engine.numerics.compiled import fma
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 from partita.engine.numerics.precision import narrow, widen
 
-SIMULATED: Final = bool(numba.config.ENABLE_CUDASIM)
+cuda: Final[Any] = numba.cuda
+"""The module, which has no types."""
+SIMULATED: Final = bool(vars(numba.config)["ENABLE_CUDASIM"])
 _THREADS, _MOST_BLOCKS = (2, 2) if SIMULATED else (256, 1 << 14)
 
 Launch = Callable[..., None]
 """Puts a kernel on the device's stream, with its arguments; returns before it is done."""
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def _larger(a: Any, b: Any) -> Any:
     return a if a > b else b
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def _smaller(a: Any, b: Any) -> Any:
     return a if a < b else b
 
@@ -71,7 +72,7 @@ def _twin(function: Callable[..., Any], names: dict[str, Any]) -> FunctionType:
     return FunctionType(code, around, function.__name__, function.__defaults__, function.__closure__)
 
 
-@cuda.jit(device=True)  # type: ignore[untyped-decorator]
+@cuda.jit(device=True)
 def strided(n: int) -> range:
     """Of n numbers, those that the calling thread takes."""
     return range(cuda.grid(1), n, cuda.gridsize(1))

@@ -10,17 +10,17 @@ host's memory, apart from the arrays that messages use. It is slow, and there to
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 import torch
-from numba.cuda.cudadrv import nvvm
 
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.kernels.kernel import Array
+from partita.engine.numerics.cuda import SIMULATED, cuda
 from partita.engine.parameters.rules import Apply, Rule
 from partita.engine.parameters.rules.on_cuda import bind_on_cuda
 from partita.engine.parameters.vector import Vector
@@ -39,7 +39,7 @@ def open_gpu(machine: Machine) -> TorchDevice:
     Raises:
         NoSuchDevice: this host does not have it.
     """
-    if numba.config.ENABLE_CUDASIM:
+    if SIMULATED:
         return TorchDevice(torch.device("cpu"))
     n_devices, index = torch.cuda.device_count(), int(machine.device.partition(":")[2])
     if index >= n_devices:
@@ -48,7 +48,7 @@ def open_gpu(machine: Machine) -> TorchDevice:
             f"machine '{machine.name}' wants {machine.device}, but this host has {what} that torch "
             f"{torch.__version__} can use; give the machine another device, for example 'cpu'"
         )
-    if not nvvm.is_available():
+    if not cuda.cudadrv.nvvm.is_available():
         raise NoSuchDevice(
             f"machine '{machine.name}' wants {machine.device}, but this host has no NVVM, by which "
             "numba.cuda compiles; install it: pip install numba-cuda[cu13], or [cu12] for a torch of CUDA 12"
@@ -155,6 +155,7 @@ class StagedWindow(Window):
         self._tensor = tensor_of(array)
         self._staging: torch.Tensor | None = None
         self._copied: torch.cuda.Event | None = None
+        self._lock = threading.Lock()  # kernel threads feed while messages come and go
 
     def arriving(self, rows: Rows) -> list[Array]:
         """See `Window`."""
@@ -181,16 +182,19 @@ class StagedWindow(Window):
 
     @property
     def _host(self) -> torch.Tensor:
-        if self._staging is None:
-            tensor = self._tensor
-            self._staging = torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-        return self._staging
+        with self._lock:
+            if self._staging is None:
+                tensor = self._tensor
+                self._staging = torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            return self._staging
 
     def _runs(self, tensor: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
         return [tensor[a - self.start : b - self.start] for a, b in rows]
 
     def _begun(self) -> None:
-        """Remembers the copies that were put on the stream."""
+        """Remembers the copies that were put on the stream; what follows there is done no sooner."""
         if self._tensor.is_cuda:
-            self._copied = torch.cuda.Event()
-            self._copied.record(torch.cuda.current_stream(self._tensor.device))
+            with self._lock:
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record(torch.cuda.current_stream(self._tensor.device))
+                self._copied = event

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -83,6 +86,16 @@ def test_arrays_are_added_copied_and_converted(device: TorchDevice) -> None:
     place[0, 1] = device.sum_of_squares(device.taken(np.arange(4, dtype=np.float32)))
     assert device.given(place).tolist() == [[0, 14]]
     device.finish()
+
+
+def test_who_has_no_gpu_imports_nothing_for_one() -> None:
+    script = (
+        "import sys, partita.engine, partita.engine.runtime.session, partita.engine.runtime.training; "
+        "print({'torch', 'numba.cuda'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", script]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    assert child.stdout.strip() == "set()"
 
 
 def test_a_cpu_copies_nothing() -> None:

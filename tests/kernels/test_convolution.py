@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,29 @@ def test_equals_torch(filters: int, picture: tuple[int, int, int], settings_: di
         np.testing.assert_allclose(found, expected.numpy(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("batch", [1, 3, 8, 17])
+def test_few_examples_have_the_bits_of_many(batch: int, groups: int) -> None:
+    """Vectors lie along filters and channels then, of which there are more."""
+    layer = Conv2D(40, 3, stride=2, padding=2, groups=groups, activation="relu")
+    many = case(layer, (7, 8, 36), batch=37, dtype=np.float32)
+    few = replace(
+        many,
+        inputs=(np.ascontiguousarray(many.inputs[0][..., :batch]),),
+        error=np.ascontiguousarray(many.error[..., :batch]),
+    )
+    of_many, of_few = play(many), play(few)
+    assert of_few.state.tobytes() == np.ascontiguousarray(of_many.state[..., :batch]).tobytes()
+    assert of_few.errors[0].tobytes() == np.ascontiguousarray(of_many.errors[0][..., :batch]).tobytes()
+    assert_same_bits(play(few, threads=3), of_few)
+
+
+def test_few_examples_in_bfloat16() -> None:
+    layer = Conv2D(24, 3, stride=2, padding=1, dilation=2, groups=2)
+    given_case = case(layer, (9, 8, 20), batch=5, dtype=np.float32).rounded
+    assert_true(given_case, play(given_case), rtol=2.0**-7, atol=2.0**-4)
+
+
 def test_gradients_equal_differences() -> None:
     given_case = case(Conv2D(2, 2, dilation=2, activation="tanh"), (4, 4, 2), batch=3)
     played = play(given_case)
@@ -136,3 +160,15 @@ def test_a_patch_on_the_padding_alone_has_the_state_of_its_bias() -> None:
     given_case = case(Conv2D(1, 2, stride=3, padding=1, dilation=4), (3, 3, 1), batch=2)
     assert given_case.grid.shape == (1, 1, 1)
     np.testing.assert_array_equal(play(given_case).state, given_case.parameters[1][0])
+
+
+class Unknown(Conv2D):
+    """Whose arithmetic may differ."""
+
+
+def test_a_layer_that_shares_weights_needs_a_kernel() -> None:
+    given_case = case(Unknown(2, 3), (5, 5, 1), batch=2)
+    with pytest.raises(
+        ValueError, match=r"Unknown 'unknown' has no kernel, and shares weights between its nodes"
+    ):
+        given_case.kernel()

@@ -87,7 +87,7 @@ def wired(draw: st.DrawFn) -> tuple[Connectivity, tuple[int, ...], tuple[int, ..
 
 
 @given(st.data(), wired(), batches, seeds)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_equals_plain_python_whole_and_in_pieces(
     data: st.DataObject, drawn: tuple[Any, Any, Any], batch: int, seed: int
 ) -> None:
@@ -233,6 +233,23 @@ def a_number_for_errors(incoming, state, error):  # type: ignore[no-untyped-def]
     return (error,)
 
 
+def imports_inside(incoming):  # type: ignore[no-untyped-def]
+    import math
+
+    return math.sqrt(incoming[0])
+
+
+def is_complex(incoming):  # type: ignore[no-untyped-def]
+    return complex(incoming[0], 1)
+
+
+def adds_text(incoming):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for k in range(len(incoming)):
+        total = total + incoming[k]
+    return total + "text"
+
+
 @pytest.mark.parametrize(
     ("upward", "downward", "role", "line", "reason"),
     [
@@ -241,6 +258,9 @@ def a_number_for_errors(incoming, state, error):  # type: ignore[no-untyped-def]
         (returns_an_array, None, "upward", "def returns_an_array", "must return one number"),
         (root, errors_alone, "downward", "def errors_alone", r"must return the tuple (errors (an array),)"),
         (root, a_number_for_errors, "downward", "def a_number_for_errors", "must return the tuple"),
+        (imports_inside, None, "upward", "import math", "IMPORT_NAME"),
+        (is_complex, None, "upward", "def is_complex", "returns complex128; it must return one number"),
+        (adds_text, None, "upward", 'return total + "text"', "There is no add(float64, Literal[str](text))."),
         (len, None, "upward", "", "not a plain Python function"),
     ],
 )

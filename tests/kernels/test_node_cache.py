@@ -1,4 +1,4 @@
-"""What is compiled for a user's functions is kept: another process compiles nothing, and trusts nobody else."""
+"""Compiled functions of a user are kept: another process compiles nothing, and nobody else is trusted."""
 
 from __future__ import annotations
 

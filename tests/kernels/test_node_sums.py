@@ -222,6 +222,14 @@ def test_full_whole_and_in_pieces(
     _assert_true_in_pieces(data, case(layer, tuple(shape), batch=batch, seed=seed))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_full_with_more_senders_than_a_panel(dtype: Any) -> None:
+    given_case = case(node(UPWARD["loop"], DOWNWARD["delta"], Full(), 9), (10, 7), batch=19, dtype=dtype)
+    whole, tolerance = play(given_case), 1e-4 if dtype is np.float32 else 1e-9
+    assert_true(given_case, whole, rtol=tolerance, atol=tolerance)
+    assert_same_bits(play(given_case, 4, threads=2), whole)
+
+
 def _assert_true_in_pieces(data: st.DataObject, given_case: Case) -> None:
     whole = play(given_case)
     assert_true(given_case, whole)

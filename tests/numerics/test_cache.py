@@ -37,3 +37,13 @@ def test_a_file_in_its_place_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (tmp_path / "partita").write_text("in the way")
     with pytest.raises(OSError, match="partita"):
         cache_folder()
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707])
+def test_a_folder_to_which_others_may_write_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mode: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache_folder().chmod(mode)
+    with pytest.raises(PermissionError, match=r"can be changed by other users.*chmod 700"):
+        cache_folder()

@@ -5,11 +5,12 @@ Sums are taken in torch's order: what is cut agrees with what is whole within ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
+from torch.nn import grad
 from torch.nn.functional import conv2d
-from torch.nn.grad import conv2d_input, conv2d_weight
 
 from partita.engine.kernels.convolution_geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
@@ -18,6 +19,9 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.layers import Conv2D
 from partita.layers.rows import Rows
+
+_find_errors: Final[Callable[..., torch.Tensor]] = grad.conv2d_input
+_find_gradient: Final[Callable[..., torch.Tensor]] = grad.conv2d_weight
 
 
 class Conv2DKernel(TensorKernel):
@@ -83,7 +87,7 @@ class Conv2DKernel(TensorKernel):
         start, stop = max(run[0], top), min(run[1], top + shape[2])
 
         def call() -> None:
-            found = self._inside(conv2d_input(shape, self._weight, delta, *self._settings))
+            found = self._inside(_find_errors(shape, self._weight, delta, *self._settings))
             place[start - run[0] : stop - run[0], : self._columns].add_(
                 _back(found[:, :, start - top : stop - top])
             )
@@ -98,7 +102,7 @@ class Conv2DKernel(TensorKernel):
         shape = list(self._weight.shape)
 
         def call() -> None:
-            found = conv2d_weight(self._padded, shape, _turned(delta), *self._settings)
+            found = _find_gradient(self._padded, shape, _turned(delta), *self._settings)
             weight.copy_(found.permute(0, 2, 3, 1))
             if bias is not None:
                 bias.copy_(delta.sum((0, 1, 3), dtype=self.wide))

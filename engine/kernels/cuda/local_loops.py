@@ -18,11 +18,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
 
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
 from partita.engine.numerics import fma, narrow, widen
-from partita.engine.numerics.cuda import kernel, on_device, strided
+from partita.engine.numerics.cuda import cuda, kernel, on_device, strided
 
 TILE = 4
 """Examples, or filters, of a thread."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from numba import cuda
 
 from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.cuda.arrays import shared
@@ -30,7 +29,7 @@ from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, widen
-from partita.engine.numerics.cuda import FUNCTIONS, bound, kernel, on_device, strided
+from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_device, strided
 from partita.layers.rows import Rows
 
 R = np.float32

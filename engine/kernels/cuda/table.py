@@ -67,7 +67,7 @@ def maker(site: Site) -> Callable[[Site, Arrays, Team], Kernel]:
     if site.grid.layer.definition is not None and len(site.sources) == 1:
         return NodeKernel
     raise ValueError(
-        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition of one "
-        "input; add a kernel to partita.engine.kernels.cuda.table, or give the layer to a machine whose device "
-        "is 'cpu'"
+        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition of "
+        "one input; add a kernel to partita.engine.kernels.cuda.table, or give the layer to a machine whose "
+        "device is 'cpu'"
     )

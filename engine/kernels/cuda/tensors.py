@@ -23,8 +23,9 @@ TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
 
 def tensor_of(array: Array) -> torch.Tensor:
     """What an array is on a GPU."""
-    assert isinstance(array, torch.Tensor), f"a {type(array).__name__} on a GPU"
-    return cast(torch.Tensor, array)
+    tensor: object = array
+    assert isinstance(tensor, torch.Tensor), f"a {type(array).__name__} on a GPU"
+    return tensor
 
 
 def array_of(tensor: torch.Tensor) -> Array:
@@ -42,8 +43,8 @@ def on_host(array: Array) -> torch.Tensor:
 def numbers_of(tensor: torch.Tensor) -> Array:
     """The array of a tensor in the host's memory: the same memory."""
     if tensor.dtype == torch.bfloat16:
-        return cast(Array, tensor.view(torch.int16).numpy().view(np.uint16))
-    return cast(Array, tensor.numpy())
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
 
 
 def columns(tensor: torch.Tensor) -> torch.Tensor:

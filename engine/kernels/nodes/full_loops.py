@@ -7,13 +7,16 @@ order.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.transposition import transpose
 from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
 from partita.engine.numerics import compiled, narrow, widen
+
+PANEL: Final = 32
+"""Senders whose weights, a few lines of memory for each node, stay in the cache for all examples."""
 
 
 class Full(NamedTuple):
@@ -69,17 +72,18 @@ def full_errors(
     if accumulate and not in_place:
         for i in range(first, last):
             sums[i] = widen(out[i])
-    multiply(
-        sums,
-        Walk(first, f.batch, 0, 0),
-        weight,
-        Walk(start, 1, 0, f.senders),
-        delta,
-        Walk(0, 0, 0, f.batch),
-        Extent(stop - start, f.batch, 1, f.nodes),
-        accumulate,
-        NOWHERE,
-    )
+    for begin in range(start, stop, PANEL):
+        multiply(
+            sums,
+            Walk((begin - origin) * f.batch, f.batch, 0, 0),
+            weight,
+            Walk(begin, 1, 0, f.senders),
+            delta,
+            Walk(0, 0, 0, f.batch),
+            Extent(min(PANEL, stop - begin), f.batch, 1, f.nodes),
+            accumulate,
+            NOWHERE,
+        )
     if not in_place:
         for i in range(first, last):
             out[i] = narrow(sums[i], out[i])

@@ -170,10 +170,7 @@ class _Reader:
         self._loops.pop()
         del self.expressions.numbers[index]
         body = (*firsts, *body)
-        start, stop, step = bounds
-        if has_break:
-            body = (Branch(Variable(going), body, ()),)
-        self._emit(Loop(index, start, stop, step, body))
+        self._emit(Loop(index, *bounds, (Branch(Variable(going), body, ()),) if has_break else body))
 
     def _header(
         self, statement: ast.For

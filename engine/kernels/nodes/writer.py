@@ -122,13 +122,12 @@ class Inside(Outside):
         return f"widen({self._known_before('y', f'row(x, zeros, senders[first + {place}], at, m)')}[e])"
 
     def _known_before(self, prefix: str, text: str) -> str:
-        name = self._known.get((prefix, text))
         if text.isidentifier():
             return text
-        if name is None:
-            name = self._known[prefix, text] = self._before.fresh(prefix)
-            self._before(f"{name} = {text}")
-        return name
+        if (prefix, text) not in self._known:
+            self._known[prefix, text] = self._before.fresh(prefix)
+            self._before(f"{self._known[prefix, text]} = {text}")
+        return self._known[prefix, text]
 
 
 class BodyWriter:

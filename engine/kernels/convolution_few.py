@@ -1,0 +1,198 @@
+"""The compiled loops of convolutions over few examples, which fill no vector: filters do, and channels.
+
+Axes are those of `convolution_loops`, and so are the sums, to the bit: they are the same chains, only that
+vectors lie along the nodes of a place. There its sums are `[example, node]`, and are turned when complete.
+"""
+
+from __future__ import annotations
+
+from partita.engine.kernels.convolution_geometry import Geometry, are_joined, inside, receivers
+from partita.engine.kernels.convolution_loops import CACHED_BYTES, finish
+from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.llvm_vectors import lanes_of
+from partita.engine.kernels.transposition import transpose
+from partita.engine.kernels.vector_products import NOWHERE, ROWS, VECTORS, Extent, Walk, multiply
+from partita.engine.numerics import compiled, narrow, widen
+
+
+@compiled
+def turn_weights(weight: Array, turned: Array, begin: int, end: int) -> None:
+    """Taps and channels `[begin, end)` of `[kernel row, kernel column, channel, filter]`."""
+    filters, patch = len(weight), weight.size // len(weight)
+    flat, out = weight.reshape(-1), turned.reshape(-1)
+    transpose(flat, begin, patch, out, begin * filters, filters, filters, end - begin)
+
+
+@compiled
+def _even(nodes: int, lanes: int) -> int:
+    """How many nodes to take at a time: whole vectors, no more than a tile has, nearly the same each time."""
+    times = -(-nodes // (VECTORS * lanes))
+    return -(-nodes // (times * lanes)) * lanes
+
+
+@compiled
+def find_states_of_few(
+    x: Array,
+    window: int,
+    turned: Array,
+    bias: Array,
+    state: Array,
+    first: int,
+    activation: int,
+    sums: Array,
+    g: Geometry,
+) -> None:
+    """Rows of places from `first` on; `x` begins at row `window` of the input.
+
+    `turned` is what `turn_weights` wrote; `sums` is scratch, `[1 + place column, example, filter]`.
+    """
+    columns, filters, batch = state.shape[1:]
+    size = filters // g.groups
+    block = _even(size, lanes_of(sums))
+    n_taps = max(1, CACHED_BYTES // (turned[0].nbytes // filters * block)) if are_joined(g) else 1
+    place = sums[columns].reshape(filters, batch)
+    for row in range(state.shape[0]):
+        low, high = inside(first + row, g.y)
+        top = (first + row) * g.y.stride - g.y.before - window
+        for group in range(g.groups):
+            for f in range(group * size, (group + 1) * size, block):
+                nodes = f, min(f + block, (group + 1) * size)
+                for tap in range(low, max(high, low + 1), n_taps):  # on the padding too: sums begin with zero
+                    rows, above = (tap, min(tap + n_taps, high)), top + tap * g.y.dilation
+                    _multiply_rows(sums, columns, x, above, turned, rows, nodes, tap > low, g)
+        for column in range(columns):
+            at = column * filters * batch
+            transpose(sums.reshape(-1), at, filters, place.reshape(-1), 0, batch, batch, filters)
+            finish(activation, place, bias, state[row, column])
+
+
+@compiled
+def _multiply_rows(
+    sums: Array,
+    columns: int,
+    x: Array,
+    top: int,
+    turned: Array,
+    rows: tuple[int, int],
+    nodes: tuple[int, int],
+    continued: bool,
+    g: Geometry,
+) -> None:
+    """For a row of places, the sums of some filters over some rows of the patches; the first is `x[top]`."""
+    batch = x.shape[3]
+    column = 0
+    while column < columns:
+        taps, stop = inside(column, g.x), column + 1
+        if batch < ROWS:  # examples fill no tile: places do that have the same taps
+            while stop < columns and inside(stop, g.x) == taps:
+                stop += 1
+            for e in range(batch):
+                _multiply_patches(
+                    sums, column, e, stop - column, x, top, turned, rows, nodes, taps, continued, g
+                )
+        else:
+            _multiply_patches(sums, column, 0, 0, x, top, turned, rows, nodes, taps, continued, g)
+        column = stop
+
+
+@compiled
+def _multiply_patches(
+    sums: Array,
+    column: int,
+    example: int,
+    n_places: int,
+    x: Array,
+    top: int,
+    turned: Array,
+    rows: tuple[int, int],
+    nodes: tuple[int, int],
+    taps: tuple[int, int],
+    continued: bool,
+    g: Geometry,
+) -> None:
+    """Of one example at `n_places` from this column on; or if that is 0, of all examples at this column."""
+    (_, batch, filters), (_, width, channels, _), heard = sums.shape, x.shape, turned.shape[2]
+    (low, high), group, one = taps, nodes[0] // (filters // g.groups), n_places > 0
+    place = top * width + column * g.x.stride - g.x.before + low * g.x.dilation
+    from_input = (place * channels + group * heard) * batch + example
+    by_row = g.x.stride * channels * batch if one else 1
+    from_weight = (rows[0] * g.x.size + low) * heard * filters + nodes[0]
+    if are_joined(g):
+        leaps, steps = rows[1] - rows[0], (high - low) * heard
+        input_leap, weight_leap = g.y.dilation * width * channels * batch, g.x.size * heard * filters
+    else:  # one row of the patch at a time
+        leaps, steps = (high - low) * (rows[1] - rows[0]), heard
+        input_leap, weight_leap = g.x.dilation * channels * batch, heard * filters
+    multiply(
+        sums.reshape(-1),
+        Walk((column * batch + example) * filters + nodes[0], filters * (batch if one else 1), 0, 0),
+        x.reshape(-1),
+        Walk(from_input, by_row, input_leap, batch),
+        turned.reshape(-1),
+        Walk(from_weight, 0, weight_leap, filters),
+        Extent(n_places if one else batch, nodes[1] - nodes[0], leaps, steps),
+        continued,
+        NOWHERE,
+    )
+
+
+@compiled
+def find_errors_of_few(
+    out: Array,
+    start: int,
+    weight: Array,
+    delta: Array,
+    first: int,
+    accumulate: bool,
+    sums: Array,
+    g: Geometry,
+) -> None:
+    """Rows of the input from `start` on; `delta` begins at row `first` of places.
+
+    `sums` is scratch, `[column, example, channel]`.
+    """
+    columns, batch, channels = sums.shape
+    heard = channels // g.groups
+    block = _even(heard, lanes_of(sums))
+    for row in range(out.shape[0]):
+        for column in range(columns):
+            for c in range(channels):
+                for e in range(batch):
+                    before = widen(out[row, column, c, e])
+                    sums[column, e, c] = before if accumulate else type(before)(0)
+        rows = receivers(start + row, g.y, first, first + delta.shape[0])
+        for group in range(g.groups):
+            for c in range(group * heard, (group + 1) * heard, block):
+                nodes = c, min(c + block, (group + 1) * heard)
+                for k in range(rows.n_places):
+                    above, tap = rows.place + k * rows.step - first, rows.tap - k * rows.tap_step
+                    _add_row(sums, weight, tap, nodes, delta, above, g)
+        for column in range(columns):
+            for c in range(channels):
+                for e in range(batch):
+                    out[row, column, c, e] = narrow(sums[column, e, c], out[row, column, c, e])
+
+
+@compiled
+def _add_row(
+    sums: Array, weight: Array, tap: int, nodes: tuple[int, int], delta: Array, row: int, g: Geometry
+) -> None:
+    """Adds what a row of `delta` returns to some channels of a row of the input."""
+    (columns, batch, channels), (_, n_places, n_filters, _) = sums.shape, delta.shape
+    heard, filters = channels // g.groups, n_filters // g.groups
+    group, patch = nodes[0] // heard, g.y.size * g.x.size * heard
+    begin = group * filters * patch + tap * g.x.size * heard + nodes[0] - group * heard
+    for column in range(columns):
+        above = receivers(column, g.x, 0, n_places)
+        from_errors = ((row * n_places + above.place) * n_filters + group * filters) * batch
+        multiply(
+            sums.reshape(-1),
+            Walk(column * batch * channels + nodes[0], channels, 0, 0),
+            delta.reshape(-1),
+            Walk(from_errors, 1, above.step * n_filters * batch, batch),
+            weight.reshape(-1),
+            Walk(begin + above.tap * heard, 0, -above.tap_step * heard, patch),
+            Extent(batch, nodes[1] - nodes[0], above.n_places, filters),
+            True,
+            NOWHERE,
+        )

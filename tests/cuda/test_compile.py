@@ -1,0 +1,87 @@
+"""Every kernel of ours compiles for a GPU by the compiler that a GPU's host has, which needs no GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+
+from partita.engine.kernels.cuda import node_text
+from partita.engine.kernels.cuda.local_loops import loops
+from partita.engine.kernels.cuda.node import _kernels
+from partita.engine.kernels.nodes.vectors import Signature
+from partita.engine.kernels.patches import PatchGeometry
+from partita.engine.numerics.cuda import SIMULATED, cuda
+from partita.engine.parameters import Moment, Rule
+from partita.engine.parameters.rules.on_cuda import _compiled
+from tests.cuda.test_compiled_kernels import largest, largest_errors
+from tests.cuda.test_rules import RULES
+from tests.kernels import test_node as nodes
+from tests.networks import energy, energy_errors
+
+HOPPER = (9, 0)
+KINDS = {"float32": types.float32, "float64": types.float64, "bfloat16": types.uint16}
+pytestmark = pytest.mark.skipif(
+    SIMULATED or not cuda.cudadrv.nvvm.is_available(), reason="there is no NVVM to compile with"
+)
+
+
+def compile_it(kernel: Any, *arguments: Any) -> None:
+    """For arguments of these types, and of those of these values."""
+    device = SimpleNamespace(compute_capability=HOPPER)
+    kinds = [given if isinstance(given, types.Type) else numba.typeof(given) for given in arguments]
+    with mock.patch("numba.cuda.dispatcher.get_current_device", return_value=device):
+        text, _ = cuda.compile_ptx(kernel.py_func, tuple(kinds), cc=HOPPER)
+    assert ".entry" in text
+
+
+def arrays(kind: Any, *ndims: int) -> list[Any]:
+    return [types.Array(kind, ndim, "C") for ndim in ndims]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rules(rule: Rule) -> None:
+    for real, copies in ((types.float32, True), (types.float64, False)):
+        (vector,), (bits,), (marks,) = arrays(real, 1), arrays(types.uint16, 1), arrays(types.int32, 1)
+        gradient, copy = (bits, bits) if copies else (vector, None)
+        state = [None if array is None else vector for array in rule._arrays(rule.state(1))]
+        given = [vector, gradient, *state, None if copies else vector, copy]
+        numbers = (1.0, *rule._numbers(Moment(0)))
+        kernel = _compiled(rule._loop, tuple(array is not None for array in given), len(numbers) - 1)
+        compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
+
+
+@pytest.mark.parametrize("precision", KINDS)
+def test_local_layers(precision: str) -> None:
+    kind, real = KINDS[precision], KINDS["float64" if precision == "float64" else "float32"]
+    kernels, g = loops(np.dtype(str(real))), PatchGeometry(*range(9))
+    compile_it(kernels.sums, *arrays(kind, 3, 5, 1), *arrays(real, 4), 0, 0, g)
+    compile_it(kernels.errors, *arrays(kind, 3, 5, 4), (0, 1), 0, (0, 1), True, g)
+    compile_it(kernels.gradient, *arrays(kind, 3, 4), *arrays(real, 5), 0, 0, g)
+
+
+FUNCTIONS = [
+    (nodes.leaky_sum, nodes.leaky_sum_errors, (("weight", "e"), ("bias", "n")), "float32"),
+    (energy, energy_errors, (("gain", "n"),), "bfloat16"),
+    (largest, largest_errors, (("scale", "n"),), "float64"),
+]
+
+
+@pytest.mark.parametrize(("up", "down", "learns", "precision"), FUNCTIONS)
+def test_nodes(up: Any, down: Any, learns: tuple[tuple[str, str], ...], precision: str) -> None:
+    kind, real = KINDS[precision], KINDS["float64" if precision == "float64" else "float32"]
+    signature = Signature(learns, 1, precision)
+    short, long = arrays(types.int32, 1), arrays(types.int64, 1)
+    tables = [*arrays(kind, 2), *short, *long, *short, *long, *long]
+    given = [*tables, *arrays(kind, *(1 for _ in learns)), *arrays(kind, 2)]
+    compile_it(_kernels(up, node_text.upward_text, signature, 4)["states"], *given)
+    kernels = _kernels(down, node_text.downward_text, signature, 4)
+    given += arrays(kind, 2)
+    compile_it(kernels["errors"], *given, *long, *short, *short, *arrays(kind, 2), 0, 0, True)
+    for i in range(1, 1 + len(learns)):
+        compile_it(kernels[f"gradient_{i}"], *given, *arrays(real, 1), 0, 0, 1, 0)
