@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks._networks import WORKS
-from benchmarks._recipe import Array, Recipe
+from benchmarks._recipe import Array, Recipe, read_arrays
 from benchmarks._worker import serve
 from partita.engine.kernels.kernel import Arrays, Site
 from partita.engine.kernels.registry import build
@@ -27,7 +27,7 @@ class LayerPlayer:
     """The layer's way up and its gradient; of errors it has none to send."""
 
     def __init__(self, folder: Path, threads: int) -> None:
-        recipe, arrays = Recipe.read(folder)
+        recipe, arrays = Recipe.read(folder), read_arrays(folder)
         graph = WORKS[recipe.network].network().graph()
         picture, grid = graph.inputs[0], graph.computed[0]
         rows, window = (0, grid.n_rows), (0, picture.n_rows)

@@ -30,6 +30,9 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
 from partita.layers.states import States
 
+SEED: Final = 0
+"""Of the parameters."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -116,7 +119,7 @@ WORKS: Final = {
 
 def parameters(graph: Graph) -> dict[str, Array]:
     """The first values of each parameter."""
-    return initialise(graph.parameters.values(), 0)
+    return initialise(graph.parameters.values(), SEED)
 
 
 def data(graph: Graph, batch: int) -> dict[str, Array]:

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from benchmarks._memory import Meter
-from benchmarks._networks import WORKS
-from benchmarks._recipe import Recipe
+from benchmarks._networks import SEED, WORKS
+from benchmarks._recipe import Recipe, read_array
 from benchmarks._worker import serve
 from partita.engine import SGD, Session
 from partita.partitioner import Cluster, partition
@@ -19,12 +19,12 @@ class PartitaPlayer:
 
     def __init__(self, folder: Path, precision: str, threads: int) -> None:
         self._meter = Meter()
-        recipe, arrays = Recipe.read(folder)
+        recipe = Recipe.read(folder)
         network, cluster = WORKS[recipe.network].network(), Cluster.local(machines=1, threads=threads)
         plan = partition(network, cluster, batch=recipe.batch, precision=precision)
         rule = SGD(recipe.rate)
-        self._session = Session(plan, arrays, train=True, rule=rule, hosts="inline")
-        self._batch = {name: arrays[name] for name in (recipe.inputs, recipe.target)}
+        self._session = Session(plan, SEED, train=True, rule=rule, hosts="inline")
+        self._batch = {name: read_array(folder, name) for name in (recipe.inputs, recipe.target)}
         self._fed = False
 
     def play(self, steps: int) -> dict[str, object]:

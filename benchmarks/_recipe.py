@@ -68,8 +68,19 @@ class Recipe:
             np.save(folder / f"{name}.npy", array)
 
     @classmethod
-    def read(cls, folder: Path) -> tuple[Recipe, dict[str, Array]]:
-        """With all arrays."""
+    def read(cls, folder: Path) -> Recipe:
+        """Without its arrays."""
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
         layers = tuple(LayerRecipe(**layer) for layer in found.pop("layers"))
-        return cls(**found, layers=layers), {path.stem: np.load(path) for path in folder.glob("*.npy")}
+        return cls(**found, layers=layers)
+
+
+def read_array(folder: Path, name: str) -> Array:
+    """One of a folder's arrays."""
+    found: Array = np.load(folder / f"{name}.npy")
+    return found
+
+
+def read_arrays(folder: Path) -> dict[str, Array]:
+    """All of them."""
+    return {path.stem: read_array(folder, path.stem) for path in folder.glob("*.npy")}

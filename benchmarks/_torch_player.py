@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks._memory import Meter
-from benchmarks._recipe import Recipe
+from benchmarks._recipe import Recipe, read_arrays
 from benchmarks._torch_network import Translated
 from benchmarks._worker import serve
 
@@ -25,7 +25,7 @@ class TorchPlayer:
     def __init__(self, folder: Path, form: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self._meter = Meter()
-        recipe, arrays = Recipe.read(folder)
+        recipe, arrays = Recipe.read(folder), read_arrays(folder)
         translated = Translated(recipe, arrays, form)
         self._inputs = translated.inputs(arrays[recipe.inputs])
         self._target = translated.target(arrays[recipe.target])

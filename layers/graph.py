@@ -47,10 +47,10 @@ class Grid:
         return math.prod(self.shape[1:])
 
     def bytes_per_node(self, *, batch: int, item_bytes: int) -> float:
-        """Bytes that a node moves on the way up: its own parameters once, its state for each example of a batch.
+        """Bytes that a node moves on the way up: its own parameters once, its state for each example.
 
-        What it hears is left out, because its neighbours hear it too and it stays in cache. Shared weights are
-        divided among all nodes.
+        What it hears is left out, because its neighbours hear it too and it stays in cache. Shared weights
+        are divided among all nodes.
         """
         own = sum(parameter.size for parameter in self.parameters) / self.n_nodes
         return (own + batch) * item_bytes

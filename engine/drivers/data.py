@@ -83,7 +83,8 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
             f"give an array of shape (examples, {', '.join(map(str, grid.shape))}){alone}"
         )
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {master(precision)}")
+        wanted = master(precision)
+        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {wanted}")
     converted = np.ascontiguousarray(array, dtype=master(precision))
     bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
     if bad.any():

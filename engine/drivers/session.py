@@ -13,7 +13,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 
-from partita.engine.drivers.checks import check_choice, check_plan, check_seconds
+from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
 from partita.engine.drivers.data import check_data
 from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
 from partita.engine.drivers.step import Step
@@ -21,6 +21,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored, widen_array
+from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
@@ -44,7 +45,7 @@ class Session:
     def __init__(
         self,
         plan: Plan,
-        parameters: Mapping[str, Vector],
+        parameters: Mapping[str, Vector] | int,
         *,
         train: bool = False,
         rule: Rule | None = None,
@@ -55,7 +56,8 @@ class Session:
 
         Args:
             plan: what to play; `plan.for_prediction()` to leave the losses out.
-            parameters: every parameter of the network by name, `[*shape]`, of the plan's precision.
+            parameters: every parameter of the network by name, `[*shape]`; or a seed, from which they are
+                drawn where they belong, so that nobody ever holds them twice.
             train: play the way down too.
             rule: what changes the parameters after each step, on the spot.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
@@ -70,13 +72,12 @@ class Session:
         check_plan(plan)
         check_choice(hosts, "hosts is", get_args(Hosts))
         check_seconds(timeout_s, "timeout_s is")
-        missing = [name for name in plan.graph.parameters if name not in parameters]
-        if missing:
-            raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
+        parameters = _checked(plan, parameters)
         self._plan, self._train = plan, train
         self._fed, self._step = False, 0
         self._layout = layout_of(plan, shards=1)
-        self._check_sizes()
+        if hosts != "inline":
+            self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
         self._stage = self._opened(hosts, timeout_s)
         try:
@@ -102,10 +103,18 @@ class Session:
         assert isinstance(self._stage, HostedStage), "a session in line has no hosts"
         return self._stage.launcher
 
-    def load(self, parameters: Mapping[str, Vector]) -> None:
-        """Replaces the parameters."""
+    def load(self, parameters: Mapping[str, Vector] | int) -> None:
+        """Replaces the parameters, by others or by those of a seed."""
+        given, specs = _checked(self._plan, parameters), self._plan.graph.parameters
         dtype, machines = master(self._plan.precision), self._layout.machines
-        self._stage.load(lambda machine, out: gather(machines[machine], parameters, dtype, out=out))
+
+        def vector(machine: int, out: Vector | None) -> Vector:
+            slots = machines[machine]
+            if isinstance(given, int):
+                return initial_vector(slots, specs, given, dtype=dtype, out=out)
+            return gather(slots, given, dtype, out=out)
+
+        self._stage.load(vector)
 
     def step(
         self,
@@ -256,3 +265,12 @@ class Session:
             payload.copy_into(*targets)
         for act in finish:
             act()
+
+
+def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:
+    if not isinstance(parameters, Mapping):
+        return whole(parameters, "the seed of the parameters is", least=0)
+    missing = [name for name in plan.graph.parameters if name not in parameters]
+    if missing:
+        raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")
+    return parameters

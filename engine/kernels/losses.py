@@ -26,6 +26,7 @@ class _ScoresKernel(LossKernel):
         self.scores, self.state = columns(arrays.sources[0]), columns(arrays.state)
         self.first = site.windows[0][0] * site.sources[0].nodes_per_row
         self.judged = np.zeros((2, site.batch))
+        self.metrics(0)
         self._write_errors(self.scores[:0], slice(0, 0), accumulate=False)()
 
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
@@ -87,6 +88,7 @@ class _LabelKernel(_ScoresKernel):
                 self._refuse(labels, classes)
             judge()
 
+        loops.all_fit(np.zeros((1, 0), labels.dtype), classes)
         return call
 
     @abstractmethod

@@ -19,6 +19,8 @@ def part_of(parameter: Parameter, grid: Grid, node: int, edges: slice) -> slice 
     """Where in a flat parameter the part of a node lies: its one number, or those of its edges.
 
     Args:
+        parameter: of the layer.
+        grid: the layer.
         node: its position in the flat grid.
         edges: which of all edges of the layer lead to it.
     """

@@ -22,7 +22,7 @@ def add_array(target: Array, other: Array) -> None:
 
 
 def stored(values: Array, dtype: np.dtype[Any]) -> Array:
-    """Numbers (any strides) as a C-contiguous array of what lies in memory: rounded for bfloat16's `uint16`."""
+    """Numbers (of any strides) as they lie in memory, C-contiguous: rounded for bfloat16's `uint16`."""
     if dtype != np.uint16:
         return np.ascontiguousarray(values, dtype)
     return narrow_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))

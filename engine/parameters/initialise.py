@@ -9,7 +9,7 @@ initialiser and two fans will do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 import numpy as np
@@ -74,10 +74,51 @@ def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.fl
     return values
 
 
+def initial_vector(
+    slots: Iterable[tuple[str, int, int]],
+    specs: Mapping[str, Spec],
+    seed: int,
+    *,
+    dtype: npt.DTypeLike = np.float32,
+    out: Vector | None = None,
+) -> Vector:
+    """The vector that ranges of parameters make, each `(name, start, stop)`, as `initialise` gives them.
+
+    Args:
+        slots: the ranges, one after another.
+        specs: by name.
+        seed: of the run, 0 or above.
+        dtype: of a new vector.
+        out: `[n]`, to be filled instead of a new one.
+    """
+    ranges = list(slots)
+    vector = np.empty(sum(stop - start for _, start, stop in ranges), dtype) if out is None else out
+    position = 0
+    for name, start, stop in ranges:
+        place = vector[position : position + stop - start]
+        initial_range(specs[name], seed, start=start, stop=stop, out=place)
+        position += stop - start
+    return vector
+
+
 def initial_range(
-    spec: Spec, seed: int, *, start: int, stop: int, dtype: npt.DTypeLike = np.float32
+    spec: Spec,
+    seed: int,
+    *,
+    start: int,
+    stop: int,
+    dtype: npt.DTypeLike = np.float32,
+    out: Vector | None = None,
 ) -> Vector:
     """The flat range `[start, stop)` of what `initialise` gives for a parameter, made without the rest.
+
+    Args:
+        spec: the parameter.
+        seed: of the run, 0 or above.
+        start: of the range.
+        stop: of the range.
+        dtype: of a new vector.
+        out: `[stop - start]`, to be filled instead of a new one.
 
     Raises:
         ValueError: as for `initialise`, or the range leaves the parameter.
@@ -87,10 +128,11 @@ def initial_range(
         raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
     if seed < 0:
         raise ValueError(f"the seed is {seed}; use 0 or above")
+    values = np.empty(stop - start, dtype) if out is None else out
     constant = _constant(spec)
     if constant is not None:
-        return np.full(stop - start, constant, dtype)
-    values = np.empty(stop - start, dtype)
+        values[:] = constant
+        return values
     for block in range(start // BLOCK, -(-stop // BLOCK)):
         low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
         drawn = _block(spec, seed, block, high - block * BLOCK)

@@ -18,7 +18,7 @@ from partita.layers.graph import Graph
 def what_is_not_finite(
     graph: Graph, buffers: Buffers, vectors: Vectors, *, gradients: Collection[str]
 ) -> str | None:
-    """The first thing of a machine that holds a NaN or an infinity: "the states of 'hidden'"; None if nothing.
+    """The first of a machine's arrays with a NaN or an infinity: "the states of 'hidden'"; None without any.
 
     Args:
         graph: the network.

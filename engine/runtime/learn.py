@@ -125,7 +125,9 @@ class Learning:
 
         def work(start: int, stop: int) -> None:
             for thread in range(start, stop):
-                finite[thread] = all([apply(1.0) for apply in applies[thread]])
+                finite[thread] = True
+                for apply in applies[thread]:  # every one of them, whatever the others say
+                    finite[thread] &= apply(1.0)
 
         def call() -> bool:
             self._kernel.team.split(0, len(applies), work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -44,19 +45,18 @@ def arrays(kind: Any, *ndims: int) -> list[Any]:
     return [types.Array(kind, ndim, "C") for ndim in ndims]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=str)
-def test_rules(rule: Rule) -> None:
-    for real, copies in ((types.float32, True), (types.float64, False)):
-        (vector,), (bits,), (marks,) = arrays(real, 1), arrays(types.uint16, 1), arrays(types.int32, 1)
-        gradient, copy = (bits, bits) if copies else (vector, None)
-        state = [None if array is None else vector for array in rule._arrays(rule.state(1))]
-        given = [vector, gradient, *state, None if copies else vector, copy]
-        numbers = (1.0, *rule._numbers(Moment(0)))
-        kernel = _compiled(rule._loop, tuple(array is not None for array in given), len(numbers) - 1)
-        compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
+@pytest.mark.parametrize(("rule", "precision"), [*zip(RULES, cycle(["bfloat16", "float64"]))], ids=str)
+def test_rules(rule: Rule, precision: str) -> None:
+    real, gradient = types.float64 if precision == "float64" else types.float32, KINDS[precision]
+    vector, bits, marks = (types.Array(kind, 1, "C") for kind in (real, gradient, types.int32))
+    state = [None if array is None else vector for array in rule._arrays(rule.state(1))]
+    given = [vector, bits, *state, *((None, bits) if gradient is types.uint16 else (vector, None))]
+    numbers = (1.0, *rule._numbers(Moment(0)))
+    kernel = _compiled(rule._loop, tuple(array is not None for array in given), len(numbers) - 1)
+    compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
 
 
-@pytest.mark.parametrize("precision", KINDS)
+@pytest.mark.parametrize("precision", ["bfloat16", "float64"])
 def test_local_layers(precision: str) -> None:
     kind, real = KINDS[precision], KINDS["float64" if precision == "float64" else "float32"]
     kernels, g = loops(np.dtype(str(real))), PatchGeometry(*range(9))

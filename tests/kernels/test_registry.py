@@ -8,34 +8,43 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from partita.engine.kernels import LossKernel
+from partita.engine.kernels import Call, LossKernel
 from partita.engine.kernels.node import NodeKernel
 from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    Conv2D,
     Dense,
     L2Pool2D,
     Layer,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
+    LogisticCrossEntropy,
     Loss,
     MaxPool2D,
     NodeDefinition,
+    OneAgainstAll,
     SoftmaxCrossEntropy,
     SquaredError,
 )
-from tests.kernels.cases import case, play
+from tests.kernels.cases import Case, case
 
 LAYERS = [
     (Activation("relu"), 1),
     (Add(), 2),
     (AveragePool2D(), 1),
+    (Conv2D(2, 2), 1),
+    (Conv2D(33, 2, groups=1, padding=1), 1),
     (Dense(3), 1),
     (L2Pool2D(), 1),
+    (LocalContrastNormalisation2D(3), 1),
     (LocallyConnected2D(2, 2), 1),
+    (LogisticCrossEntropy(), 1),
     (MaxPool2D(), 1),
     (SquaredError(), 1),
 ]
+CLASSIFIERS = [SoftmaxCrossEntropy(), OneAgainstAll()]
 
 
 @pytest.mark.parametrize(("layer", "n_inputs"), LAYERS, ids=lambda value: getattr(value, "kind", str(value)))
@@ -47,8 +56,9 @@ def test_built_in_layers_have_fast_kernels(layer: Layer, n_inputs: int, dtype: t
     assert isinstance(kernel, LossKernel) == isinstance(layer, Loss)
 
 
-def test_softmax_too() -> None:
-    kernel = case(SoftmaxCrossEntropy(), (4,), batch=2, target=np.zeros((1, 2))).kernel()
+@pytest.mark.parametrize("loss", CLASSIFIERS)
+def test_classifiers_too(loss: Loss) -> None:
+    kernel = case(loss, (4,), batch=2, target=np.zeros((1, 2), np.int64)).kernel()
     assert isinstance(kernel, LossKernel)
 
 
@@ -63,16 +73,40 @@ def signatures() -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("cuts", [(), (1, 2)])
-def test_no_step_waits_for_the_compiler(cuts: tuple[int, ...]) -> None:
-    for layer, n_inputs in LAYERS:
-        if isinstance(layer, Loss):
-            continue
-        given_case = case(layer, *[(6, 6, 1)] * n_inputs, batch=2, dtype=np.float32)
-        given_case.kernel()
-        built = signatures()
-        play(given_case, *cuts)
-        assert signatures() == built
+def prepared(given_case: Case, rows: tuple[int, int]) -> list[Call]:
+    """Every call of the kernel of these rows."""
+    kernel = given_case.kernel(given_case.site(rows))
+    calls = [kernel.up()]
+    for source in range(1 if isinstance(kernel, LossKernel) else len(given_case.sources)):
+        window = kernel.site.error_windows[source]
+        calls += [kernel.errors(source, (window,), accumulate=accumulate) for accumulate in (False, True)]
+    if isinstance(kernel, LossKernel):
+        return [*calls, lambda: nothing_of(kernel.metrics(given_case.batch))]
+    out = [np.zeros(p.shape, kernel.gradient_dtype) for p in kernel.arrays.parameters]
+    return [*calls, kernel.delta(), kernel.gradient(out)]
+
+
+def nothing_of(value: object) -> None:
+    """Forgets it."""
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_no_step_waits_for_the_compiler(precision: str) -> None:
+    """Whatever is compiled is compiled when a call is prepared."""
+    drawn = [
+        case(layer, *[(6, 6, 1)] * n_inputs, batch=2, dtype=np.float32, target=target)
+        for layer, n_inputs in LAYERS
+        for target in [np.zeros((6, 6, 1, 2)) if isinstance(layer, Loss) else None]
+    ]
+    labels = np.zeros((1, 2), np.int64)
+    drawn += [case(loss, (4,), batch=2, dtype=np.float32, target=labels) for loss in CLASSIFIERS]
+    for given_case in (each.rounded if precision == "bfloat16" else each for each in drawn):
+        for rows in ((0, given_case.grid.n_rows), (0, 1)):
+            calls = prepared(given_case, rows)
+            built = signatures()
+            for call in calls:
+                call()
+            assert signatures() == built, f"{given_case.grid.name} has compiled something in a step"
 
 
 @dataclass(frozen=True)

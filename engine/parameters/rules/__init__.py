@@ -2,9 +2,9 @@
 
 `rule` says what a rule is; `sgd`, `adagrad`, `adam` and `lars` hold the rules and their compiled loops;
 `schedule` learning rates that change; `norms` what depends on whole parameters, and `finite` the question
-that every pass answers. `on_cuda` runs the same loops on a GPU (and is imported where there is one). `options`
-reads rules from text; `settings` says what a number may be. No module here knows a shard, a machine or a
-message.
+that every pass answers. `on_cuda` runs the same loops on a GPU (and is imported where there is one).
+`options` reads rules from text; `settings` says what a number may be. No module here knows a shard, a machine
+or a message.
 """
 
 from partita.engine.parameters.rules.adagrad import Adagrad, RMSProp
