@@ -16,7 +16,6 @@ settings.register_profile("house", deadline=None, max_examples=50, print_blob=Tr
 settings.load_profile("house")
 
 
-
 def pytest_configure() -> None:
     """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder."""
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")

@@ -68,7 +68,7 @@ def _multiply_row(x: Array, window: int, weight: Array, row: int, sums: Array, g
     low, high = inside(row, g.y)
     filters = sums.shape[1] // g.groups
     n_filters = filters if weight.nbytes <= CACHED_BYTES else 4 * ROWS
-    n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes))
+    n_taps = max(1, CACHED_BYTES // (n_filters * weight[0, 0].nbytes)) if are_joined(g) else 1
     for group in range(g.groups):
         end = (group + 1) * filters
         for f in range(group * filters, end, n_filters):
@@ -93,41 +93,27 @@ def _multiply_patch(
     g: Geometry,
 ) -> None:
     """Of one place, the sums of some filters over some rows of its patch, of which the first is `x[top]`."""
-    flat, inputs, weights = sums.reshape(-1), x.reshape(-1), weight.reshape(-1)
-    batch, (_, width, channels, _) = sums.shape[1], x.shape
-    heard = weight.shape[3]
+    batch, (_, width, channels, _), heard = sums.shape[1], x.shape, weight.shape[3]
     patch, patch_row = g.y.size * g.x.size * heard, g.x.size * heard
     low, high = inside(column, g.x)
     left = column * g.x.stride - g.x.before + low * g.x.dilation
-    into = Walk(rows[0] * batch, batch, 0, 0)
-    from_weight = rows[0] * patch + taps[0] * patch_row + low * heard
-    from_inputs = ((top * width + left) * channels + group * heard) * batch
-    input_row = g.y.dilation * width * channels * batch
     if are_joined(g):
-        multiply(
-            flat,
-            into,
-            weights,
-            Walk(from_weight, patch, patch_row, 1),
-            inputs,
-            Walk(from_inputs, 0, input_row, batch),
-            Extent(rows[1] - rows[0], batch, taps[1] - taps[0], (high - low) * heard),
-            continued,
-            NOWHERE,
-        )
-        return
-    for tap in range(max(taps[1] - taps[0], 1)):
-        multiply(
-            flat,
-            into,
-            weights,
-            Walk(from_weight + tap * patch_row, patch, heard, 1),
-            inputs,
-            Walk(from_inputs + tap * input_row, 0, g.x.dilation * channels * batch, batch),
-            Extent(rows[1] - rows[0], batch, high - low if taps[1] > taps[0] else 0, heard),
-            continued or tap > 0,
-            NOWHERE,
-        )
+        leaps, steps = taps[1] - taps[0], (high - low) * heard
+        weight_leap, input_leap = patch_row, g.y.dilation * width * channels * batch
+    else:  # one row of the patch at a time
+        leaps, steps = (taps[1] - taps[0]) * (high - low), heard
+        weight_leap, input_leap = heard, g.x.dilation * channels * batch
+    multiply(
+        sums.reshape(-1),
+        Walk(rows[0] * batch, batch, 0, 0),
+        weight.reshape(-1),
+        Walk(rows[0] * patch + taps[0] * patch_row + low * heard, patch, weight_leap, 1),
+        x.reshape(-1),
+        Walk(((top * width + left) * channels + group * heard) * batch, 0, input_leap, batch),
+        Extent(rows[1] - rows[0], batch, leaps, steps),
+        continued,
+        NOWHERE,
+    )
 
 
 @compiled

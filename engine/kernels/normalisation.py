@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Arrays, Call, Kernel, Site
+from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.normalisation_loops import add_channels, find_errors, find_returned, normalise
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.scratch import Scratch
@@ -59,50 +60,46 @@ class LocalContrastNormalisationKernel(Kernel):
 
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         """What each window that holds these rows returns, then its share for each state."""
-        own, window, operations = self.site.rows, self.site.windows[0], self.site.operations
-        x, delta, out = self.arrays.sources[0], self.arrays.own_errors, self.arrays.errors_of(0)
-        weights, columns = (axis.astype(self.site.master) for axis in (self._rows, self._columns))
-        half, (begin, end) = len(weights) // 2, bounds(rows)
-        heard = max(begin - half, own[0]), min(end + half, own[1])
-        if heard[0] >= heard[1]:
-            heard = own[0], own[0]
+        (first, last), half, (begin, end) = self.site.rows, len(self._rows) // 2, bounds(rows)
+        heard = max(begin - half, first), min(end + half, last)
+        heard = heard if heard[0] < heard[1] else (first, first)
         returned = np.zeros((heard[1] - heard[0], *self._row), self.site.master)
-        scratch = self._scratch(self.site.master)
+        return in_turn(self._returning(returned, heard), self._spreading(returned, heard, rows, accumulate))
 
-        def find(start: int, stop: int) -> None:
+    def _returning(self, returned: Array, heard: tuple[int, int]) -> Call:
+        """What the windows of these own rows return."""
+        own, window, operations = self.site.rows, self.site.windows[0], self.site.operations
+        x, delta = self.arrays.sources[0], self.arrays.own_errors
+        scratch, columns = self._scratch(self.site.master), self._columns.astype(self.site.master)
+
+        def work(start: int, stop: int) -> None:
             run = start, stop
+            inputs, into = rows_of(x, run, window), rows_of(returned, run, heard)
             given, kept = (rows_of(array, run, own) for array in (delta, self._kept))
             with scratch.lent(self._size) as room:
-                row = room.reshape(self._row)
-                find_returned(
-                    rows_of(x, run, window), given, kept, rows_of(returned, run, heard), row, columns
-                )
+                find_returned(inputs, given, kept, into, room.reshape(self._row), columns)
 
-        def spread(start: int, stop: int) -> None:
-            place = rows_of(out, (start, stop), self.site.error_windows[0])
+        work(heard[0], heard[0])
+        return lambda: self.team.split(*heard, work, operations=operations)
+
+    def _spreading(self, returned: Array, heard: tuple[int, int], rows: Rows, accumulate: bool) -> Call:
+        """Shares it out to these rows of the input."""
+        (first, _), (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
+        x, delta, kept = self.arrays.sources[0], self.arrays.own_errors, self._kept
+        out, errors_window = self.arrays.errors_of(0), self.site.error_windows[0]
+        scratch, weights = self._scratch(self.site.master), self._rows.astype(self.site.master)
+
+        def work(start: int, stop: int) -> None:
+            place = rows_of(out, (start, stop), errors_window)
+            given = x, window, delta, kept, first, returned, heard[0], weights, accumulate
             with scratch.lent(self._size) as room:
-                find_errors(
-                    place,
-                    start,
-                    x,
-                    window[0],
-                    delta,
-                    self._kept,
-                    own[0],
-                    returned,
-                    heard[0],
-                    weights,
-                    accumulate,
-                    room.reshape(self._row),
-                )
+                find_errors(place, start, *given, room.reshape(self._row))
 
         def call() -> None:
-            self.team.split(*heard, find, operations=operations)
             for run in rows:
-                self.team.split(*run, spread, operations=operations)
+                self.team.split(*run, work, operations=operations)
 
-        find(heard[0], heard[0])
-        spread(self.site.error_windows[0][0], self.site.error_windows[0][0])
+        work(errors_window[0], errors_window[0])
         return call
 
     def _scratch(self, dtype: np.dtype[Any]) -> Scratch:

@@ -12,6 +12,7 @@ Means and squares are summed in float64, because the variance is a small differe
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import compiled, fma, narrow, widen
@@ -151,22 +152,31 @@ def find_errors(
     half, n_channels, total = len(rows) // 2, x.shape[2], scratch[0, 0]
     for row in range(out.shape[0]):
         at = start + row
+        low, high = max(heard, at - half), min(heard + len(returned), at + half + 1)
         for column in range(out.shape[1]):
             for c in range(n_channels):
                 errors, inputs = out[row, column, c], x[at - window, column, c]
                 for e in range(len(total)):
                     total[e] = widen(errors[e]) if accumulate else type(total[e])(0)
-                for listener in range(max(heard, at - half), min(heard + len(returned), at + half + 1)):
+                for listener in range(low, high):
                     weight = -rows[at - listener + half] / type(rows[0])(n_channels)
-                    constant, slope = (
-                        returned[listener - heard, 0, column],
-                        returned[listener - heard, 1, column],
-                    )
-                    for e in range(len(total)):
-                        total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
+                    place = listener - heard
+                    _add_share(total, weight, inputs, returned[place, 0, column], returned[place, 1, column])
                     if listener == at:
-                        given, factors = delta[at - first, column, c], kept[at - first, 1, column]
-                        for e in range(len(total)):
-                            total[e] = fma(widen(given[e]), factors[e], total[e])
+                        _add_own(total, delta[at - first, column, c], kept[at - first, 1, column])
                 for e in range(len(total)):
                     errors[e] = narrow(total[e], errors[e])
+
+
+@compiled
+def _add_share(total: Array, weight: Any, inputs: Array, constant: Array, slope: Array) -> None:
+    """What a window returns to one of its states."""
+    for e in range(len(total)):
+        total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
+
+
+@compiled
+def _add_own(total: Array, errors: Array, factors: Array) -> None:
+    """What a node returns to its own state."""
+    for e in range(len(total)):
+        total[e] = fma(widen(errors[e]), factors[e], total[e])
