@@ -3,7 +3,8 @@
 `downpour` holds a driver's settings; before anything starts, `checks` looks at arguments and `data` at the
 user's arrays. `job` makes the tasks of all hosts, `train` runs them and `supervisor` carries out what the
 coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts report and `display` shows it;
-`run` is what is left in the end. `session` plays single steps of one replica (`step`: what they come to);
+`run` is what is left in the end. `session` plays single steps of one replica (`stages`: where its parts are;
+`step`: what they come to);
 `evaluate` and `predict` stand on it.
 """
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
@@ -88,12 +89,20 @@ class Stage(ABC):
 
 
 class InlineStage(Stage):
-    """One part, played by the calling thread: no message, no queue, no other thread."""
+    """One part, played by the calling thread: no message, no queue, no other thread but the machine's own.
+
+    Until it is closed, the BLAS of the process has as many threads as the machine.
+    """
 
     def __init__(self, task: SessionTask) -> None:
         self._name = part_name(0, task.machine)
-        with self._told():
-            self._part = SessionPart(task)
+        self._limits = threadpool_limits(limits=task.threads, user_api="blas")
+        try:
+            with self._told():
+                self._part = SessionPart(task)
+        except BaseException:
+            self._limits.restore_original_limits()
+            raise
         computations = self._part.computations
         self._metrics = computations.metrics
         self._calls = [call for call in computations.calls if call is not None]
@@ -140,6 +149,7 @@ class InlineStage(Stage):
     def close(self, *, orderly: bool = True) -> None:
         """See `Stage`."""
         self._part.computations.close()
+        self._limits.restore_original_limits()
 
 
 class HostedStage(Stage):

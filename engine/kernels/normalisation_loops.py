@@ -12,7 +12,6 @@ Means and squares are summed in float64, because the variance is a small differe
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import compiled, fma, narrow, widen
@@ -161,18 +160,13 @@ def find_errors(
                 for listener in range(low, high):
                     weight = -rows[at - listener + half] / type(rows[0])(n_channels)
                     place = listener - heard
-                    _add_share(total, weight, inputs, returned[place, 0, column], returned[place, 1, column])
+                    constant, slope = returned[place, 0, column], returned[place, 1, column]
+                    for e in range(len(total)):
+                        total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
                     if listener == at:
                         _add_own(total, delta[at - first, column, c], kept[at - first, 1, column])
                 for e in range(len(total)):
                     errors[e] = narrow(total[e], errors[e])
-
-
-@compiled
-def _add_share(total: Array, weight: Any, inputs: Array, constant: Array, slope: Array) -> None:
-    """What a window returns to one of its states."""
-    for e in range(len(total)):
-        total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
 
 
 @compiled
