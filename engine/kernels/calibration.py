@@ -1,7 +1,7 @@
-"""Which library multiplies matrices faster here: measured once for a shape, and remembered.
+"""Who multiplies matrices fastest here: measured once for a shape, and remembered.
 
-A measurement holds for a machine, its versions of NumPy and torch, and the environment variables that their
-BLAS listen to; with others it is made again. They lie in the user's cache folder, in `kernels.json`.
+A measurement holds for a machine, its versions of Partita and of what computes, and the environment variables
+that a BLAS listens to; with others it is made again. They lie in the user's cache folder, in `kernels.json`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
-from partita.engine.kernels.calibration_file import CalibrationFile, Measurement, Shape
+from partita.engine.kernels.calibration_file import CalibrationFile, Library, Measurement, Shape
 from partita.engine.kernels.kernel import Call
 from partita.engine.numerics.cache import cache_folder
 
-Library: TypeAlias = Literal["numpy", "torch"]
-Measure: TypeAlias = Callable[[Shape], tuple[float, float] | None]
+Measure: TypeAlias = Callable[[Shape], dict[Library, float] | None]
 
 _HEARD_BY_BLAS: Final = ("ATEN_", "BLIS_", "DNNL_", "GOTO_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 _SET_BY_LIBRARIES: Final = {"KMP_DUPLICATE_LIB_OK"}  # when they are imported; it says nothing about speed
-_TORCH_MUST_SAVE: Final = 0.05
-"""Of NumPy's time; to import torch costs seconds and some 200 MB, so it is not done for nothing."""
+_BY_COST: Final[tuple[Library, ...]] = ("numpy", "tiles", "torch")
+"""What they cost besides their time: NumPy nothing, tiles the loading of compiled code, and torch an import
+of seconds and some 200 MB."""
+_MUST_SAVE: Final = 0.05
+"""Of the time of one that costs less, or it is not worth it."""
 _USUAL_S: Final = 0.1
 _LONGEST_S: Final = 0.5
 _LEAST_ROUNDS: Final = 3
@@ -43,7 +45,7 @@ def choose(product: Shape, measure: Measure) -> Library:
 
     Args:
         product: which.
-        measure: gives the seconds that NumPy and torch take; None if they cannot be told now. Then it is
+        measure: gives the seconds that each library takes; None if they cannot be told now. Then it is
             NumPy, until somebody asks again.
     """
     try:
@@ -122,17 +124,22 @@ def _known(file: CalibrationFile, product: Shape) -> Library | None:
 def _found_out(file: CalibrationFile, product: Shape, measure: Measure) -> Library:
     if (seconds := measure(product)) is None:
         return "numpy"
-    numpy_s, torch_s = seconds
-    chosen: Library = "torch" if torch_s < numpy_s * (1 - _TORCH_MUST_SAVE) else "numpy"
-    file.add(
-        Measurement(machine=signature(), product=product, numpy_s=numpy_s, torch_s=torch_s, chosen=chosen)
-    )
+    chosen = _chosen(seconds)
+    file.add(Measurement(machine=signature(), product=product, seconds=seconds, chosen=chosen))
+    return chosen
+
+
+def _chosen(seconds: Mapping[Library, float]) -> Library:
+    chosen, *others = (library for library in _BY_COST if library in seconds)
+    for other in others:
+        if seconds[other] < seconds[chosen] * (1 - _MUST_SAVE):
+            chosen = other
     return chosen
 
 
 @cache
 def _hardware_and_versions() -> tuple[str, ...]:
-    libraries = (f"{name} {version(name)}" for name in ("numpy", "torch"))
+    libraries = (f"{name} {version(name)}" for name in ("partita", "numpy", "numba", "torch"))
     return (_processor(), f"{os.cpu_count()} cores", *libraries)
 
 

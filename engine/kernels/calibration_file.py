@@ -14,12 +14,15 @@ import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-VERSION: Final = 1
+VERSION: Final = 2
 _LOOK_AGAIN_S: Final = 0.02
+
+Library: TypeAlias = Literal["numpy", "tiles", "torch"]
+"""Who multiplies: the BLAS of NumPy or of torch, or our own loops."""
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,16 +58,14 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Args:
         machine: on which, with which libraries and settings; see `calibration.signature`.
         product: what was measured.
-        numpy_s: seconds that NumPy took.
-        torch_s: seconds that torch took.
-        chosen: "numpy" or "torch".
+        seconds: that each library took.
+        chosen: one of them.
     """
 
     machine: str
     product: Shape
-    numpy_s: float
-    torch_s: float
-    chosen: Literal["numpy", "torch"]
+    seconds: dict[Library, float]
+    chosen: Library
 
 
 class _Versioned(msgspec.Struct, frozen=True):

@@ -7,8 +7,9 @@ from typing import Final
 
 from rich.table import Table
 
-from partita.engine.kernels.calibration_file import Measurement
+from partita.engine.kernels.calibration_file import Library, Measurement
 
+_LIBRARIES: Final[dict[Library, str]] = {"numpy": "NumPy", "torch": "torch", "tiles": "tiles"}
 _OPERATIONS: Final = {"NN": "up", "TN": "errors", "NT": "gradient"}
 """Of a dense layer, by how the factors of its product lie in memory."""
 
@@ -16,7 +17,7 @@ _OPERATIONS: Final = {"NN": "up", "TN": "errors", "NT": "gradient"}
 def table(measurements: Sequence[Measurement]) -> Table:
     """A row for each product, in the order of the measurements."""
     found = Table("operation", "shape", "precision", title="products of matrices")
-    for heading in ("threads", "NumPy ms", "torch ms", "chosen"):
+    for heading in ("threads", *(f"{name} ms" for name in _LIBRARIES.values()), "chosen"):
         found.add_column(heading, justify="right")
     for one in measurements:
         of = one.product
@@ -25,8 +26,10 @@ def table(measurements: Sequence[Measurement]) -> Table:
             f"{of.m}x{of.k}x{of.n}",
             of.precision,
             str(of.threads),
-            f"{one.numpy_s * 1e3:.3f}",
-            f"{one.torch_s * 1e3:.3f}",
-            {"numpy": "NumPy", "torch": "torch"}[one.chosen],
+            *(
+                f"{one.seconds[library] * 1e3:.3f}" if library in one.seconds else ""
+                for library in _LIBRARIES
+            ),
+            _LIBRARIES[one.chosen],
         )
     return found

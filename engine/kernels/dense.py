@@ -1,8 +1,8 @@
 """Fully connected layers: products of matrices on blocks of columns of the weight `[rows, inputs]`.
 
-An input of any shape is flattened in the order of its grid. A product takes as many threads as the process
-gives its BLAS (threadpoolctl sets that, once, where a part starts); results agree within rounding, not to the
-bit, between different cuts and numbers of threads.
+An input of any shape is flattened in the order of its grid. A product that is left to BLAS takes as many
+threads as the process gives that (threadpoolctl sets it, once, where a part starts); results agree within
+rounding, not to the bit, between different cuts and numbers of threads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from partita.engine.kernels.calls import bound, in_turn, over_rows
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products import product
+from partita.engine.kernels.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 from partita.layers.rows import Rows
@@ -37,6 +38,7 @@ class DenseKernel(Kernel):
         self._weight = arrays.parameters[0].reshape(site.n_rows * self._units_per_row, -1)
         self._state = columns(arrays.state)
         self._scratch: tuple[Array, Array] | None = None
+        self._turned = Scratch(1, site.dtype)
         assert site.windows[0] == (0, source.n_rows), (
             f"{site.grid.name} holds only {site.windows[0]} of its input"
         )
@@ -88,7 +90,7 @@ class DenseKernel(Kernel):
         return in_turn(multiply, over_rows(self.team, _sum_examples, delta, out[1].reshape(-1)))
 
     def _product(self, a: Array, b: Array, out: Array) -> Call:
-        return product(a, b, out, threads=self.site.threads)
+        return product(a, b, out, team=self.team, scratch=self._turned)
 
     def _weight_of(self, rows: tuple[int, int]) -> Array:
         """Its columns for these rows of the input."""

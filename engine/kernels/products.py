@@ -1,4 +1,5 @@
-"""Prepared products of two matrices: by NumPy's BLAS, or by torch where that is faster (`calibration`).
+"""Prepared products of two matrices: by NumPy's BLAS, or by torch or our own tiles where that is faster
+(`calibration`).
 
 bfloat16 is torch's alone: products of its numbers are summed in float32 and rounded once. Torch is imported
 when it is needed, and not before: that takes seconds and some 200 MB.
@@ -7,21 +8,24 @@ when it is needed, and not before: that takes seconds and some 200 MB.
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
+from typing import Final, get_args
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from partita.engine.kernels import calibration
-from partita.engine.kernels.calibration_file import Shape
+from partita.engine.kernels import calibration, tiled_products
+from partita.engine.kernels.calibration_file import Library, Shape
 from partita.engine.kernels.kernel import Array, Call
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.scratch import Scratch
 
+_LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
 _WORTH_A_CHOICE: Final = 2e6
-"""Operations. Below, a call takes some 20 microseconds, and what torch's calls cost more by themselves eats
-what its products could save."""
+"""Operations. Below, a call takes some 20 microseconds, and what others' calls cost more by themselves eats
+what their products could save."""
 
 
-def product(a: Array, b: Array, out: Array, *, threads: int = 1) -> Call:
+def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None) -> Call:
     """A call that writes `a @ b` into `out`, whatever the arrays hold by then.
 
     Args:
@@ -29,18 +33,29 @@ def product(a: Array, b: Array, out: Array, *, threads: int = 1) -> Call:
             may lie apart.
         b: `[k, n]`, likewise.
         out: `[m, n]`, of the same type, C-contiguous.
-        threads: of the process's BLAS, as `Site.threads`.
+        team: who computes it, if it is not BLAS, which takes as many threads.
+        scratch: as for `tiled_products.product`.
     """
     assert a.dtype == b.dtype == out.dtype and out.flags.c_contiguous, f"{a.dtype} {b.dtype} {out.dtype}"
     assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
         f"{a.shape} {b.shape} {out.shape}"
     )
     if a.dtype == np.uint16:
-        return _by_torch(a, b, out, threads=threads)
-    shape = _shape(a, b, threads)
-    if shape.operations < _WORTH_A_CHOICE or calibration.choose(shape, _seconds) == "numpy":
+        return _by_torch(a, b, out, threads=team.threads)
+    shape = _shape(a, b, team.threads)
+    if shape.operations < _WORTH_A_CHOICE:
         return _by_numpy(a, b, out)
-    return _by_torch(a, b, out, threads=threads)
+    return _by(calibration.choose(shape, _seconds), a, b, out, team=team, scratch=scratch)
+
+
+def _by(
+    library: Library, a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None
+) -> Call:
+    if library == "torch":
+        return _by_torch(a, b, out, threads=team.threads)
+    if library == "tiles":
+        return tiled_products.product(a, b, out, team=team, scratch=scratch)
+    return _by_numpy(a, b, out)
 
 
 def _by_numpy(a: Array, b: Array, out: Array) -> Call:
@@ -60,15 +75,18 @@ def _shape(a: Array, b: Array, threads: int) -> Shape:
     )
 
 
-def _seconds(shape: Shape) -> tuple[float, float] | None:
-    """That NumPy and torch take, with arrays of their own; None where the machine is too busy to tell."""
+def _seconds(shape: Shape) -> dict[Library, float] | None:
+    """That each library takes, with arrays of their own; None where the machine is too busy to tell."""
     a = _filled(shape.m, shape.k, shape.layout[0], shape.precision)
     b = _filled(shape.k, shape.n, shape.layout[1], shape.precision)
-    out = np.empty((shape.m, shape.n), a.dtype)
-    with threadpool_limits(limits=shape.threads, user_api="blas"):
-        calls = [_by_numpy(a, b, out), _by_torch(a, b, out, threads=shape.threads)]
-        found = calibration.least_seconds(calls)
-    return None if found is None else (found[0], found[1])
+    out, team = np.empty((shape.m, shape.n), a.dtype), Team(shape.threads)
+    try:
+        with threadpool_limits(limits=shape.threads, user_api="blas"):
+            calls = [_by(library, a, b, out, team=team) for library in _LIBRARIES]
+            found = calibration.least_seconds(calls)
+    finally:
+        team.close()
+    return None if found is None else dict(zip(_LIBRARIES, found, strict=True))
 
 
 def _filled(rows: int, columns: int, layout: str, precision: str) -> Array:

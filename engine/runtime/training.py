@@ -147,7 +147,7 @@ class TrainRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
-        self._counts = plan.ownership.of(plan.graph.losses[0])[0].machine == machine  # once for each replica
+        self._counted = _examples_counted(plan, machine)
         self._staged: dict[int, Payload] = {}
         self._heard: int | None = None  # of the updates, since the last step began
         self._early: list[Received] = []
@@ -268,7 +268,7 @@ class TrainRole(Role):
 
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client
-        examples = self._unreported * self._task.plan.batch if self._counts else 0
+        examples = self._unreported * self._counted
         report = Report(self._step, examples, metrics.loss, metrics.correct, client.staleness, client.pushes)
         self._link.send(COORDINATOR, report, None)
         metrics.clear()
@@ -304,3 +304,16 @@ class TrainRole(Role):
     def close(self) -> None:
         """Ends the kernel threads."""
         self._player.close()
+
+
+def _examples_counted(plan: Plan, machine: int) -> int:
+    """How many examples of a step the machine reports.
+
+    Those that judge the first loss share them, as they share its sum, so that what some of them have reported
+    is about right, too.
+    """
+    judges = [piece.machine for piece in plan.ownership.of(plan.graph.losses[0])]
+    if machine not in judges:
+        return 0
+    turn = judges.index(machine)
+    return plan.batch * (turn + 1) // len(judges) - plan.batch * turn // len(judges)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from partita.engine import cli
 from partita.engine.kernels import calibration
-from partita.engine.kernels.calibration_file import CalibrationFile, Measurement, Shape
+from partita.engine.kernels.calibration_file import CalibrationFile, Library, Measurement, Shape
 
 PRODUCT = Shape(m=300, k=200, n=100, layout="NT", precision="float32", threads=2)
 OTHER = Shape(m=300, k=200, n=100, layout="NN", precision="float32", threads=2)
@@ -28,10 +28,11 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 class Stopwatch:
     """Measures as it was told, and counts how often."""
 
-    def __init__(self, numpy_s: float = 2.0, torch_s: float = 1.0) -> None:
-        self.answer, self.asked = (numpy_s, torch_s), 0
+    def __init__(self, numpy_s: float = 2.0, torch_s: float = 1.0, tiles_s: float = 3.0) -> None:
+        self.answer: dict[Library, float] = {"numpy": numpy_s, "torch": torch_s, "tiles": tiles_s}
+        self.asked = 0
 
-    def __call__(self, product: Shape) -> tuple[float, float]:
+    def __call__(self, product: Shape) -> dict[Library, float]:
         self.asked += 1
         return self.answer
 
@@ -42,17 +43,32 @@ def test_a_product_is_measured_once() -> None:
     assert watch.asked == 1
     assert calibration.measured() == (
         Measurement(
-            machine=calibration.signature(), product=PRODUCT, numpy_s=2.0, torch_s=1.0, chosen="torch"
+            machine=calibration.signature(),
+            product=PRODUCT,
+            seconds={"numpy": 2.0, "torch": 1.0, "tiles": 3.0},
+            chosen="torch",
         ),
     )
 
 
 @pytest.mark.parametrize(
-    ("numpy_s", "torch_s", "chosen"),
-    [(1, 2, "numpy"), (1, 1, "numpy"), (1, 0.96, "numpy"), (1, 0.94, "torch")],
+    ("numpy_s", "tiles_s", "torch_s", "chosen"),
+    [
+        (1, 2, 2, "numpy"),
+        (1, 1, 1, "numpy"),
+        (1, 0.96, 0.96, "numpy"),
+        (1, 2, 0.94, "torch"),
+        (1, 0.94, 2, "tiles"),
+        (1, 0.94, 0.9, "tiles"),
+        (1, 0.94, 0.89, "torch"),
+    ],
 )
-def test_torch_must_be_worth_its_import(numpy_s: float, torch_s: float, chosen: str) -> None:
-    assert calibration.choose(PRODUCT, Stopwatch(numpy_s, torch_s)) == chosen
+def test_who_costs_more_must_be_worth_it(numpy_s: float, tiles_s: float, torch_s: float, chosen: str) -> None:
+    assert calibration.choose(PRODUCT, Stopwatch(numpy_s, torch_s, tiles_s)) == chosen
+
+
+def test_a_library_that_was_not_measured_is_not_chosen() -> None:
+    assert calibration.choose(PRODUCT, lambda _: {"numpy": 2.0, "tiles": 1.0}) == "tiles"
 
 
 def test_another_product_is_measured_too_and_the_first_is_kept() -> None:
@@ -96,8 +112,9 @@ NO_TABLES = [
     b"\xff\x00 not JSON",
     b"[]",
     b'{"version": 99, "measurements": [], "more": 1}',
-    b'{"version": 1, "measurements": [{"machine": "m"}]}',
-    b'{"version": 1, "measurements": [], "more": 1}',
+    b'{"version": 1, "measurements": []}',
+    b'{"version": 2, "measurements": [{"machine": "m"}]}',
+    b'{"version": 2, "measurements": [], "more": 1}',
 ]
 
 
@@ -217,7 +234,8 @@ def test_on_a_busy_machine_nothing_is_found_and_nothing_kept(monkeypatch: pytest
     clock = Clock(monkeypatch)
     calls = [clock.call("a", *(0.05 * 1.2**n for n in range(9))), clock.call("b", 0.01)]
     watch = Stopwatch()
-    assert calibration.choose(PRODUCT, lambda _: calibration.least_seconds(calls) and (2.0, 1.0)) == "numpy"
+    seconds: dict[Library, float] = {"numpy": 2.0, "torch": 1.0}
+    assert calibration.choose(PRODUCT, lambda _: calibration.least_seconds(calls) and seconds) == "numpy"
     assert clock.now > 0.5
     assert calibration.measured() == ()
     assert calibration.choose(PRODUCT, watch) == "torch"
@@ -231,13 +249,13 @@ def test_a_machine_that_becomes_quiet_is_measured(monkeypatch: pytest.MonkeyPatc
 
 def test_the_command_shows_what_was_measured_and_forgets_it(folder: Path) -> None:
     calibration.choose(PRODUCT, Stopwatch(0.002, 0.001))
-    calibration.choose(OTHER, Stopwatch(0.0015, 0.004))
+    calibration.choose(OTHER, Stopwatch(0.0015, 0.004, 0.001))
     run = CliRunner(env={"COLUMNS": "120"}).invoke
     shown = run(cli.app, ["kernels"])
     assert shown.exit_code == 0
     rows = [" ".join(line.replace("│", " ").split()) for line in shown.output.splitlines()]
-    assert "gradient 300x200x100 float32 2 2.000 1.000 torch" in rows
-    assert "up 300x200x100 float32 2 1.500 4.000 NumPy" in rows
+    assert "gradient 300x200x100 float32 2 2.000 1.000 3000.000 torch" in rows
+    assert "up 300x200x100 float32 2 1.500 4.000 1.000 tiles" in rows
     assert run(cli.app, ["kernels", "--forget"]).output == "forgotten\n"
     assert run(cli.app, ["kernels", "--forget"]).output == "nothing was remembered\n"
     (folder / "kernels.json").write_text("broken")

@@ -1,4 +1,4 @@
-"""Prepared products: against float64, as matrices lie in memory, by either library."""
+"""Prepared products: against float64, as matrices lie in memory, by any library."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, calibration
+from partita.engine.kernels import Array, Team, calibration
 from partita.engine.kernels.products import product
 from partita.engine.numerics import master, narrow_array, storage, widen_array
 
 PRECISIONS = ["float32", "float64", "bfloat16"]
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
+TEAM = Team(1)
 sizes = st.one_of(st.integers(1, 4), st.integers(1, 40))
 
 
@@ -74,7 +75,7 @@ def test_equals_float64_however_the_factors_lie(
     a = matrix(m, k, precision, transposed=transposed[0], margin=margins[0], seed=seed)
     b = matrix(k, n, precision, transposed=transposed[1], margin=margins[1], seed=seed + 1)
     whole = stored(np.full((m + 2, n), 7.0), precision)
-    product(a, b, whole[1:-1])()
+    product(a, b, whole[1:-1], team=TEAM)()
     assert_product(a, b, whole[1:-1], precision)
     np.testing.assert_array_equal(widen_array(whole[[0, -1]]), 7)
 
@@ -83,7 +84,7 @@ def test_equals_float64_however_the_factors_lie(
 def test_a_call_reads_what_the_arrays_hold_by_then(precision: str) -> None:
     a, b = matrix(5, 4, precision), matrix(4, 3, precision)
     out = stored(np.zeros((5, 3)), precision)
-    call = product(a, b, out)
+    call = product(a, b, out, team=TEAM)
     for seed in (1, 2):
         a[...] = matrix(5, 4, precision, seed=seed)
         call()
@@ -92,16 +93,16 @@ def test_a_call_reads_what_the_arrays_hold_by_then(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_both_libraries_compute_large_products(
+@pytest.mark.parametrize("library", ["numpy", "torch", "tiles"])
+def test_every_library_computes_large_products(
     library: str, transposed: tuple[bool, bool], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibration, "choose", lambda shape, measure: library)
     a = matrix(120, 130, precision, transposed=transposed[0], margin=3)
     b = matrix(130, 110, precision, transposed=transposed[1])
     out = np.zeros((120, 110), storage(precision))
-    call = product(a, b, out)
-    assert isinstance(call, partial) == (library == "numpy")
+    call = product(a, b, out, team=TEAM)
+    assert (isinstance(call, partial) and call.func is np.matmul) == (library == "numpy")
     call()
     assert_product(a, b, out, precision)
 
@@ -115,7 +116,7 @@ def test_a_large_product_is_measured_and_the_quicker_library_taken(
         matrix(160, 170, "float32"),
         np.zeros((150, 170), "f"),
     )
-    calls = [product(a, b, out) for _ in range(2)]
+    calls = [product(a, b, out, team=TEAM) for _ in range(2)]
     for call in calls:
         out[...] = 0
         call()
@@ -124,13 +125,13 @@ def test_a_large_product_is_measured_and_the_quicker_library_taken(
     shape = found.product
     assert (shape.m, shape.k, shape.n, shape.layout) == (150, 160, 170, "TN")
     assert (shape.precision, shape.threads) == ("float32", 1)
-    assert found.numpy_s > 0 and found.torch_s > 0
-    assert found.chosen == ("torch" if found.torch_s < 0.95 * found.numpy_s else "numpy")
+    assert set(found.seconds) == {"numpy", "torch", "tiles"} and min(found.seconds.values()) > 0
+    assert found.seconds[found.chosen] <= found.seconds["numpy"]
 
 
 def test_torch_uses_the_threads_that_were_given_on_every_thread_that_calls() -> None:
     out = stored(np.zeros((64, 64)), "bfloat16")
-    call = product(matrix(64, 64, "bfloat16"), matrix(64, 64, "bfloat16"), out, threads=1)
+    call = product(matrix(64, 64, "bfloat16"), matrix(64, 64, "bfloat16"), out, team=TEAM)
     found: list[int] = []
     torch.set_num_threads(2)
 
@@ -147,9 +148,10 @@ def test_torch_uses_the_threads_that_were_given_on_every_thread_that_calls() -> 
 SMALL_NETWORK = """
 import sys
 import numpy as np
+from partita.engine.kernels import Team
 from partita.engine.kernels.products import product
 a, b, out = (np.ones((64, 64), np.float32) for _ in range(3))
-product(a, b, out)()
+product(a, b, out, team=Team(1))()
 assert out[0, 0] == 64
 print("torch" in sys.modules)
 """

@@ -7,16 +7,13 @@ order.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.llvm_vectors import LINE_BYTES
+from partita.engine.kernels.tiled_products import multiply_blocks, turned_lanes
 from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.kernels.vector_products import Extent, Walk
 from partita.engine.numerics import compiled, narrow, widen
-
-PANEL: Final = 32
-"""Senders whose weights, a few lines of memory for each node, stay in the cache for all examples."""
 
 
 class Full(NamedTuple):
@@ -30,7 +27,7 @@ class Full(NamedTuple):
 @compiled
 def full_sums(out: Array, x: Array, weight: Array, start: int, stop: int, f: Full) -> None:
     """Computes the sums of nodes `[start, stop)`, with which `out` begins."""
-    multiply(
+    multiply_blocks(
         out,
         Walk(0, f.batch, 0, 0),
         weight,
@@ -39,7 +36,6 @@ def full_sums(out: Array, x: Array, weight: Array, start: int, stop: int, f: Ful
         Walk(0, 0, 0, f.batch),
         Extent(stop - start, f.batch, 1, f.senders),
         False,
-        NOWHERE,
     )
 
 
@@ -72,18 +68,16 @@ def full_errors(
     if accumulate and not in_place:
         for i in range(first, last):
             sums[i] = widen(out[i])
-    for begin in range(start, stop, PANEL):
-        multiply(
-            sums,
-            Walk((begin - origin) * f.batch, f.batch, 0, 0),
-            weight,
-            Walk(begin, 1, 0, f.senders),
-            delta,
-            Walk(0, 0, 0, f.batch),
-            Extent(min(PANEL, stop - begin), f.batch, 1, f.nodes),
-            accumulate,
-            NOWHERE,
-        )
+    multiply_blocks(
+        sums,
+        Walk(first, f.batch, 0, 0),
+        weight,
+        Walk(start, 1, 0, f.senders),
+        delta,
+        Walk(0, 0, 0, f.batch),
+        Extent(stop - start, f.batch, 1, f.nodes),
+        accumulate,
+    )
     if not in_place:
         for i in range(first, last):
             out[i] = narrow(sums[i], out[i])
@@ -100,7 +94,7 @@ def full_gradient(
     out: Array, turned: Array, delta: Array, start: int, stop: int, origin: int, f: Full
 ) -> None:
     """Computes the gradient of the weights of nodes `[start, stop)`; `out` begins with node `origin`."""
-    multiply(
+    multiply_blocks(
         out,
         Walk((start - origin) * f.senders, f.senders, 0, 0),
         delta,
@@ -109,11 +103,9 @@ def full_gradient(
         Walk(0, 0, 0, len(turned) // f.batch),
         Extent(stop - start, f.senders, 1, f.batch),
         False,
-        NOWHERE,
     )
 
 
 def turned_size(f: Full, item_bytes: int) -> int:
-    """How many numbers the inputs take when they are turned: an odd number of lines for each example."""
-    in_line = LINE_BYTES // item_bytes
-    return (-(-f.senders // in_line) | 1) * in_line * f.batch
+    """How many numbers the inputs take when they are turned."""
+    return turned_lanes(f.senders, item_bytes) * f.batch

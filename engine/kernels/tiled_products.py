@@ -1,0 +1,174 @@
+"""Products of two matrices by our own tiles, prepared, and cut into blocks that stay in the cache.
+
+Every element is a chain of fused multiply-adds over the terms in ascending order, as `vector_products` says:
+neither tiles, blocks nor threads change its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from partita.engine.kernels.calls import bound
+from partita.engine.kernels.kernel import Array, Call
+from partita.engine.kernels.llvm_vectors import LINE_BYTES
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.transposition import transpose
+from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.numerics import compiled
+
+_PANEL: Final = 96
+"""Rows whose numbers, for the terms of a block, stay in the cache while the lanes go by."""
+_TERMS_BYTES_IN_ROWS: Final = 2048
+_TERMS_BYTES_IN_COLUMNS: Final = 1024
+"""How long a block of terms is. Those of rows that lie in columns come from as many places far apart."""
+
+
+def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None) -> Call:
+    """A call that writes `a @ b` into `out`; the rows are split over the team's threads.
+
+    Args:
+        a: `[m, k]`, float32 or float64; in rows or in columns, which may lie apart.
+        b: `[k, n]`, likewise. If it lies in columns, each call turns it first.
+        out: `[m, n]`, of the same type, C-contiguous.
+        team: who computes it.
+        scratch: of that type, where `b` is turned; it may serve many products. None for one of its own.
+    """
+    item_bytes, right = a.itemsize, _flat(b)
+    if b.strides[1] == item_bytes:
+        return partial(_of_rows(a, right, b.shape[1], out, team), right, b.strides[0] // item_bytes)
+    stride = turned_lanes(b.shape[1], item_bytes)
+    size, room = len(b) * stride, scratch or Scratch(1, a.dtype)
+    room.reserve(size)
+    turn, multiply = _turning(b.T, out, stride, team), _of_rows(a, out.reshape(-1), b.shape[1], out, team)
+
+    def call() -> None:
+        with room.lent(size) as turned:
+            turn(turned)
+            multiply(turned, stride)
+
+    return call
+
+
+def _of_rows(a: Array, right: Array, lanes: int, out: Array, team: Team) -> Callable[[Array, int], None]:
+    """What multiplies `a` by rows of so many lanes in a flat array, like `right`, a stride apart."""
+    (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
+    row_stride, step_stride = (stride // a.itemsize for stride in a.strides)
+    bound(_rows, result, left, row_stride, step_stride, right, 0, 0, 0, k, lanes)
+
+    def multiply(right: Array, stride: int) -> None:
+        def work(start: int, stop: int) -> None:
+            _rows(result, left, row_stride, step_stride, right, stride, start, stop, k, lanes)
+
+        team.split(0, m, work, operations=2.0 * m * k * lanes)
+
+    return multiply
+
+
+def _turning(matrix: Array, like: Array, stride: int, team: Team) -> Callable[[Array], None]:
+    """What writes the columns of a matrix, which lies in rows, into a flat array, a stride apart."""
+    (n_rows, n_columns), x, x_stride = matrix.shape, _flat(matrix), matrix.strides[0] // matrix.itemsize
+    in_line = LINE_BYTES // matrix.itemsize
+    bound(_turn, x, x_stride, like.reshape(-1), stride, 0, 0, n_columns)
+
+    def turn(turned: Array) -> None:
+        def work(start: int, stop: int) -> None:
+            rows = start * in_line, min(stop * in_line, n_rows)
+            _turn(x, x_stride, turned, stride, *rows, n_columns)
+
+        team.split(0, -(-n_rows // in_line), work, operations=float(matrix.size))
+
+    return turn
+
+
+def turned_lanes(lanes: int, item_bytes: int) -> int:
+    """From row to row of a matrix that was turned: an odd number of lines, so that the rows of a tile do not
+    compete for the same places of the cache.
+    """
+    in_line = LINE_BYTES // item_bytes
+    return (-(-lanes // in_line) | 1) * in_line
+
+
+@compiled
+def multiply_blocks(
+    out: Array,
+    into: Walk,
+    left: Array,
+    from_left: Walk,
+    right: Array,
+    from_right: Walk,
+    extent: Extent,
+    continued: bool,
+) -> None:
+    """As `vector_products.multiply`, for one leap with many rows and steps.
+
+    For compiled code, without checks.
+    """
+    in_rows = from_left.step_stride == 1
+    most = (_TERMS_BYTES_IN_ROWS if in_rows else _TERMS_BYTES_IN_COLUMNS) // out.itemsize
+    group = _PANEL if in_rows else max(extent.rows, 1)
+    for first in range(0, extent.rows, group):
+        end = min(first + group, extent.rows)
+        for step in range(0, max(extent.steps, 1), most):
+            for row in range(first, end, _PANEL):
+                multiply(
+                    out,
+                    Walk(into.at + row * into.row_stride, into.row_stride, 0, 0),
+                    left,
+                    _shifted(from_left, row, step),
+                    right,
+                    _shifted(from_right, 0, step),
+                    Extent(min(_PANEL, end - row), extent.lanes, 1, min(most, extent.steps - step)),
+                    continued or step > 0,
+                    NOWHERE,
+                )
+
+
+@compiled
+def _shifted(walk: Walk, rows: int, steps: int) -> Walk:
+    at = walk.at + rows * walk.row_stride + steps * walk.step_stride
+    return Walk(at, walk.row_stride, 0, walk.step_stride)
+
+
+@compiled
+def _rows(
+    out: Array,
+    left: Array,
+    row_stride: int,
+    step_stride: int,
+    right: Array,
+    right_stride: int,
+    start: int,
+    stop: int,
+    steps: int,
+    lanes: int,
+) -> None:
+    """Rows `[start, stop)` of a product."""
+    multiply_blocks(
+        out,
+        Walk(start * lanes, lanes, 0, 0),
+        left,
+        Walk(start * row_stride, row_stride, 0, step_stride),
+        right,
+        Walk(0, 0, 0, right_stride),
+        Extent(stop - start, lanes, 1, steps),
+        False,
+    )
+
+
+@compiled
+def _turn(x: Array, x_stride: int, out: Array, out_stride: int, start: int, stop: int, columns: int) -> None:
+    """Rows `[start, stop)` of a matrix become columns."""
+    transpose(x, start * x_stride, x_stride, out, start, out_stride, stop - start, columns)
+
+
+def _flat(matrix: Array) -> Array:
+    """Its memory, from the first number to the last, with what lies between its rows."""
+    if not matrix.size:
+        return matrix.reshape(-1)
+    last = sum((n - 1) * stride for n, stride in zip(matrix.shape, matrix.strides, strict=True))
+    return np.lib.stride_tricks.as_strided(matrix, (last // matrix.itemsize + 1,), (matrix.itemsize,))

@@ -1,0 +1,104 @@
+"""Products by tiles: against float64, as matrices lie in memory, and the same bits however they are split."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels import Array, Team
+from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.tiled_products import product, turned_lanes
+from tests.kernels.test_products import assert_product, matrix
+
+PRECISIONS = ["float32", "float64"]
+TEAM = Team(1)
+sizes = st.one_of(st.integers(1, 20), st.integers(90, 110))
+terms = st.one_of(st.integers(1, 20), st.sampled_from([128, 255, 256, 257, 511, 512, 513, 600]))
+layouts = st.tuples(st.booleans(), st.booleans())
+
+
+def factors(
+    shape: tuple[int, int, int], transposed: tuple[bool, bool], precision: str, *, margin: int = 0
+) -> tuple[Array, Array]:
+    """`[m, k]` and `[k, n]`; those of a margin are blocks of columns of a wider matrix."""
+    m, k, n = shape
+    a = matrix(m, k, precision, transposed=transposed[0], margin=margin, seed=1)
+    return a, matrix(k, n, precision, transposed=transposed[1], margin=margin, seed=2)
+
+
+@settings(max_examples=60)
+@given(st.tuples(sizes, terms, sizes), layouts, st.integers(0, 3), st.sampled_from(PRECISIONS))
+@example((97, 513, 49), (True, True), 5, "float32")
+@example((193, 257, 33), (True, False), 0, "float64")
+def test_equals_float64_however_the_factors_lie(
+    shape: tuple[int, int, int], transposed: tuple[bool, bool], margin: int, precision: str
+) -> None:
+    a, b = factors(shape, transposed, precision, margin=margin)
+    whole = np.full((shape[0] + 2, shape[2]), 7, precision)
+    product(a, b, whole[1:-1], team=TEAM)()
+    assert_product(a, b, whole[1:-1], precision)
+    np.testing.assert_array_equal(whole[[0, -1]], 7)
+
+
+@settings(max_examples=30)
+@given(st.tuples(sizes, terms, sizes), st.integers(2, 5), st.sampled_from(PRECISIONS))
+def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
+    shape: tuple[int, int, int], threads: int, precision: str
+) -> None:
+    m, _, n = shape
+    a, b = factors(shape, (False, False), precision)
+    expected = np.zeros((m, n), precision)
+    product(a, b, expected, team=TEAM)()
+    in_columns = [np.ascontiguousarray(one.T).T for one in (a, b)]
+    team = Team(threads, worth_a_thread=0)
+    try:
+        for left in (a, in_columns[0]):
+            for right in (b, in_columns[1]):
+                out = np.full((m, n), 7, precision)
+                product(left, right, out, team=team)()
+                np.testing.assert_array_equal(out, expected)
+    finally:
+        team.close()
+    out = np.zeros((m - m // 3, n - n // 2), precision)
+    product(a[m // 3 :], b[:, n // 2 :], out, team=TEAM)()
+    np.testing.assert_array_equal(out, expected[m // 3 :, n // 2 :])
+
+
+def test_an_element_is_a_chain_in_ascending_order() -> None:
+    a = np.ones((3, 700), np.float32)
+    a[:, 0], a[:, -1] = 2.0**24, -(2.0**24)
+    out = np.zeros((3, 5), np.float32)
+    product(a, np.ones((700, 5), np.float32), out, team=TEAM)()
+    np.testing.assert_array_equal(out, 0)  # every one of the others is lost to the first
+
+
+def test_products_share_a_scratch_and_read_what_the_arrays_hold_by_then() -> None:
+    scratch, calls = Scratch(1, np.dtype("f")), []
+    for size in (40, 90, 17):
+        a, b = factors((size, 30, size + 1), (False, True), "float32")
+        out = np.zeros((size, size + 1), np.float32)
+        calls.append((product(a, b, out, team=TEAM, scratch=scratch), a, b, out))
+    for factor in (1, 2):
+        for call, a, b, out in calls:
+            b *= np.float32(factor)
+            call()
+            assert_product(a, b, out, "float32")
+
+
+def test_a_sum_of_nothing_is_zero() -> None:
+    out = np.full((3, 4), 7, np.float32)
+    product(np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32), out, team=TEAM)()
+    np.testing.assert_array_equal(out, 0)
+
+
+@pytest.mark.parametrize("item_bytes", [4, 8])
+def test_turned_rows_lie_an_odd_number_of_lines_apart(item_bytes: int) -> None:
+    for lanes in (1, 16, 17, 32, 2560):
+        found = turned_lanes(lanes, item_bytes)
+        assert found >= lanes
+        assert (found * item_bytes / 64) % 2 == 1
+        assert found - lanes < math.ceil(128 / item_bytes)
