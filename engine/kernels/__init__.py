@@ -5,9 +5,9 @@
 definition, with the folder `nodes` (from a user's functions to what runs them). The folder `cuda` has the
 kernels of a GPU, which are imported where there is one. `activations`,
 `patches`, `parameters`, `views`, `calls` and `parallel` are what they share. `products` multiplies matrices
-by NumPy or, in `torch_products`, by torch: `calibration` says which, from what was measured and is kept in
-`calibration_file` (`calibration_table` shows it). `reference` plays a definition
-in plain Python, the truth of the tests, and `check` compares a user's `downward` with differences.
+by NumPy, in `torch_products` by torch, or in `tiled_products` by our own loops: `calibration` says which,
+by what was measured and is kept in `calibration_file` (`calibration_table` shows it). `reference` plays a
+definition in plain Python, the truth of the tests, and `check` compares a user's `downward` with differences.
 """
 
 from partita.engine.kernels import calibration

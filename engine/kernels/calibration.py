@@ -28,6 +28,11 @@ _BY_COST: Final[tuple[Library, ...]] = ("numpy", "tiles", "torch")
 of seconds and some 200 MB."""
 _MUST_SAVE: Final = 0.05
 """Of the time of one that costs less, or it is not worth it."""
+_BY_COST_TO_OTHERS: Final[tuple[Library, ...]] = ("tiles", "numpy", "torch")
+"""Of several threads: those of a BLAS keep cores busy after a product, so tiles that come next take about
+twice as long. What is mixed is no faster than a BLAS alone."""
+_MUST_SAVE_OTHERS: Final = 0.5
+"""Of the time of tiles, or a BLAS is not worth what it costs the others."""
 _USUAL_S: Final = 0.1
 _LONGEST_S: Final = 0.5
 _LEAST_ROUNDS: Final = 3
@@ -87,12 +92,18 @@ def signature() -> str:
     return ", ".join([*_hardware_and_versions(), *(f"{name}={os.environ[name]}" for name in heard)])
 
 
-def least_seconds(calls: Sequence[Call]) -> list[float] | None:
+def least_seconds(calls: Sequence[Call], *, rest_s: float = 0.0) -> list[float] | None:
     """The least time that each call took in several rounds, in which they take turns.
+
+    Args:
+        calls: what to measure.
+        rest_s: if it is not 0, they take no turns: each is measured by itself, after so long a rest.
 
     Returns:
         Seconds; None where the two least times of a call are too far apart to mean anything.
     """
+    if rest_s:
+        return _one_by_one(calls, rest_s)
     for call in calls:
         call()  # what is done once (pages, threads, code) is not counted
     times: list[list[float]] = [[] for _ in calls]
@@ -105,6 +116,16 @@ def least_seconds(calls: Sequence[Call]) -> list[float] | None:
             call()
             taken.append(time.perf_counter() - began)
     return [min(taken) for taken in times] if _agree(times) else None
+
+
+def _one_by_one(calls: Sequence[Call], rest_s: float) -> list[float] | None:
+    found: list[float] = []
+    for call in calls:
+        time.sleep(rest_s)
+        if (alone := least_seconds([call])) is None:
+            return None
+        found += alone
+    return found
 
 
 def _agree(times: Sequence[Sequence[float]]) -> bool:
@@ -124,15 +145,17 @@ def _known(file: CalibrationFile, product: Shape) -> Library | None:
 def _found_out(file: CalibrationFile, product: Shape, measure: Measure) -> Library:
     if (seconds := measure(product)) is None:
         return "numpy"
-    chosen = _chosen(seconds)
+    chosen = _chosen(product, seconds)
     file.add(Measurement(machine=signature(), product=product, seconds=seconds, chosen=chosen))
     return chosen
 
 
-def _chosen(seconds: Mapping[Library, float]) -> Library:
-    chosen, *others = (library for library in _BY_COST if library in seconds)
+def _chosen(product: Shape, seconds: Mapping[Library, float]) -> Library:
+    by_cost = _BY_COST if product.threads == 1 else _BY_COST_TO_OTHERS
+    chosen, *others = (library for library in by_cost if library in seconds)
     for other in others:
-        if seconds[other] < seconds[chosen] * (1 - _MUST_SAVE):
+        leaves_tiles = chosen == "tiles" and product.threads > 1
+        if seconds[other] < seconds[chosen] * (1 - (_MUST_SAVE_OTHERS if leaves_tiles else _MUST_SAVE)):
             chosen = other
     return chosen
 

@@ -24,6 +24,11 @@ _WORTH_A_CHOICE: Final = 2e6
 """Operations. Below, a call takes some 20 microseconds, and what others' calls cost more by themselves eats
 what their products could save."""
 
+_REST_S: Final = 0.15
+"""After a product on two threads a process went on to use a core, for 100 ms if it was NumPy's (OpenBLAS),
+10 ms if torch's, and not at all if it was of tiles: threads wait for the next one and take cores from others.
+Measured once, on one machine."""
+
 
 def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None) -> Call:
     """A call that writes `a @ b` into `out`, whatever the arrays hold by then.
@@ -83,7 +88,7 @@ def _seconds(shape: Shape) -> dict[Library, float] | None:
     try:
         with threadpool_limits(limits=shape.threads, user_api="blas"):
             calls = [_by(library, a, b, out, team=team) for library in _LIBRARIES]
-            found = calibration.least_seconds(calls)
+            found = calibration.least_seconds(calls, rest_s=_REST_S if shape.threads > 1 else 0.0)
     finally:
         team.close()
     return None if found is None else dict(zip(_LIBRARIES, found, strict=True))

@@ -15,6 +15,7 @@ from partita.engine.kernels import calibration
 from partita.engine.kernels.calibration_file import CalibrationFile, Library, Measurement, Shape
 
 PRODUCT = Shape(m=300, k=200, n=100, layout="NT", precision="float32", threads=2)
+OF_ONE_THREAD = Shape(m=300, k=200, n=100, layout="NN", precision="float32", threads=1)
 OTHER = Shape(m=300, k=200, n=100, layout="NN", precision="float32", threads=2)
 
 
@@ -64,6 +65,22 @@ def test_a_product_is_measured_once() -> None:
     ],
 )
 def test_who_costs_more_must_be_worth_it(numpy_s: float, tiles_s: float, torch_s: float, chosen: str) -> None:
+    assert calibration.choose(OF_ONE_THREAD, Stopwatch(numpy_s, torch_s, tiles_s)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("numpy_s", "tiles_s", "torch_s", "chosen"),
+    [
+        (1, 1.9, 1, "tiles"),
+        (1, 2.1, 1, "numpy"),
+        (1, 2.1, 0.96, "numpy"),
+        (1, 2.1, 0.94, "torch"),
+        (2, 2.1, 1, "torch"),
+    ],
+)
+def test_of_several_threads_those_of_blas_must_be_worth_what_they_cost_the_others(
+    numpy_s: float, tiles_s: float, torch_s: float, chosen: str
+) -> None:
     assert calibration.choose(PRODUCT, Stopwatch(numpy_s, torch_s, tiles_s)) == chosen
 
 
@@ -228,6 +245,18 @@ def test_short_calls_are_repeated_for_a_while(monkeypatch: pytest.MonkeyPatch) -
     clock = Clock(monkeypatch)
     assert calibration.least_seconds([clock.call("a", 0.003), clock.call("b", 0.002)]) is not None
     assert clock.now == pytest.approx(0.105)
+
+
+def test_calls_that_disturb_each_other_are_measured_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    rests: list[tuple[float, str]] = []
+    monkeypatch.setattr("time.sleep", lambda seconds: rests.append((seconds, clock.played)))
+    found = calibration.least_seconds([clock.call("a", 0.2), clock.call("b", 0.1)], rest_s=0.5)
+    assert found == pytest.approx([0.2, 0.1])
+    assert clock.played == "aaaabbbb"
+    assert rests == [(0.5, ""), (0.5, "aaaa")]
+    busy = clock.call("c", *(0.05 * 1.2**n for n in range(9)))
+    assert calibration.least_seconds([busy, clock.call("d", 0.1)], rest_s=0.5) is None
 
 
 def test_on_a_busy_machine_nothing_is_found_and_nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
