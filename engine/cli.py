@@ -30,7 +30,7 @@ from partita.engine.drivers.run import Run
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
-from partita.engine.kernels import calibration, calibration_table
+from partita.engine.kernels.products import calibration, calibration_table
 from partita.engine.parameters.files import check_target
 from partita.engine.parameters.rules.options import SLOW, make_rule
 from partita.layers.network import Network

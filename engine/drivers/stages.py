@@ -133,7 +133,7 @@ class InlineStage(Stage):
 
     def _collected(self, collect: tuple[str, ...]) -> Payload:
         found = [self._part.collected(name) for name in collect]
-        return Payload([memoryview(array).cast("B") for array in found if array is not None and array.size])
+        return Payload([array.reshape(-1).view(np.uint8).data for array in found if array is not None])
 
     def _failure(self, error: Exception) -> HostError:
         text = "".join(traceback.format_exception(error))

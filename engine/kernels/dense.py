@@ -16,8 +16,8 @@ from partita.engine.kernels.activations import LOOPS
 from partita.engine.kernels.calls import bound, in_turn, over_rows
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.products import product
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.products.product import product
+from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 from partita.layers.rows import Rows

@@ -23,7 +23,7 @@ from partita.engine.kernels.local_loops import (
 )
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers.connectivity import Patch
 from partita.layers.rows import Rows

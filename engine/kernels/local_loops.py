@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
-from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Following, Walk, multiply, spread
+from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Following, Walk, multiply, spread
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
 
 

@@ -11,7 +11,7 @@ from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.normalisation_loops import add_channels, find_errors, find_returned, normalise
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import rows_of
 from partita.layers import LocalContrastNormalisation2D
 from partita.layers.rows import Rows, bounds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from partita.engine.kernels.convolution import Conv2DKernel
+from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import DenseKernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, Site

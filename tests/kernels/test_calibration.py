@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from partita.engine import cli
-from partita.engine.kernels import calibration
-from partita.engine.kernels.calibration_file import CalibrationFile, Library, Measurement, Shape
+from partita.engine.kernels.products import calibration
+from partita.engine.kernels.products.calibration_file import CalibrationFile, Library, Measurement, Shape
 
 PRODUCT = Shape(m=300, k=200, n=100, layout="NT", precision="float32", threads=2)
 OF_ONE_THREAD = Shape(m=300, k=200, n=100, layout="NN", precision="float32", threads=1)

@@ -15,8 +15,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Team, calibration
-from partita.engine.kernels.products import product
+from partita.engine.kernels import Array, Team
+from partita.engine.kernels.products import calibration
+from partita.engine.kernels.products.product import product
 from partita.engine.numerics import master, narrow_array, storage, widen_array
 
 PRECISIONS = ["float32", "float64", "bfloat16"]
@@ -149,7 +150,7 @@ SMALL_NETWORK = """
 import sys
 import numpy as np
 from partita.engine.kernels import Team
-from partita.engine.kernels.products import product
+from partita.engine.kernels.products.product import product
 a, b, out = (np.ones((64, 64), np.float32) for _ in range(3))
 product(a, b, out, team=Team(1))()
 assert out[0, 0] == 64

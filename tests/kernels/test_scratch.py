@@ -8,7 +8,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.tiles.scratch import Scratch
 
 
 def test_each_thread_has_its_own_and_it_comes_back() -> None:

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, Team
-from partita.engine.kernels.scratch import Scratch
-from partita.engine.kernels.tiled_products import product, turned_lanes
+from partita.engine.kernels.products.tiles import product, turned_lanes
+from partita.engine.kernels.tiles.scratch import Scratch
 from tests.kernels.test_products import assert_product, matrix
 
 PRECISIONS = ["float32", "float64"]

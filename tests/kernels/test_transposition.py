@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels.transposition import transpose
+from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.numerics import compiled, narrow_array, widen_array
 
 

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
-from partita.engine.kernels.vector_products import NOWHERE, ROWS, VECTORS, Extent, Following, Walk, multiply
+from partita.engine.kernels.tiles.vector_products import (
+    NOWHERE,
+    ROWS,
+    VECTORS,
+    Extent,
+    Following,
+    Walk,
+    multiply,
+)
 from partita.engine.numerics import compiled, fma, narrow_array, widen
 
 _SPARE = 40

@@ -12,7 +12,7 @@ import torch
 from torch.nn import grad
 from torch.nn.functional import conv2d
 
-from partita.engine.kernels.convolution_geometry import Geometry
+from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing

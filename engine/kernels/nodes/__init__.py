@@ -8,3 +8,7 @@ stands, by `scalars`, with `portable` (a function as text) and `compiler` (a fun
 wrong with it). `loops` chooses, `cache` keeps what was compiled, `wiring` says who hears whom, `loop_kernel`
 plays it.
 """
+
+from partita.engine.kernels.nodes.compiler import NodeCompileError
+
+__all__ = ["NodeCompileError"]

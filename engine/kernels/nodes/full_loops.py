@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.tiled_products import multiply_blocks, turned_lanes
-from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import Extent, Walk
+from partita.engine.kernels.products.tiles import multiply_blocks, turned_lanes
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import Extent, Walk
 from partita.engine.numerics import compiled, narrow, widen
 
 

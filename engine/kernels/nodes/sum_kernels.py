@@ -28,7 +28,7 @@ from partita.engine.kernels.nodes.full_loops import (
 from partita.engine.kernels.nodes.loops import SumLoops
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers import connectivity
 from partita.layers.rows import Rows, intersection

@@ -1,17 +1,17 @@
 """The compiled loops of convolutions over few examples, which fill no vector: filters do, and channels.
 
-Axes are those of `convolution_loops`, and so are the sums, to the bit: they are the same chains, only that
+Axes are those of `loops`, and so are the sums, to the bit: they are the same chains, only that
 vectors lie along the nodes of a place. There its sums are `[example, node]`, and are turned when complete.
 """
 
 from __future__ import annotations
 
-from partita.engine.kernels.convolution_geometry import Geometry, are_joined, inside, receivers
-from partita.engine.kernels.convolution_loops import CACHED_BYTES, finish
+from partita.engine.kernels.convolution.geometry import Geometry, are_joined, inside, receivers
+from partita.engine.kernels.convolution.loops import CACHED_BYTES, finish
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.llvm_vectors import lanes_of
-from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, ROWS, VECTORS, Extent, Walk, multiply
+from partita.engine.kernels.tiles.llvm_vectors import lanes_of
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, VECTORS, Extent, Walk, multiply
 from partita.engine.numerics import compiled, narrow, widen
 
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from partita.engine.kernels import activations
 from partita.engine.kernels.calls import in_turn
-from partita.engine.kernels.convolution_few import find_errors_of_few, find_states_of_few, turn_weights
-from partita.engine.kernels.convolution_geometry import Geometry
-from partita.engine.kernels.convolution_gradient import add_bias_gradient, find_weight_gradient
-from partita.engine.kernels.convolution_loops import ACTIVATIONS, find_errors, find_states, pack
+from partita.engine.kernels.convolution.few import find_errors_of_few, find_states_of_few, turn_weights
+from partita.engine.kernels.convolution.geometry import Geometry
+from partita.engine.kernels.convolution.gradient import add_bias_gradient, find_weight_gradient
+from partita.engine.kernels.convolution.loops import ACTIVATIONS, find_errors, find_states, pack
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
-from partita.engine.kernels.llvm_vectors import VECTOR_BYTES
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.scratch import Scratch
-from partita.engine.kernels.vector_products import ROWS
+from partita.engine.kernels.tiles.llvm_vectors import VECTOR_BYTES
+from partita.engine.kernels.tiles.scratch import Scratch
+from partita.engine.kernels.tiles.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
 from partita.layers import Conv2D
 from partita.layers.rows import Rows

@@ -10,7 +10,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.llvm_vectors import Vectors, data_of, lanes_of, number
+from partita.engine.kernels.tiles.llvm_vectors import Vectors, data_of, lanes_of, number
 from partita.engine.numerics import compiled
 
 

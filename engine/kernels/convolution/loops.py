@@ -14,9 +14,9 @@ receivers in ascending rows. Neither tiles, nor vectors, nor cuts, nor threads c
 from __future__ import annotations
 
 from partita.engine.kernels.activations import LOOPS
-from partita.engine.kernels.convolution_geometry import Geometry, Receivers, are_joined, inside, receivers
+from partita.engine.kernels.convolution.geometry import Geometry, Receivers, are_joined, inside, receivers
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
+from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
 from partita.engine.numerics import compiled, narrow, widen
 
 CACHED_BYTES = 1 << 19

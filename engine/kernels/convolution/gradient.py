@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.engine.kernels.convolution_geometry import Geometry, are_joined, inside
+from partita.engine.kernels.convolution.geometry import Geometry, are_joined, inside
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Walk, multiply
 from partita.engine.numerics import compiled, compiled_reassociating, widen
 
 

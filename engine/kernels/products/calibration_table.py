@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.table import Table
 
-from partita.engine.kernels.calibration_file import Library, Measurement
+from partita.engine.kernels.products.calibration_file import Library, Measurement
 
 _LIBRARIES: Final[dict[Library, str]] = {"numpy": "NumPy", "torch": "torch", "tiles": "tiles"}
 _OPERATIONS: Final = {"NN": "up", "TN": "errors", "NT": "gradient"}

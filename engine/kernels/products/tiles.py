@@ -14,11 +14,11 @@ import numpy as np
 
 from partita.engine.kernels.calls import bound
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.kernels.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.scratch import Scratch
-from partita.engine.kernels.transposition import transpose
-from partita.engine.kernels.vector_products import NOWHERE, Extent, Walk, multiply
+from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
+from partita.engine.kernels.tiles.scratch import Scratch
+from partita.engine.kernels.tiles.transposition import transpose
+from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Walk, multiply
 from partita.engine.numerics import compiled
 
 _PANEL: Final = 96

@@ -13,11 +13,11 @@ from typing import Final, get_args
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from partita.engine.kernels import calibration, tiled_products
-from partita.engine.kernels.calibration_file import Library, Shape
 from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.scratch import Scratch
+from partita.engine.kernels.products import calibration, tiles
+from partita.engine.kernels.products.calibration_file import Library, Shape
+from partita.engine.kernels.tiles.scratch import Scratch
 
 _LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
 _WORTH_A_CHOICE: Final = 2e6
@@ -39,7 +39,7 @@ def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | No
         b: `[k, n]`, likewise.
         out: `[m, n]`, of the same type, C-contiguous.
         team: who computes it, if it is not BLAS, which takes as many threads.
-        scratch: as for `tiled_products.product`.
+        scratch: as for `tiles.product`.
     """
     assert a.dtype == b.dtype == out.dtype and out.flags.c_contiguous, f"{a.dtype} {b.dtype} {out.dtype}"
     assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
@@ -59,7 +59,7 @@ def _by(
     if library == "torch":
         return _by_torch(a, b, out, threads=team.threads)
     if library == "tiles":
-        return tiled_products.product(a, b, out, team=team, scratch=scratch)
+        return tiles.product(a, b, out, team=team, scratch=scratch)
     return _by_numpy(a, b, out)
 
 
@@ -68,7 +68,7 @@ def _by_numpy(a: Array, b: Array, out: Array) -> Call:
 
 
 def _by_torch(a: Array, b: Array, out: Array, *, threads: int) -> Call:
-    from partita.engine.kernels import torch_products  # here, because it imports torch
+    from partita.engine.kernels.products import torch_products  # here, because it imports torch
 
     return torch_products.product(a, b, out, threads=threads)
 

@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from partita.engine.kernels.calibration_file import CalibrationFile, Library, Measurement, Shape
 from partita.engine.kernels.kernel import Call
+from partita.engine.kernels.products.calibration_file import CalibrationFile, Library, Measurement, Shape
 from partita.engine.numerics.cache import cache_folder
 
 Measure: TypeAlias = Callable[[Shape], dict[Library, float] | None]

@@ -22,7 +22,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.kernels.llvm_vectors import (
+from partita.engine.kernels.tiles.llvm_vectors import (
     I1,
     I64,
     LINE_BYTES,
