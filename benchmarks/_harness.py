@@ -9,12 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
+
+REST_S: Final = 0.3
+"""Between two turns."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,15 @@ def options(description: str, *, rounds: int, rows: tuple[str, ...] = ()) -> Opt
 
 
 def in_turn(variants: Mapping[str, Callable[[], float]], *, rounds: int) -> dict[str, list[float]]:
-    """Measures A B C A B C ...; one variant at a time. Each gives one figure for each round."""
+    """Measures A B C A B C ...; one variant at a time. Each gives one figure for each round.
+
+    Between two turns the machine rests: OpenMP's and OpenBLAS's threads go on spinning for up to 0.2 seconds
+    after their last work, and whoever comes next would share the cores with them.
+    """
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, measure in variants.items():
+            time.sleep(REST_S)
             found[name].append(measure())
     return found
 

@@ -109,7 +109,7 @@ def _classified(net: Network, scores: States) -> Network:
 
 WORKS: Final = {
     "speech": Work(speech, 0.1, 3),
-    "first": Work(first, 0.002, 3),
+    "first": Work(first, 0.002, 9),
     "image": Work(image, 0.001, 1),
     "caltech": Work(caltech, 0.01, 1),
     "perceptron": Work(perceptron, 0.1, 1000),
