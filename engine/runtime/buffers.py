@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from partita.engine.numerics import master, storage
 from partita.engine.parameters.layout import Layout, Slot
-from partita.engine.runtime.devices import open_device
+from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import Window
 from partita.layers.layer import Parameter
 from partita.partitioner.arena import arena_bytes

@@ -20,7 +20,6 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
 from partita.partitioner.arena import ALIGNMENT
-from partita.partitioner.cluster import Machine
 
 
 class NoSuchDevice(CannotGoOn):
@@ -94,16 +93,3 @@ class Device:
 
     def finish(self) -> None:
         """Returns when everything that was begun is done."""
-
-
-def open_device(machine: Machine) -> Device:
-    """The device on which a machine of a cluster computes.
-
-    Raises:
-        NoSuchDevice: this host does not have it.
-    """
-    if machine.device == "cpu":
-        return Device()
-    from partita.engine.runtime import torch_device  # here, because it imports torch
-
-    return torch_device.open_gpu(machine)
