@@ -77,12 +77,12 @@ class Velocity(Rule):
 class LARS(Velocity):
     """Layer-wise adaptive rate scaling: each parameter's step is a part of its own norm.
 
-    With local = trust * |w| / (|g| + weight_decay * |w|), of a whole parameter and its gradient,
+    With local = trust * ‖w‖ / (‖g‖ + weight_decay * ‖w‖), of a whole parameter and its gradient,
     v <- momentum * v + rate * local * (g + weight_decay * w), then w <- w - v. Source: You, Gitman and
     Ginsburg, 2017, section 4, algorithm 1.
 
     A replica multiplies and decays, so what accrues for the shards is local * (g + weight_decay * w), and
-    they keep only the velocity. Where |w| or |g| is 0 (biases begin so) local is 1; the paper does not say.
+    they keep only the velocity. Where ‖w‖ or ‖g‖ is 0 (biases begin so) local is 1; the paper does not say.
 
     Args:
         rate: see `Rule`; the paper's gamma.
