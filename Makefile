@@ -33,7 +33,7 @@ demo: $(STAMP)
 	$(BIN)/python examples/digits.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow

@@ -105,7 +105,7 @@ def _maker(site: Site) -> Maker:
         return NodeKernel
     raise ValueError(
         f"{layer.kind} '{site.grid.name}' has no kernel, and {reason}; add a kernel to "
-        "partita.engine.kernels.registry, or give the layer a definition, one input and weights of its own"
+        "partita.engine.kernels.registry, or give the layer a definition and one input"
     )
 
 
@@ -113,6 +113,4 @@ def _unplayable(site: Site) -> str | None:
     """Why a layer cannot be played by its node definition, if so."""
     if site.grid.layer.definition is None:
         return "has no node definition"
-    if site.grid.shares_weights:
-        return "shares weights between its nodes"
     return f"listens to {len(site.sources)} inputs" if len(site.sources) > 1 else None

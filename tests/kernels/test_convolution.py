@@ -160,15 +160,3 @@ def test_a_patch_on_the_padding_alone_has_the_state_of_its_bias() -> None:
     given_case = case(Conv2D(1, 2, stride=3, padding=1, dilation=4), (3, 3, 1), batch=2)
     assert given_case.grid.shape == (1, 1, 1)
     np.testing.assert_array_equal(play(given_case).state, given_case.parameters[1][0])
-
-
-class Unknown(Conv2D):
-    """Whose arithmetic may differ."""
-
-
-def test_a_layer_that_shares_weights_needs_a_kernel() -> None:
-    given_case = case(Unknown(2, 3), (5, 5, 1), batch=2)
-    with pytest.raises(
-        ValueError, match=r"Unknown 'unknown' has no kernel, and shares weights between its nodes"
-    ):
-        given_case.kernel()
