@@ -20,12 +20,12 @@ from tests.faults.helpers import Witness, hosts_of
 DRIVER = Downpour(replicas=2, shards=2, rule=SGD(0.05))
 
 
-def train_toy(folder: Path | None = None, *, machines: int = 2, epochs: int = 40) -> Run:
+def train_toy(folder: Path | None = None, *, machines: int = 2, epochs: int = 200) -> Run:
     plan = partition(toy.network(), Cluster.local(machines=machines), batch=8)
     return train(plan, toy.data(), driver=DRIVER, epochs=epochs, checkpoints=folder, checkpoint_every_s=0.3)
 
 
-def assert_complete(run: Run, *, epochs: int = 40) -> None:
+def assert_complete(run: Run, *, epochs: int = 200) -> None:
     assert run.steps == (16 * epochs, 16 * epochs)
     assert all(np.isfinite(values).all() for values in run.parameters.values())
     assert evaluate(run, toy.data()).accuracy > 0.9
@@ -54,8 +54,8 @@ def test_a_killed_part_is_started_again_and_the_other_replica_goes_on(witness: W
 
     witness.when(lambda progress: progress.name == "part 0.1" and progress.step > 20, kill)
     witness.when(is_back, look)
-    run = train_toy(epochs=80)  # more than a replica does while another one is started again
-    assert_complete(run, epochs=80)
+    run = train_toy(epochs=160)  # more than a replica does while another one is started again
+    assert_complete(run, epochs=160)
     assert run.lost_pushes == 0
 
     said = witness.index("part 0.1: its process was ended by SIGKILL; replica 0 begins again at step")
