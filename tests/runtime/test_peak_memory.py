@@ -43,7 +43,8 @@ def resident():
 
 
 started(16, 1000, batch=64)  # compiles, calibrates, imports: what that takes is not asked for
-print(*started(16, 1000, batch=64))
+again = [started(16, 1000, batch=64) for _ in range(3)]  # on a busy machine one may calibrate once more
+print(again[0][0], min(taken for _, taken in again))
 """
 
 
