@@ -59,6 +59,14 @@ class Rules(StrEnum):
     LARS = "lars"
 
 
+class Strategies(StrEnum):
+    """Strategies by name."""
+
+    AUTOMATIC = "automatic"
+    BALANCED = "balanced"
+    LAYERS = "layers"
+
+
 class Drivers(StrEnum):
     """Drivers by name."""
 
@@ -69,6 +77,9 @@ File = Annotated[Path, typer.Argument(help="Python file with network() and, for 
 Machines = Annotated[int, typer.Option(help="Machines of one replica.")]
 Threads = Annotated[int, typer.Option(help="Kernel threads of each machine.")]
 Batch = Annotated[int, typer.Option(help="Examples in a minibatch.")]
+StrategyOption = Annotated[
+    Strategies, typer.Option(help="What decides for the layers that are not cut by hand.")
+]
 CutOption = Annotated[
     list[str],
     typer.Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
@@ -81,6 +92,7 @@ def plan(
     machines: Machines = 2,
     threads: Threads = 1,
     batch: Batch = 32,
+    strategy: StrategyOption = Strategies.AUTOMATIC,
     cut: CutOption = [],  # noqa: B006 - typer reads the default once
     draw: Annotated[Path | None, typer.Option(help="Write the plan as an SVG picture.")] = None,
     programs: Annotated[bool, typer.Option(help="Print each machine's program.")] = False,
@@ -88,7 +100,9 @@ def plan(
     """Who owns what, which messages follow, and the predicted step."""
     with one_sentence_each():
         module = load_module(file)
-        found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+        found = make_plan(
+            module, file, machines=machines, threads=threads, batch=batch, strategy=strategy, cuts=cut
+        )
         print(found)
         if programs:
             for machine, program in zip(found.cluster.machines, found.programs, strict=True):
@@ -103,6 +117,7 @@ def train_command(
     machines: Machines = 2,
     threads: Threads = 1,
     batch: Batch = 32,
+    strategy: StrategyOption = Strategies.AUTOMATIC,
     cut: CutOption = [],  # noqa: B006
     driver: Annotated[
         Drivers, typer.Option(help="How replicas and shards work together.")
@@ -147,7 +162,9 @@ def train_command(
     """Trains the network on processes of this machine."""
     with one_sentence_each():
         module = load_module(file)
-        found = make_plan(module, file, machines=machines, threads=threads, batch=batch, cuts=cut)
+        found = make_plan(
+            module, file, machines=machines, threads=threads, batch=batch, strategy=strategy, cuts=cut
+        )
         settings = Downpour(
             replicas=replicas,
             shards=shards,
@@ -217,7 +234,14 @@ def report(run: Run, held_out: Data | None, save: Path | None) -> None:
 
 
 def make_plan(
-    module: ModuleType, file: Path, *, machines: int, threads: int, batch: int, cuts: list[str]
+    module: ModuleType,
+    file: Path,
+    *,
+    machines: int,
+    threads: int,
+    batch: int,
+    strategy: Strategies,
+    cuts: list[str],
 ) -> Plan:
     """The plan of the file's network."""
     network = call(module, file, "network")
@@ -226,7 +250,8 @@ def make_plan(
             f"network() in {file} returns a {type(network).__name__}; return a partita.layers.Network"
         )
     by_hand = dict(parse_cut(written) for written in cuts)
-    return partition(network, Cluster.local(machines=machines, threads=threads), batch=batch, cuts=by_hand)
+    cluster = Cluster.local(machines=machines, threads=threads)
+    return partition(network, cluster, batch=batch, cuts=by_hand, strategy=strategy.value)
 
 
 def parse_cut(written: str) -> tuple[str, Pieces | Whole]:

@@ -10,8 +10,8 @@ from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.playback import Bar, Flight, Playback, Times
+from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
 

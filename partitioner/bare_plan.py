@@ -20,8 +20,8 @@ from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
-from partita.partitioner.program import Program
 from partita.partitioner.playback import Playback
+from partita.partitioner.program import Program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
@@ -119,7 +119,7 @@ class BarePlan:
 
     @cached_property
     def connectivity(self) -> int:
-        """How many states of nodes travel to another machine: the network's hypergraph connectivity minus one.
+        """How many states travel to another machine: the network's hypergraph connectivity minus one.
 
         A state counts once for each machine that needs it and does not own it.
         """
@@ -186,9 +186,7 @@ class BarePlan:
         """
         return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
 
-    def program_bytes(
-        self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1
-    ) -> int:
+    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
         """`memory_bytes` of the machine whose program this is."""
         machine = program.machine
         threads = self.cluster.machines[machine].threads

@@ -116,7 +116,7 @@ def _effort(grid: Grid) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """Seconds of a message: of its sender's messenger, of the link, on its way, of its receiver's messenger."""
+    """Seconds of a message: of its sender's messenger, on the link, besides on its way, of its receiver's."""
 
     send_s: float
     wire_s: float
@@ -130,7 +130,13 @@ class Costs:
     calibrated = False
 
     def __init__(
-        self, graph: Graph, cluster: Cluster, *, batch: int, precision: str = "float32", micro_batches: int = 1
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        *,
+        batch: int,
+        precision: str = "float32",
+        micro_batches: int = 1,
     ) -> None:
         self.graph, self.cluster, self.micro_batches = graph, cluster, micro_batches
         self.sizes = Sizes(graph, batch, precision)
@@ -141,8 +147,12 @@ class Costs:
         """Seconds for which a machine's kernel threads are busy with an instruction."""
         found = self.cluster.machines[machine]
         key = (
-            instruction.op, instruction.target, instruction.sources,
-            found.threads, found.flops_per_s, found.bytes_per_s,
+            instruction.op,
+            instruction.target,
+            instruction.sources,
+            found.threads,
+            found.flops_per_s,
+            found.bytes_per_s,
         )
         if key not in self._compute:
             self._compute[key] = compute_seconds(instruction, self.sizes, found)
@@ -151,11 +161,15 @@ class Costs:
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
         """Seconds of a message of so many bytes from one machine to another."""
         link = self.cluster.link_between(source, destination)
-        return MessageCost(MESSAGE_OVERHEAD_S, n_bytes / link.bytes_per_s, link.latency_s, MESSAGE_OVERHEAD_S / 2)
+        return MessageCost(
+            MESSAGE_OVERHEAD_S, n_bytes / link.bytes_per_s, link.latency_s, MESSAGE_OVERHEAD_S / 2
+        )
 
     def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
         """Seconds of these rows of a layer: the way up, and where it trains, errors and learning."""
-        return sum(self.compute_s(i, machine) for i in self._instructions(self.graph[layer], rows, train=train))
+        return sum(
+            self.compute_s(i, machine) for i in self._instructions(self.graph[layer], rows, train=train)
+        )
 
     def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
         own = Operand(grid.name, rows)

@@ -73,7 +73,7 @@ def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> 
 
 @dataclass(slots=True)
 class _Lanes:
-    """What a machine is about to do: computations by position, messages as they come (to take one in: ~send)."""
+    """What a machine is about to do: computations by position, messages as they come (`~send` to take in)."""
 
     ready: list[int]
     post: deque[int]

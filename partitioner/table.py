@@ -63,9 +63,11 @@ def _machines(plan: BarePlan) -> str:
     titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
     rows = [[*titles, "computing", "sending", "waiting", "idle"]]
     shown = list(range(len(plan.cluster)))
-    notes = {m: "" for m in shown}
+    notes = dict.fromkeys(shown, "")
     if len(shown) > COLUMNS:
-        used = sorted((m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m])
+        used = sorted(
+            (m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m]
+        )
         notes = {used[-1]: " (least busy)", used[len(used) // 2]: " (middle)", used[0]: " (busiest)"}
         shown = list(reversed(notes))
     sent, received = plan.traffic_bytes
@@ -99,8 +101,8 @@ def _summary(plan: BarePlan) -> str:
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
     lines = [
-        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states travel to "
-        "another machine (connectivity - 1)",
+        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states "
+        "travel to another machine (connectivity - 1)",
         f"predicted step {step_s * 1e3:.2f} ms{how}; no plan is below {bound_s * 1e3:.2f} ms: at most "
         f"{max(step_s / bound_s - 1, 0):.0%} to gain",
         critical_path(plan.playback),

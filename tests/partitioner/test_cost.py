@@ -24,7 +24,9 @@ def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None
     cuts: dict[str, Pieces | Whole] = {"conv": Pieces(machines), "scores": Pieces(machines)}
     if loss is not None:
         cuts["loss"] = loss
-    return partition(net, Cluster.local(machines), batch=16, cuts=cuts, precision=precision)
+    return partition(
+        net, Cluster.local(machines), batch=16, cuts=cuts, precision=precision, strategy="balanced"
+    )
 
 
 def seconds(found: Plan, kind: StepKind = StepKind()) -> dict[str, float]:  # noqa: B008 - frozen
