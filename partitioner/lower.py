@@ -48,7 +48,7 @@ class Share:
 
     @property
     def key(self) -> Hashable:
-        """Equal for two shares of a network that have the same program, whatever else their plans differ in."""
+        """Equal for two shares of a network that have the same program, however their plans differ."""
         pieces = self.owned.of_machine(self.machine)
         judges = tuple(self.owned.of(piece.layer) for piece in pieces if self.owned.tells(piece.layer))
         turns = tuple(turn for turns in self.turns.values() for turn in turns)

@@ -16,7 +16,7 @@ from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.sizes import PRECISIONS
 
-MOST_MACHINES: Final = 64
+MOST_MACHINES: Final = 32
 """So many times the machines are tried."""
 VECTORS: Final = 5
 """As long as the parameters: themselves, what has accrued, what is in flight, a rule's state, a reserve."""
@@ -39,6 +39,8 @@ def by_memory(task: Task) -> dict[str, Cut]:
 
 def fits(task: Task) -> bool:
     """Whether one of a few plans fits."""
+    if len(task.limits) == len(task.cluster) and _least_bytes(task) > sum(task.limits.values()):
+        return False
     return any(excess_bytes(task, cuts) == 0 for cuts in _tried(task))
 
 
@@ -57,6 +59,13 @@ def what_would_fit(task: Task) -> str:
             "use machines with more memory"
         )
     return f"{', or '.join(found)} would do"
+
+
+def _least_bytes(task: Task) -> int:
+    """Of all parts together: the vectors of parameters, and every state once."""
+    states = sum(grid.n_nodes for grid in task.graph.computed) * PRECISIONS[task.precision] * task.batch
+    vectors = (VECTORS - 1) * task.graph.n_parameters * task.costs.sizes.master_bytes
+    return (vectors if task.train else vectors // (VECTORS - 1)) + states
 
 
 def _tried(task: Task) -> Iterator[Cuts]:

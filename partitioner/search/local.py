@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Final
 
+from partita.partitioner.cuts import Cut
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
 from partita.partitioner.search.task import Task
@@ -12,6 +14,11 @@ from partita.partitioner.search.trials import Trials
 
 PATIENCE = 20_000
 """Layers of moves that are ranked in a round: of a large network, fewer moves are looked at."""
+
+DEARER: Final = 1.1
+"""A move is played if the additive model finds the plan not dearer than this ..."""
+RELIEVED: Final = 0.98
+"""... or if the busiest threads have so much less to do."""
 
 
 def improve(
@@ -49,5 +56,15 @@ def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
         shifted(plan, free),
         swapped(plan, free, machines),
     )
+    additive = trials.additive
+    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
     candidates = [move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False)]
-    yield from sorted(candidates, key=trials.additive.cost_s)
+    costs = [additive.cost_s(move) for move in candidates]
+    for n in sorted(range(len(candidates)), key=lambda n: costs[n]):
+        move = candidates[n]
+        if costs[n] <= DEARER * cost_s or additive.lanes_s(_cuts(move)) < RELIEVED * lanes_s:
+            yield move
+
+
+def _cuts(plan: Plan) -> dict[str, Cut]:
+    return {layer: cut for layer, cut in plan.items() if cut is not None}

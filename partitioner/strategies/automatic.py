@@ -29,6 +29,8 @@ EFFORT: Final = 40_000
 """So many instructions are made for plans to play, besides those of the promised candidates."""
 ALL_PLANS: Final = 256
 """Up to so many combinations of layouts, all are tried."""
+CLOSE: Final = 1.005
+"""A plan so near to the bound is not improved."""
 EXCHANGES: Final = (1.0, 0.5, 0.2)
 """How much exchanges count in the additive model: some of them are hidden behind kernels."""
 
@@ -60,9 +62,9 @@ def automatic(task: Task) -> Cuts:
 
 
 def _is_proven(trials: Trials, bound_s: float) -> bool:
-    """Whether nothing can be better than the best by more than rounding."""
+    """Whether no plan can be better by more than is worth a search."""
     score = trials.score
-    return score is not None and not score.excess_bytes and score.step_s <= bound_s * (1 + 1e-6)
+    return score is not None and not score.excess_bytes and score.step_s <= bound_s * CLOSE
 
 
 def _first(
