@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from partita.layers.checks import check_extents, check_shape, check_whole
 from partita.layers.graph import Graph, Grid
@@ -47,6 +47,17 @@ def check_cuts(graph: Graph, cuts: object) -> None:
         if name not in graph or graph[name].is_given:
             layers = ", ".join(grid.name for grid in graph.computed)
             raise ValueError(f"there is no layer '{name}' to cut in network '{graph.name}'; it has {layers}")
+
+
+def plain(cut: Any) -> Any:
+    """The same cut with tuples where it has lists, so that it can be looked up."""
+    if not isinstance(cut, Cut):
+        return cut
+    return replace(cut, **{setting.name: _tuples(getattr(cut, setting.name)) for setting in fields(cut)})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def cut_layer(grid: Grid, cut: Cut, *, machines: int) -> tuple[Piece, ...]:

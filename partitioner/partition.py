@@ -6,7 +6,7 @@ from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Cuts, check_cuts
+from partita.partitioner.cuts import Cuts, check_cuts, plain
 from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.search.fitting import what_would_fit
@@ -51,10 +51,11 @@ def partition(
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
+    cuts = {layer: plain(cut) for layer, cut in cuts.items()}
     task = Task(graph, cluster, batch, precision, cuts)
     owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
     plan = Plan(graph, cluster, batch, owned, precision)
-    _check_memory(plan, task)
+    _check_memory(plan, task, strategy)
     return plan
 
 
@@ -75,11 +76,11 @@ def _graph_of(network: object) -> Graph:
     return graph
 
 
-def _check_memory(plan: Plan, task: Task) -> None:
+def _check_memory(plan: Plan, task: Task, strategy: str) -> None:
     for m, limit in task.limits.items():
         found = plan.memory_bytes(m)
         if found > limit:
             raise ValueError(
                 f"the part of machine '{plan.cluster.machines[m].name}' takes {readable_bytes(found)} of its "
-                f"{readable_bytes(limit)}; {what_would_fit(task)}"
+                f"{readable_bytes(limit)}; {what_would_fit(task, strategy)}"
             )

@@ -16,8 +16,10 @@ from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.sizes import PRECISIONS
 
-MOST_MACHINES: Final = 32
-"""So many times the machines are tried."""
+MOST_MACHINES: Final = 64
+"""Up to so many are tried."""
+NO_LIMIT: Final = 1 << 60
+"""Bytes."""
 VECTORS: Final = 5
 """As long as the parameters: themselves, what has accrued, what is in flight, a rule's state, a reserve."""
 
@@ -25,13 +27,12 @@ VECTORS: Final = 5
 def by_memory(task: Task) -> dict[str, Cut]:
     """Every layer over all machines, in proportion to their memory."""
     sizes = task.costs.sizes
-    most = max(task.limits.values(), default=1)
 
     def row_share(grid: Grid, machine: int) -> float:
         parameters = sum(p.size for p in grid.parameters) / grid.n_rows
         n_bytes = VECTORS * parameters * sizes.master_bytes
         n_bytes += 2 * grid.nodes_per_row * task.batch * PRECISIONS[task.precision]
-        return n_bytes / task.limits.get(machine, most)
+        return n_bytes / task.limits.get(machine, NO_LIMIT)
 
     machines = range(len(task.cluster))
     return spread(task.graph, machines, task.by_hand, row_share, n_machines=len(task.cluster))
@@ -50,12 +51,14 @@ def excess_bytes(task: Task, cuts: Cuts) -> int:
     return sum(max(plan.memory_bytes(m) - limit, 0) for m, limit in task.limits.items())
 
 
-def what_would_fit(task: Task) -> str:
-    """The end of a sentence: more machines, a smaller batch, or fewer bytes for each number."""
+def what_would_fit(task: Task, strategy: str) -> str:
+    """The end of a sentence: another strategy, or more machines, a smaller batch, a shorter precision."""
+    if strategy != "automatic" and fits(task):
+        return "the strategy 'automatic' finds a plan that fits"
     found = [*_more_machines(task), *_smaller_batch(task), *_other_precision(task)]
     if not found:
         return (
-            f"neither {MOST_MACHINES} times as many machines nor batch 1 nor another precision would do; "
+            f"neither {MOST_MACHINES} machines nor batch 1 nor another precision would do; "
             "use machines with more memory"
         )
     return f"{', or '.join(found)} would do"
@@ -70,6 +73,8 @@ def _least_bytes(task: Task) -> int:
 
 def _tried(task: Task) -> Iterator[Cuts]:
     machines = range(len(task.cluster))
+    largest = max(machines, key=lambda m: task.limits.get(m, NO_LIMIT))
+    yield over(task, (largest,))
     yield by_memory(task)
     yield over(task, machines)
     yield in_order(task, machines)
@@ -79,11 +84,13 @@ def _more_machines(task: Task) -> Iterator[str]:
     """The least number that fits: doubled until it does, then halved in between."""
     machines = task.cluster.machines
     like = max(machines, key=lambda machine: machine.memory_bytes or 0)
-    low, high = len(machines), 2 * len(machines)
+    low, high = len(machines), min(2 * len(machines), MOST_MACHINES)
+    if low >= high:
+        return
     while not fits(replace(task, cluster=_enlarged(task.cluster, like, high))):
-        low, high = high, 2 * high
-        if high > MOST_MACHINES * len(machines):
+        if high == MOST_MACHINES:
             return
+        low, high = high, min(2 * high, MOST_MACHINES)
     while high - low > 1:
         middle = (low + high) // 2
         if fits(replace(task, cluster=_enlarged(task.cluster, like, middle))):

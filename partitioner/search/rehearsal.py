@@ -6,6 +6,7 @@ machines leaves the programs of the others, and what these cost.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -43,14 +44,14 @@ class Rehearsal:
         """Instructions that were made so far; to play one takes an eighth of that."""
         self._parts: dict[Hashable, _Part] = {}
 
-    def score(self, plan: BarePlan) -> Score:
-        """What a plan's step takes."""
+    def score(self, plan: BarePlan, *, limit_s: float = math.inf) -> Score:
+        """What a plan's step takes; of one that takes longer than the limit, memory is not looked at."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
         parts = [self._part(share) for share in shares(plan.ownership, messages, self.kind)]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         record = play_tracks([part.track for part in parts], self.hosts)
         excess = 0
-        for machine, limit in self.task.limits.items():
+        for machine, limit in self.task.limits.items() if record.step_s < limit_s else ():
             part = parts[machine]
             if part.n_bytes is None:
                 part.n_bytes = plan.program_bytes(part.track.program)

@@ -5,6 +5,7 @@ Effort is counted in instructions played, never in seconds: the same search find
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from partita.partitioner.bare_plan import BarePlan
@@ -57,7 +58,8 @@ class Trials:
         fits = self.score is not None and not self.score.excess_bytes
         if fits and self.score is not None and self.additive.lanes_s(cuts) >= self.score.step_s:
             return None
-        found = self.rehearsal.score(plan)
+        limit_s = self.score.step_s if fits and self.score is not None else math.inf
+        found = self.rehearsal.score(plan, limit_s=limit_s)
         self.played += 1
         if self.score is None or found < self.score:
             self.best, self.score = cuts, found

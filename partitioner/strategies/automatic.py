@@ -25,7 +25,7 @@ from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 from partita.partitioner.strategies.balanced import balanced
 
-EFFORT: Final = 40_000
+EFFORT: Final = 25_000
 """So many instructions are made for plans to play, besides those of the promised candidates."""
 ALL_PLANS: Final = 256
 """Up to so many combinations of layouts, all are tried."""

@@ -175,7 +175,7 @@ def test_every_part_fits_where_parts_can(sizes: tuple[float, ...]) -> None:
         (limited(5, 5), 32, r"MiB of its 5.0 MiB; [3-6] machines of 5.0 MiB would do$"),
         (limited(2, 6), 32, r"MiB; [1-4] more machines of 6.0 MiB would do$"),
         (limited(15.5), 640, r"; 2 machines of 15.5 MiB, or batch 160 would do$"),
-        (limited(0.01), 32, "neither 32 times as many machines nor batch 1 nor another precision would do"),
+        (limited(0.01), 32, "neither 64 machines nor batch 1 nor another precision would do"),
     ],
 )
 def test_what_cannot_fit_is_told_what_would(cluster: Cluster, batch: int, sentence: str) -> None:

@@ -87,7 +87,7 @@ def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Pieces | Whole, senten
 def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
     machines = (Machine("large"), Machine("small", memory_bytes=1024))
     with pytest.raises(
-        ValueError, match=r"the part of machine 'small' takes \S+ KiB of its 1.0 KiB; use more"
+        ValueError, match=r"'small' takes \S+ KiB of its 1.0 KiB; the strategy 'automatic' finds a plan"
     ):
         partition(digits(), Cluster(machines), batch=4, strategy="balanced")
     plan = partition(
@@ -107,13 +107,13 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
             {"precision": "float16"},
             "there is no precision 'float16'; choose one of float32, float64, bfloat16",
         ),
-        ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of balanced"),
+        ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of automatic, balanced, layers"),
     ],
 )
 def test_settings_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:
     arguments = {"batch": 4, **settings}
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        partition(digits(), Cluster.local(2), **arguments, strategy="balanced")  # type: ignore[arg-type]
+        partition(digits(), Cluster.local(2), **arguments)  # type: ignore[arg-type]
 
 
 def test_clusters_that_cannot_be_are_refused() -> None:
