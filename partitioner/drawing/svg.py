@@ -43,6 +43,11 @@ def number(value: object) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
 
+def precise(value: float) -> str:
+    """With three digits after the point, for what may be enlarged."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
 def text(x: float, y: float, content: str, *, size: float = 12, fill: str = INK, **attributes: object) -> str:
     """A line of text whose baseline is at y."""
     return element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **attributes)
