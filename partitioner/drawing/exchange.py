@@ -44,6 +44,11 @@ class Exchange:
         return self.below == self.above
 
     @property
+    def ports(self) -> set[Port]:
+        """Where its lines begin and end."""
+        return {port for route in self.routes for port in (route.start, route.stop)}
+
+    @property
     def words(self) -> str:
         """How many messages there are, and how much they carry."""
         total = readable_bytes(sum(route.message.n_bytes for route in self.routes))

@@ -53,7 +53,7 @@ class Legend:
 
     def lines(self, width: float) -> int:
         """Machines in each of its columns, where there is so much room."""
-        return self.count if self.is_narrow else math.ceil(self.count / max(1, self._columns(width)))
+        return self.count if self.is_narrow else math.ceil(self.count / max(3, self._columns(width)))
 
     def _columns(self, width: float) -> int:
         return int((width + BETWEEN) // (WIDTH + BETWEEN)) - 1  # one is left for the kinds of lines
