@@ -6,7 +6,7 @@ fails, the session ends with one clear error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -17,6 +17,7 @@ from partita.engine.drivers.checks import check_choice, check_plan, check_second
 from partita.engine.drivers.data import check_data
 from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
 from partita.engine.drivers.step import Step
+from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
@@ -25,6 +26,7 @@ from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.clocks import Offset
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
@@ -50,6 +52,7 @@ class Session:
         train: bool = False,
         rule: Rule | None = None,
         hosts: Hosts = "threads",
+        trace: bool = False,
         timeout_s: float = 300.0,
     ) -> None:
         """Starts the hosts and gives them their parameters.
@@ -62,6 +65,7 @@ class Session:
             rule: what changes the parameters after each step, on the spot.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
                 the one machine of a plan in the calling thread, which costs least for small networks.
+            trace: record when each instruction is done and each message arrives: `Step.trace`.
             timeout_s: how long any answer of a host may take.
 
         Raises:
@@ -78,8 +82,9 @@ class Session:
         self._layout = layout_of(plan, shards=1)
         if hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
+        self._tasks = [SessionTask(plan, m, train, rule, trace) for m in range(len(plan.cluster))]
         self._stage = self._opened(hosts, timeout_s)
+        self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks) if trace else None
         try:
             self.load(parameters)
         except BaseException:
@@ -139,10 +144,13 @@ class Session:
         real = self._plan.batch if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
+        if self._tracer is not None:
+            self._tracer.compare()
         played = self._stage.play(self._step, inputs, real, collect)
         self._step += 1
         judged = bool(self._plan.graph.losses)
-        states, vectors = self._joined(collect, [part.collected for part in played]) if collect else ({}, {})
+        tables = [] if self._tracer is None else self._tracer.tables()
+        states, vectors = self._joined(collect, [part.collected for part in played], tables)
         return Step(
             sum(part.loss for part in played) / real if judged else float("nan"),
             sum(part.correct for part in played),
@@ -151,6 +159,7 @@ class Session:
             tuple(part.sent for part in played),
             states,
             vectors,
+            None if self._tracer is None else self._tracer.trace(tables),
         )
 
     def _checked(
@@ -197,6 +206,14 @@ class Session:
                     f"{MAX_PAYLOAD / gib:.2f} GiB that one message carries; use more machines"
                 )
 
+    def clocks(self) -> list[Offset]:
+        """How far each part's clock is from this thread's `time.perf_counter`, measured now.
+
+        Raises:
+            HostError: a host fails, dies, or does not answer in time.
+        """
+        return self._stage.clocks()
+
     def close(self) -> None:
         """Stops every host."""
         self._stage.close()
@@ -219,9 +236,11 @@ class Session:
                 yield stored(node_major(batch[operand.buffer], rows, shape), dtype)
 
     def _joined(
-        self, collect: tuple[str, ...], payloads: list[Payload | None]
+        self, collect: tuple[str, ...], payloads: list[Payload | None], tables: Sequence[Array]
     ) -> tuple[dict[str, Array], dict[str, dict[str, Vector]]]:
-        """What the parts sent back, put together; a payload holds a machine's rows of each name in order."""
+        """What the parts sent back, put together; a payload holds a machine's rows of each name in order, and
+        its table of what was done when.
+        """
         graph, precision = self._plan.graph, self._plan.precision
         states: dict[str, Array] = {}
         vectors: dict[str, dict[str, Vector]] = {}
@@ -235,7 +254,7 @@ class Session:
                 _, kind = self._plan.sizes.row(name)
                 states[name] = np.zeros((*grid.shape, self._plan.batch), storage(kind))
         for machine, payload in enumerate(payloads):
-            self._take(machine, payload, collect, states, vectors)
+            self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
         return {name: widen_array(array) for name, array in states.items()}, vectors
 
     def _take(
@@ -245,6 +264,7 @@ class Session:
         collect: tuple[str, ...],
         states: dict[str, Array],
         vectors: dict[str, dict[str, Vector]],
+        table: Sequence[Array],
     ) -> None:
         targets: list[Array] = []
         finish: list[Callable[[], None]] = []
@@ -262,7 +282,7 @@ class Session:
                     own = share
                 targets.append(own)
         if payload is not None:
-            payload.copy_into(*targets)
+            payload.copy_into(*targets, *table)
         for act in finish:
             act()
 

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -20,6 +21,7 @@ from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.clocks import Offset, Round, offset_of
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,
@@ -30,17 +32,23 @@ from partita.engine.protocol.messages import (
     Informed,
     Load,
     Message,
+    Ping,
     Play,
     Played,
+    Pong,
     Ready,
     Stop,
 )
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionPart, SessionTask
 from partita.engine.runtime.task import pack_task
+from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
 
 Answer = TypeVar("Answer", bound=Message)
+
+PINGS: Final = 16
+"""Messages to each part and back, by which its clock is compared with ours."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class PartStep:
         loss, correct: sums over the real examples, of the losses that the part computes.
         step_s, busy_s: seconds from begin to end, and of these in kernels.
         sent: to other parts.
-        collected: the arrays that were asked for, one after another, as one payload.
+        collected: the arrays that were asked for, and the trace's table if one is recorded, one after
+            another, as one payload.
     """
 
     loss: float
@@ -84,6 +93,14 @@ class Stage(ABC):
         """
 
     @abstractmethod
+    def clocks(self) -> list[Offset]:
+        """How far each part's clock is from this thread's (`perf_counter`), measured now.
+
+        Raises:
+            HostError: a part does not answer.
+        """
+
+    @abstractmethod
     def close(self, *, orderly: bool = True) -> None:
         """Ends the parts; not `orderly`: at once."""
 
@@ -105,7 +122,8 @@ class InlineStage(Stage):
             raise
         computations = self._part.computations
         self._metrics = computations.metrics
-        self._calls = [call for call in computations.calls if call is not None]
+        self._calls = [(n, call) for n, call in enumerate(computations.calls) if call is not None]
+        self._recorder = Recorder(task.program, partial(part_name, 0)) if task.trace else None
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """See `Stage`."""
@@ -122,17 +140,35 @@ class InlineStage(Stage):
         self._part.begin(real)
         began = time.perf_counter()
         try:
-            for call in self._calls:
-                call()
+            self._play(step, began)
             self._part.computations.finish()
         except Exception as error:
             raise self._failure(error) from error
         took = time.perf_counter() - began
-        collected = self._collected(collect) if collect else None
+        collected = self._collected(collect) if collect or self._recorder is not None else None
         return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
+
+    def _play(self, step: int, began: float) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            for _, call in self._calls:
+                call()
+            return
+        recorder.begin(step, began)
+        for position, call in self._calls:
+            started = time.perf_counter()
+            call()
+            recorder.played(position, started, time.perf_counter())
+        recorder.end(time.perf_counter())
+
+    def clocks(self) -> list[Offset]:
+        """See `Stage`."""
+        return [Offset(0.0, 0.0)]
 
     def _collected(self, collect: tuple[str, ...]) -> Payload:
         found = [self._part.collected(name) for name in collect]
+        if self._recorder is not None:
+            found.append(self._recorder.table())
         return Payload([array.reshape(-1).view(np.uint8).data for array in found if array is not None])
 
     def _failure(self, error: Exception) -> HostError:
@@ -188,6 +224,15 @@ class HostedStage(Stage):
             for played, payload in self._answers(Played)
         ]
 
+    def clocks(self) -> list[Offset]:
+        """See `Stage`. One part after another, so that none waits for another's answer."""
+        return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
+
+    def _round(self, name: str) -> Round:
+        self._say(name, Ping(time.perf_counter()))
+        [(pong, _)] = self._answers(Pong, [name])
+        return Round(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
+
     def close(self, *, orderly: bool = True) -> None:
         """See `Stage`."""
         if not orderly:
@@ -215,11 +260,14 @@ class HostedStage(Stage):
     def _say(self, name: str, message: Message, payload: object = None) -> None:
         self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
 
-    def _answers(self, kind: type[Answer]) -> list[tuple[Answer, Payload | None]]:
-        """The next message of this kind from every host, in the order of the machines."""
+    def _answers(
+        self, kind: type[Answer], names: Sequence[str] | None = None
+    ) -> list[tuple[Answer, Payload | None]]:
+        """The next message of this kind from each of some hosts, or from all in the order of the machines."""
+        names = self._names if names is None else names
         found: dict[str, tuple[Answer, Payload | None]] = {}
         began = time.monotonic()
-        while len(found) < len(self._names):
+        while len(found) < len(names):
             for event in self.launcher.mailbox.receive(0.1):
                 _check(event)
                 if isinstance(event.message, kind):
@@ -228,9 +276,9 @@ class HostedStage(Stage):
             for name, _, reason in self.launcher.ended():
                 raise HostError(name, reason)
             if time.monotonic() - began > self._timeout_s:
-                missing = ", ".join(name for name in self._names if name not in found)
+                missing = ", ".join(name for name in names if name not in found)
                 raise HostError(missing, f"no {kind.__name__} for {self._timeout_s:.0f} s")
-        return [found[name] for name in self._names]
+        return [found[name] for name in names]
 
 
 def _check(event: Received) -> None:

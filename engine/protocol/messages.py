@@ -185,6 +185,20 @@ class Played(_Message, frozen=True, tag=True):
     sent_bytes: int
 
 
+class Ping(_Message, frozen=True, tag=True):
+    """Asks a part for its clock. `sent_s` is the sender's own."""
+
+    sent_s: float
+
+
+class Pong(_Message, frozen=True, tag=True):
+    """Answers `Ping` at once: its `sent_s`, and when it was heard and answered by the sender's clock."""
+
+    sent_s: float
+    heard_s: float
+    said_s: float
+
+
 class Load(_Message, frozen=True, tag=True):
     """Gives a part its parameters (the payload: the machine's vector). Answered by `Ready`."""
 
@@ -268,6 +282,8 @@ Message: TypeAlias = (
     | Finished
     | Play
     | Played
+    | Ping
+    | Pong
     | Load
     | Heartbeat
     | Save

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Credit, Heartbeat, Load, Play, Played, Ready, Tensor
+from partita.engine.protocol.messages import Credit, Heartbeat, Load, Ping, Play, Played, Pong, Ready, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import GivenFeed
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
@@ -37,12 +39,14 @@ class SessionTask:
         plan, machine: whose part.
         train: play whole steps, down as well as up.
         rule: what follows each gradient on the spot; None leaves the parameters alone.
+        trace: record what is done when; it is sent behind what is collected.
     """
 
     plan: Plan
     machine: int
     train: bool
     rule: Rule | None = None
+    trace: bool = False
 
     def role(self, link: Link) -> SessionRole:
         """See `Task`."""
@@ -136,13 +140,16 @@ class SessionRole(Role):
 
     def __init__(self, task: SessionTask, link: Link) -> None:
         self._link, self._part = link, SessionPart(task)
+        host_of = partial(part_name, 0)
+        self._recorder = Recorder(task.program, host_of) if task.trace else None
         self._player = Player(
             task.program,
             self._part.computations,
             self._part.buffers,
-            host_of=lambda other: part_name(0, other),
+            host_of=host_of,
             wake=link.wake,
             lanes=task.threads,
+            recorder=self._recorder,
         )
         self._player.start(0)
         self._orders: list[tuple[Play, Payload | None]] = []
@@ -162,6 +169,9 @@ class SessionRole(Role):
                 event.payload.copy_into(self._part.parameters)
                 self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
+            case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
+                heard_s = time.perf_counter()
+                self._link.send(COORDINATOR, Pong(sent_s, heard_s, time.perf_counter()), None)
             case Heartbeat():
                 return
             case _:
@@ -204,6 +214,8 @@ class SessionRole(Role):
             sent.payload_bytes - self._sent.payload_bytes,
         )
         found = [self._part.collected(name) for name in play.collect]
+        if self._recorder is not None:
+            found.append(self._recorder.table())
         self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
 
     def close(self) -> None:
