@@ -52,7 +52,6 @@ class Session:
         train: bool = False,
         rule: Rule | None = None,
         hosts: Hosts = "threads",
-        trace: bool = False,
         timeout_s: float = 300.0,
     ) -> None:
         """Starts the hosts and gives them their parameters.
@@ -65,7 +64,6 @@ class Session:
             rule: what changes the parameters after each step, on the spot.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
                 the one machine of a plan in the calling thread, which costs least for small networks.
-            trace: record when each instruction is done and each message arrives: `Step.trace`.
             timeout_s: how long any answer of a host may take.
 
         Raises:
@@ -82,9 +80,9 @@ class Session:
         self._layout = layout_of(plan, shards=1)
         if hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, rule, trace) for m in range(len(plan.cluster))]
+        self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
         self._stage = self._opened(hosts, timeout_s)
-        self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks) if trace else None
+        self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
         try:
             self.load(parameters)
         except BaseException:
@@ -127,6 +125,7 @@ class Session:
         *,
         examples: int | None = None,
         collect: tuple[str, ...] = (),
+        trace: bool = False,
     ) -> Step:
         """Plays a step.
 
@@ -136,6 +135,7 @@ class Session:
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
                 with a rule no errors, and a gradient only where the rule needs it whole.
+            trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
             ValueError: the batch does not fit the network, or there is nothing of a name to collect.
@@ -144,12 +144,12 @@ class Session:
         real = self._plan.batch if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
-        if self._tracer is not None:
+        if trace:
             self._tracer.compare()
-        played = self._stage.play(self._step, inputs, real, collect)
+        played = self._stage.play(self._step, inputs, real, collect, trace=trace)
         self._step += 1
         judged = bool(self._plan.graph.losses)
-        tables = [] if self._tracer is None else self._tracer.tables()
+        tables = self._tracer.tables() if trace else []
         states, vectors = self._joined(collect, [part.collected for part in played], tables)
         return Step(
             sum(part.loss for part in played) / real if judged else float("nan"),
@@ -159,7 +159,7 @@ class Session:
             tuple(part.sent for part in played),
             states,
             vectors,
-            None if self._tracer is None else self._tracer.trace(tables),
+            self._tracer.trace(tables) if trace else None,
         )
 
     def _checked(

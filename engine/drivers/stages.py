@@ -84,9 +84,15 @@ class Stage(ABC):
 
     @abstractmethod
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
-        """Plays a step, of the last inputs if none are given.
+        """Plays a step, of the last inputs if none are given; with `trace`, what was done when is collected.
 
         Raises:
             HostError: a part fails, dies, or does not answer in time.
@@ -123,7 +129,7 @@ class InlineStage(Stage):
         computations = self._part.computations
         self._metrics = computations.metrics
         self._calls = [(n, call) for n, call in enumerate(computations.calls) if call is not None]
-        self._recorder = Recorder(task.program, partial(part_name, 0)) if task.trace else None
+        self._recorder = Recorder(task.program, partial(part_name, 0))
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """See `Stage`."""
@@ -131,7 +137,13 @@ class InlineStage(Stage):
         self._part.changed()
 
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
         """See `Stage`."""
         if inputs is not None:
@@ -140,20 +152,22 @@ class InlineStage(Stage):
         self._part.begin(real)
         began = time.perf_counter()
         try:
-            self._play(step, began)
+            if trace:
+                self._trace(step, began)
+            else:
+                for _, call in self._calls:
+                    call()
             self._part.computations.finish()
         except Exception as error:
             raise self._failure(error) from error
         took = time.perf_counter() - began
-        collected = self._collected(collect) if collect or self._recorder is not None else None
+        collected = self._collected(collect, trace=trace) if collect or trace else None
         return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
 
-    def _play(self, step: int, began: float) -> None:
+    def _trace(self, step: int, began: float) -> None:
+        """Plays a step and writes down what is done when."""
         recorder = self._recorder
-        if recorder is None:
-            for _, call in self._calls:
-                call()
-            return
+        recorder.on = True
         recorder.begin(step, began)
         for position, call in self._calls:
             started = time.perf_counter()
@@ -165,9 +179,9 @@ class InlineStage(Stage):
         """See `Stage`."""
         return [Offset(0.0, 0.0)]
 
-    def _collected(self, collect: tuple[str, ...]) -> Payload:
+    def _collected(self, collect: tuple[str, ...], *, trace: bool) -> Payload:
         found = [self._part.collected(name) for name in collect]
-        if self._recorder is not None:
+        if trace:
             found.append(self._recorder.table())
         return Payload([array.reshape(-1).view(np.uint8).data for array in found if array is not None])
 
@@ -207,11 +221,17 @@ class HostedStage(Stage):
         self._answers(Ready)
 
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
         """See `Stage`."""
         for n, name in enumerate(self._names):
-            self._say(name, Play(step, real, collect), None if inputs is None else list(inputs[n]))
+            self._say(name, Play(step, real, collect, trace), None if inputs is None else list(inputs[n]))
         return [
             PartStep(
                 played.loss,

@@ -44,7 +44,7 @@ class Step:
         sent: what each part has sent to others.
         states: what was collected, by buffer: node-major, `[*grid, batch]`.
         vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
-        trace: what each part did when, where the session records it.
+        trace: what each part did when, where that was asked for.
     """
 
     loss: float

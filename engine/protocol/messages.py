@@ -162,12 +162,13 @@ class Play(_Message, frozen=True, tag=True):
     """One step over a batch of which the first `examples` are real.
 
     The payload is the machine's inputs, in the program's order; without one, the last batch is played again.
-    `collect` names buffers to send back.
+    `collect` names buffers to send back; with `trace`, what was done when follows them.
     """
 
     step: int
     examples: int
     collect: tuple[str, ...] = ()
+    trace: bool = False
 
 
 class Played(_Message, frozen=True, tag=True):

@@ -39,14 +39,12 @@ class SessionTask:
         plan, machine: whose part.
         train: play whole steps, down as well as up.
         rule: what follows each gradient on the spot; None leaves the parameters alone.
-        trace: record what is done when; it is sent behind what is collected.
     """
 
     plan: Plan
     machine: int
     train: bool
     rule: Rule | None = None
-    trace: bool = False
 
     def role(self, link: Link) -> SessionRole:
         """See `Task`."""
@@ -141,7 +139,7 @@ class SessionRole(Role):
     def __init__(self, task: SessionTask, link: Link) -> None:
         self._link, self._part = link, SessionPart(task)
         host_of = partial(part_name, 0)
-        self._recorder = Recorder(task.program, host_of) if task.trace else None
+        self._recorder = Recorder(task.program, host_of)
         self._player = Player(
             task.program,
             self._part.computations,
@@ -193,6 +191,7 @@ class SessionRole(Role):
             payload.copy_into(*self._part.inputs)
         self._playing = play
         self._part.begin(play.examples)
+        self._recorder.on = play.trace
         self._sent = self._link.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)
@@ -214,7 +213,7 @@ class SessionRole(Role):
             sent.payload_bytes - self._sent.payload_bytes,
         )
         found = [self._part.collected(name) for name in play.collect]
-        if self._recorder is not None:
+        if play.trace:
             found.append(self._recorder.table())
         self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
 

@@ -36,6 +36,10 @@ class Recorder:
     instruction.
 
     `begin` and `arrived` are for the thread that owns the mailbox; `played` is for any thread.
+
+    Attributes:
+        on: whether instructions are written down; to be set before a step begins. Messages always are,
+            because they may be there before that.
     """
 
     def __init__(self, program: Program, host_of: Callable[[int], str]) -> None:
@@ -47,9 +51,10 @@ class Recorder:
         self._messenger = 0
         self._step = 0
         self._began = self._over = 0.0
+        self.on = False
 
     def begin(self, step: int, now: float) -> None:
-        """A step begins."""
+        """A step begins, of which everything is written down if `on` says so."""
         self._messenger = threading.get_ident()
         self._step, self._began = step, now
 
@@ -61,7 +66,8 @@ class Recorder:
 
     def played(self, position: int, started: float, stopped: float) -> None:
         """The calling thread has carried out the instruction at this position."""
-        self._played[position] = started, stopped, threading.get_ident()
+        if self.on:
+            self._played[position] = started, stopped, threading.get_ident()
 
     def end(self, now: float) -> None:
         """The step is over."""

@@ -37,8 +37,8 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def played(plan: Plan, hosts: Hosts) -> list[StepTrace]:
-    with Session(plan, 0, train=True, rule=SGD(0.1), hosts=hosts, trace=True) as session:
-        found = [session.step(batch(), collect=("parameters",)).trace for _ in range(STEPS)]
+    with Session(plan, 0, train=True, rule=SGD(0.1), hosts=hosts) as session:
+        found = [session.step(batch(), collect=("parameters",), trace=True).trace for _ in range(STEPS)]
         for clock in session.clocks():  # Linux has one monotonic clock for all processes: the truth is zero
             assert abs(clock.offset_s) <= clock.uncertainty_s < 1.0
     return [trace for trace in found if trace is not None]
@@ -104,6 +104,7 @@ def test_nothing_is_recorded_unless_asked_for() -> None:
     plan = small(1)
     parameters = initialise(plan.graph.parameters.values(), 1, dtype="float64")
     with Session(plan, parameters, hosts="inline") as session:
+        assert session.step(batch(), trace=True).trace is not None
         assert session.step(batch()).trace is None
 
 
@@ -114,6 +115,7 @@ PROGRAM = parse_program(
 
 def test_a_message_of_a_later_step_keeps_its_time() -> None:
     recorder = Recorder(PROGRAM, lambda machine: f"part 0.{machine}")
+    recorder.on = True
     for step in range(AHEAD + 1):
         recorder.arrived("part 0.1", Tensor(step, "h", ((0, 3),)), 10.0 + step)
     recorder.arrived("part 0.7", Tensor(0, "h", ((0, 3),)), -1.0)  # nobody waits for it
@@ -127,6 +129,7 @@ def test_a_message_of_a_later_step_keeps_its_time() -> None:
 
 def test_a_trace_is_moved_by_the_offset_and_knows_when_things_were_ready() -> None:
     recorder = Recorder(PROGRAM, lambda machine: f"part 0.{machine}")
+    recorder.on = True
     recorder.begin(0, 1.0)
     recorder.arrived("part 0.1", Tensor(0, "h", ((0, 3),)), 1.5)
     recorder.played(1, 1.5, 1.75)
