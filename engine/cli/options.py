@@ -23,6 +23,14 @@ class Rules(StrEnum):
     LARS = "lars"
 
 
+class Precisions(StrEnum):
+    """Precisions by name."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    BFLOAT16 = "bfloat16"
+
+
 class Drivers(StrEnum):
     """Drivers by name."""
 
@@ -41,6 +49,18 @@ CutsByHand: TypeAlias = Annotated[
 ]
 Draw: TypeAlias = Annotated[Path | None, Option(help="Write the plan as an SVG picture.")]
 Programs: TypeAlias = Annotated[bool, Option(help="Print each machine's program.")]
+
+# What is measured
+
+MachineCounts: TypeAlias = Annotated[str, Option("--machines", help="Numbers of machines, with commas.")]
+Precision: TypeAlias = Annotated[Precisions, Option(help="Of states and errors.")]
+Steps: TypeAlias = Annotated[int, Option(help="Steps to measure of each plan.")]
+TraceFile: TypeAlias = Annotated[
+    Path | None, Option("--trace", help="Write what each machine did when, for https://ui.perfetto.dev.")
+]
+PageFile: TypeAlias = Annotated[Path | None, Option("--page", help="Write everything as a page of HTML.")]
+JsonFile: TypeAlias = Annotated[Path | None, Option("--json", help="Write the numbers as JSON.")]
+Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete what was measured.")]
 
 # How it is trained
 
@@ -83,7 +103,3 @@ Checkpoints: TypeAlias = Annotated[
 CheckpointEvery: TypeAlias = Annotated[float, Option(help="Seconds from one checkpoint to the next.")]
 Resume: TypeAlias = Annotated[bool, Option(help="Go on from the newest checkpoint in the folder.")]
 Save: TypeAlias = Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")]
-
-# What was measured
-
-Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete what was measured.")]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
-from partita.engine.runtime.trace import MESSENGER, PartTrace, StepTrace
+from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
 from partita.partitioner.buffer_names import layer_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Instruction, Op
@@ -78,6 +78,8 @@ class Flight:
 
     Args:
         source, destination: machines.
+        taker: the thread that puts it in its place; the messenger has sent it.
+        begun_s: when its sender began to hand it over.
         sent_s: when its sender's transport had it.
         arrived_s: when it was there. May seem to be before `sent_s`, by as much as clocks are uncertain, or
             where its first bytes left while it was still being handed over.
@@ -87,6 +89,8 @@ class Flight:
 
     source: int
     destination: int
+    taker: int
+    begun_s: float
     sent_s: float
     arrived_s: float
     taken_s: float
@@ -139,10 +143,7 @@ class Timeline:
         flights = []
         missing: list[list[Span]] = [[] for _ in trace.parts]
         for d in trace.deliveries():
-            sent = trace.parts[d.source].program.instructions[d.send].target
-            taken_s = float(trace.parts[d.destination].started_s[d.receive])
-            times = (d.handed_over_s - zero, d.arrived_s - zero, taken_s - zero)
-            flights.append(Flight(d.source, d.destination, *times, str(sent)))
+            flights.append(_flight(trace, d, zero))
             if d.arrived_s > d.wanted_s:
                 missing[d.destination].append((d.wanted_s - zero, d.arrived_s - zero))
         return cls(
@@ -195,6 +196,20 @@ def _bars_of(part: PartTrace, machine: int, zero: float) -> Iterator[Bar]:
     for n, instruction in enumerate(part.program.instructions):
         start, stop = float(part.started_s[n]) - zero, float(part.stopped_s[n]) - zero
         yield _bar(machine, int(part.thread[n]), start, stop, instruction)
+
+
+def _flight(trace: StepTrace, d: Delivery, zero: float) -> Flight:
+    sender, receiver = trace.parts[d.source], trace.parts[d.destination]
+    return Flight(
+        d.source,
+        d.destination,
+        int(receiver.thread[d.receive]),
+        float(sender.started_s[d.send]) - zero,
+        d.handed_over_s - zero,
+        d.arrived_s - zero,
+        float(receiver.started_s[d.receive]) - zero,
+        str(sender.program.instructions[d.send].target),
+    )
 
 
 def _bar(machine: int, thread: int, start_s: float, stop_s: float, instruction: Instruction) -> Bar:
