@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from partita.engine.profile.lanes import ticks
-from partita.engine.profile.report import PointReport, Report
+from partita.engine.profile.report import PointReport, Report, counted
 from partita.partitioner.drawing import svg
 
 WIDTH: Final = 620.0
@@ -102,5 +102,5 @@ def _mark(source: str, x: float, y: float, words: str) -> str:
 
 
 def _words(point: PointReport) -> str:
-    count = "1 machine" if point.machines == 1 else f"{point.machines} machines"
-    return f"{count}, {point.source}: {point.speed_up:.2f}x, predicted {point.predicted_speed_up:.2f}x"
+    count, gained = counted(point.machines), f"{point.speed_up:.2f}x"
+    return f"{count}, {point.source}: {gained}, predicted {point.predicted_speed_up:.2f}x"

@@ -13,6 +13,7 @@ from partita.engine.profile.report import (
     MachineReport,
     PointReport,
     Report,
+    counted,
     readable_seconds,
     rows_of,
 )
@@ -77,7 +78,7 @@ def page(report: Report, steps: Sequence[Steps]) -> str:
 
 def _summary(report: Report) -> str:
     """The changes of every point, beside the curve."""
-    lines = [f"<h3>{_counted(point.machines)}</h3>{_changes(point)}" for point in report.points]
+    lines = [f"<h3>{counted(point.machines)}</h3>{_changes(point)}" for point in report.points]
     return f"<div><h2>What would gain most, simulated</h2>{''.join(lines)}</div>"
 
 
@@ -86,7 +87,7 @@ def _section(point: PointReport, steps: Steps) -> str:
     until_s = max(steps.predicted.step_s, steps.measured.step_s if steps.measured else 0.0)
     return "\n".join(
         [
-            f"<h2>{_counted(point.machines)}</h2>",
+            f"<h2>{counted(point.machines)}</h2>",
             f"<p>{_sentence(point)}</p>",
             '<div class="card">',
             *_pictures(steps, until_s),
@@ -99,7 +100,7 @@ def _section(point: PointReport, steps: Steps) -> str:
 def _pictures(steps: Steps, until_s: float) -> Iterator[str]:
     for how, timeline in (("measured", steps.measured), ("predicted", steps.predicted)):
         if timeline is not None:
-            name = f"a {how} step on {_counted(steps.machines)}"
+            name = f"a {how} step on {counted(steps.machines)}"
             yield f"<h3>{name.capitalize()}</h3>{lanes(timeline, name=name, until_s=until_s)}"
 
 
@@ -143,7 +144,3 @@ def _table(rows: Sequence[Sequence[str]], classes: Sequence[str]) -> str:
         for row, kind in zip(rows[1:], classes, strict=True)
     ]
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
-
-
-def _counted(machines: int) -> str:
-    return "1 machine" if machines == 1 else f"{machines} machines"

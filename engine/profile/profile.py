@@ -9,8 +9,9 @@ from typing import Final
 
 from partita.engine.profile import page, perfetto
 from partita.engine.profile.changes import Change
+from partita.engine.profile.curve import curve
 from partita.engine.profile.measure import Measured
-from partita.engine.profile.report import MachineReport, PointReport, Report
+from partita.engine.profile.report import MachineReport, PointReport, Report, counted
 from partita.engine.profile.timeline import Timeline
 from partita.partitioner.plan import Plan
 
@@ -67,13 +68,16 @@ class Profile:
             plan.graph.n_parameters,
             plan.batch,
             plan.precision,
-            plan.cluster.machines[0].threads,
             bool(plan.graph.losses),
             self.cores,
             self.steps,
             _calibrated(plan),
             tuple(_reported(point, self.points[0]) for point in self.points),
         )
+
+    def draw(self, path: str | Path) -> Path:
+        """Writes the speed-up curve as an SVG picture."""
+        return _written(path, curve(self.report()).encode())
 
     def write_json(self, path: str | Path) -> Path:
         """Writes the report."""
@@ -132,13 +136,12 @@ def _parts(point: Point) -> Iterator[MachineReport]:
             messages, n_bytes = len(sent), sum(sent)
         else:
             messages, n_bytes = measured.sent_messages[m], measured.sent_bytes[m]
-        yield MachineReport(
-            machine.name, at.computing_s, at.sending_s, at.waiting_s, at.idle_s, messages, n_bytes
-        )
+        times_s = (at.computing_s, at.sending_s, at.waiting_s, at.idle_s)
+        yield MachineReport(machine.name, machine.threads, *times_s, messages, n_bytes)
 
 
 def _recording(point: Point) -> perfetto.Recording:
-    name = f"{point.machines} machines"
+    name = counted(point.machines)
     if point.measured is None:
         return perfetto.Recording(f"{name}, simulated", [(0.0, point.predicted)])
     measured = point.measured

@@ -20,11 +20,13 @@ class MachineReport:
 
     Args:
         name: of the machine.
+        threads: of its kernels.
         computing_s, sending_s, waiting_s, idle_s: they add up to the step; see `timeline`.
         sent_messages, sent_bytes: to other machines.
     """
 
     name: str
+    threads: int
     computing_s: float
     sending_s: float
     waiting_s: float
@@ -80,7 +82,6 @@ class Report:
         parameters: how many numbers it learns.
         batch: examples in a step.
         precision: of states and errors.
-        threads: kernel threads of each machine.
         train: whether steps are of training, or the way up alone.
         cores: of the machine on which was measured.
         steps: that were measured of each plan.
@@ -93,7 +94,6 @@ class Report:
     parameters: int
     batch: int
     precision: str
-    threads: int
     train: bool
     cores: int
     steps: int
@@ -131,12 +131,13 @@ class Report:
     @property
     def conditions(self) -> str:
         """What the numbers stand on."""
-        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
-        known = "calibrated" if self.calibrated else "uncalibrated"
-        return (
-            f"{threads} a machine; measured: the median of {self.steps} steps, on this machine's "
-            f"{self.cores} cores; simulated: predicted, {known}"
-        )
+        threads = sorted({part.threads for point in self.points for part in point.parts})
+        told = ["1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"]
+        told[0] += " a machine"
+        if any(point.source == "measured" for point in self.points):
+            told.append(f"measured: the median of {self.steps} steps, on this machine's {self.cores} cores")
+        told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
+        return "; ".join(told)
 
     def __str__(self) -> str:
         lines = [
@@ -200,10 +201,11 @@ def _whole(part: MachineReport) -> float:
 
 def changes_of(report: Report) -> list[str]:
     """A line for each number of machines."""
-    return [f"  {_machines(point.machines)}: {told(point.changes)}" for point in report.points]
+    return [f"  {counted(point.machines)}: {told(point.changes)}" for point in report.points]
 
 
-def _machines(count: int) -> str:
+def counted(count: int) -> str:
+    """`1 machine`, `2 machines`."""
     return "1 machine" if count == 1 else f"{count} machines"
 
 

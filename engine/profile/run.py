@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from partita.engine.drivers.checks import whole
@@ -30,6 +31,7 @@ def profile_network(
     threads: int = 1,
     batch: int = 32,
     precision: str = "float32",
+    cluster: Cluster | None = None,
     cuts: Cuts | None = None,
     data: Data | None = None,
     steps: int = 20,
@@ -40,7 +42,7 @@ def profile_network(
     """Says what a network gains on more machines, and what keeps it from gaining more.
 
     Every number of machines is simulated. Those whose threads this machine has cores for are played on
-    processes as well, and measured.
+    processes as well, and measured; of a cluster that was described, none is, because it is not here.
 
     Args:
         network: as declared.
@@ -48,7 +50,9 @@ def profile_network(
         threads: kernel threads of each.
         batch: examples in a step.
         precision: "float32", "float64" or "bfloat16".
-        cuts: by hand; a plan of fewer machines than a cut names does without it.
+        cluster: simulates so many of its first machines; `threads` is ignored then. If not given, machines
+            are processes of this one.
+        cuts: by hand. Plans of fewer machines than were asked for at most do without those that name others.
         data: arrays for each input and target; random numbers if not given.
         steps: to measure of each plan.
         hosts: "processes", or "threads" of this process, for tests.
@@ -63,17 +67,17 @@ def profile_network(
     steps = whole(steps, "the number of steps is", least=1)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
 
-    def planned(cluster: Cluster) -> Plan:
-        by_hand = _within(cuts, len(cluster))
-        return partition(network, cluster, batch=batch, cuts=by_hand, precision=precision)
+    def planned(on: Cluster) -> Plan:
+        by_hand = cuts if len(on) >= counts[-1] else _within(cuts, len(on))
+        return partition(network, on, batch=batch, cuts=by_hand, precision=precision)
 
-    plans = [planned(_cluster_for(count, threads)) for count in counts]
+    plans = [planned(_cluster_for(count, threads, cluster)) for count in counts]
     fed = batch_for(plans[0].graph, data, batch=plans[0].batch, precision=precision)
     points = []
     for plan in plans:
         name = f"{len(plan.cluster)} of {counts[-1]} machines"
         measured = None
-        if _played_here(plan, cores):
+        if cluster is None and _played_here(plan, cores):
             measured = measure(plan, fed, steps=steps, hosts=hosts, tell=partial(_tell, tell, name, steps))
         tell(f"{name}: simulating")
         predicted = Timeline.of_playback(plan, plan.playback)
@@ -81,9 +85,13 @@ def profile_network(
     return Profile(tuple(points), cores, steps)
 
 
-def _cluster_for(machines: int, threads: int) -> Cluster:
+def _cluster_for(machines: int, threads: int, given: Cluster | None) -> Cluster:
     """What predictions stand on."""
-    return Cluster.local(machines, threads=threads)
+    if given is None:
+        return Cluster.local(machines, threads=threads)
+    if machines > len(given):
+        raise ValueError(f"the cluster has {len(given)} machines, not {machines}; ask for fewer, or add some")
+    return replace(given, machines=given.machines[:machines])
 
 
 def _tell(tell: Tell, name: str, steps: int, done: int) -> None:
