@@ -11,12 +11,15 @@ from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Instruction, Op, Program, parse_program
-from partita.partitioner.simulate import Deadlock, Playback
+from partita.partitioner.playback import Bar, Flight, Playback, Times
+from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
+    "Bar",
     "Cluster",
     "Deadlock",
+    "Flight",
     "Instruction",
     "Link",
     "Machine",
@@ -29,6 +32,7 @@ __all__ = [
     "Playback",
     "Program",
     "StepKind",
+    "Times",
     "Whole",
     "parse_program",
     "partition",

@@ -11,15 +11,16 @@ from functools import cached_property
 from typing import Self
 
 from partita.layers.graph import Graph
-from partita.partitioner import cost
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.cluster import Cluster
+from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.program import Program
-from partita.partitioner.simulate import Playback, play
+from partita.partitioner.playback import Playback
+from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
 from partita.partitioner.windows import WindowPlan, windows_of
@@ -91,22 +92,22 @@ class BarePlan:
         return {}
 
     @cached_property
+    def costs(self) -> Costs:
+        """What instructions and messages take on these machines."""
+        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+
+    @cached_property
     def playback(self) -> Playback:
         """The predicted step: the programs, played on a virtual clock.
 
         Raises:
             Deadlock: never, for a plan of `partition`; tests look.
         """
-        sizes, machines = self.sizes, self.cluster.machines
-        return play(
-            self.programs,
-            lambda instruction, machine: cost.compute_seconds(instruction, sizes, machines[machine]),
-            lambda operand, source, destination: cost.message_seconds(operand, sizes, self.cluster.link),
-        )
+        return play(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 
     @property
     def predicted_step_s(self) -> float:
-        """Seconds of a training step, by the uncalibrated cost model."""
+        """Seconds of a training step, as predicted."""
         return self.playback.step_s
 
     def n_parameters(self, machine: int) -> int:

@@ -40,6 +40,7 @@ class Machine:
         bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory.
         memory_bytes: what a part may take; None for no limit.
         device: where its kernels run: "cpu", or a GPU as "cuda:0".
+        host: machines of the same host share memory; "" is a host of its own.
 
     Raises:
         ValueError: one of them is not such a number, or not more than zero, or there is no such device.
@@ -51,6 +52,7 @@ class Machine:
     bytes_per_s: float = 10e9
     memory_bytes: int | None = None
     device: str = "cpu"
+    host: str = ""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -108,6 +110,15 @@ class Cluster:
         """
         n_machines = check_whole(machines, "the number of machines is")
         return cls(tuple(Machine(f"local{m}", threads=threads) for m in range(n_machines)))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """For each machine the name of its host; one that names none has its own."""
+        return tuple(machine.host or f"host of {machine.name}" for machine in self.machines)
+
+    def link_between(self, source: int, destination: int) -> Link:
+        """How messages of one machine reach another."""
+        return self.link
 
     def __len__(self) -> int:
         return len(self.machines)

@@ -5,12 +5,16 @@ Rates come from the `Machine` and the `Link`; overheads are guesses, stated here
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from partita.layers import rows as row_sets
-from partita.layers.graph import Grid
+from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.buffer_names import layer_of
-from partita.partitioner.cluster import Link, Machine
+from partita.layers.rows import Rows
+from partita.partitioner.buffer_names import PARAMETERS, layer_of
+from partita.partitioner.cluster import Cluster, Link, Machine
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import PRECISIONS, Sizes
 
@@ -108,3 +112,68 @@ def message_seconds(operand: Operand, sizes: Sizes, link: Link) -> tuple[float, 
 def _effort(grid: Grid) -> float:
     """Operations of one node for one example, in those of a matrix product."""
     return grid.flops_per_node * slowdown(grid)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCost:
+    """Seconds of a message: of its sender's messenger, of the link, on its way, of its receiver's messenger."""
+
+    send_s: float
+    wire_s: float
+    latency_s: float
+    receive_s: float
+
+
+class Costs:
+    """What the instructions and messages of one network take on one cluster. Immutable; remembers answers."""
+
+    calibrated = False
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, *, batch: int, precision: str = "float32", micro_batches: int = 1
+    ) -> None:
+        self.graph, self.cluster, self.micro_batches = graph, cluster, micro_batches
+        self.sizes = Sizes(graph, batch, precision)
+        self._compute: dict[tuple[object, ...], float] = {}
+        self._message: dict[tuple[int, bool], MessageCost] = {}
+
+    def compute_s(self, instruction: Instruction, machine: int) -> float:
+        """Seconds for which a machine's kernel threads are busy with an instruction."""
+        found = self.cluster.machines[machine]
+        key = (
+            instruction.op, instruction.target, instruction.sources,
+            found.threads, found.flops_per_s, found.bytes_per_s,
+        )
+        if key not in self._compute:
+            self._compute[key] = compute_seconds(instruction, self.sizes, found)
+        return self._compute[key]
+
+    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
+        """Seconds of a message of so many bytes from one machine to another."""
+        link = self.cluster.link_between(source, destination)
+        return MessageCost(MESSAGE_OVERHEAD_S, n_bytes / link.bytes_per_s, link.latency_s, MESSAGE_OVERHEAD_S / 2)
+
+    def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
+        """Seconds of these rows of a layer: the way up, and where it trains, errors and learning."""
+        return sum(self.compute_s(i, machine) for i in self._instructions(self.graph[layer], rows, train=train))
+
+    def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
+        own = Operand(grid.name, rows)
+        heard = tuple(
+            Operand(source, row_sets.union(*(self.graph.source_rows(grid.name, run, k) for run in rows)))
+            for k, source in enumerate(grid.sources)
+        )
+        yield Instruction(Op.UP, own, heard)
+        if not train or grid.name not in self.graph.needs_error:
+            return
+        errors = [(k, source) for k, source in enumerate(grid.sources) if source in self.graph.needs_error]
+        above = self.graph.consumers(grid.name)
+        error = Operand(f"{grid.name}<{above[0][0]}", rows) if above else own
+        if grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, error, (own,), accumulate=True)
+        for k, source in errors:
+            name = f"{source}<{grid.name}" + (f"#{k}" if k else "")
+            yield Instruction(Op.ERRORS, Operand(name, heard[k].rows), (error,))
+        if grid.parameters:
+            learnt: Rows = ((0, 1),) if grid.shares_weights else rows
+            yield Instruction(Op.LEARN, Operand(grid.name + PARAMETERS, learnt), (error,), accumulate=True)

@@ -166,12 +166,13 @@ class Play(_Message, frozen=True, tag=True):
     """One step over a batch of which the first `examples` are real.
 
     The payload is the machine's inputs, in the program's order; without one, the last batch is played again.
-    `collect` names buffers to send back.
+    `collect` names buffers to send back; with `trace`, what was done when follows them.
     """
 
     step: int
     examples: int
     collect: tuple[str, ...] = ()
+    trace: bool = False
 
 
 class Played(_Message, frozen=True, tag=True):
@@ -187,6 +188,20 @@ class Played(_Message, frozen=True, tag=True):
     busy_s: float
     sent_messages: int
     sent_bytes: int
+
+
+class Ping(_Message, frozen=True, tag=True):
+    """Asks a part for its clock. `sent_s` is the sender's own."""
+
+    sent_s: float
+
+
+class Pong(_Message, frozen=True, tag=True):
+    """Answers `Ping` at once: its `sent_s`, and when it was heard and answered by the sender's clock."""
+
+    sent_s: float
+    heard_s: float
+    said_s: float
 
 
 class Load(_Message, frozen=True, tag=True):
@@ -272,6 +287,8 @@ Message: TypeAlias = (
     | Finished
     | Play
     | Played
+    | Ping
+    | Pong
     | Load
     | Heartbeat
     | Save
