@@ -6,7 +6,7 @@ fails, the session ends with one clear error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -17,6 +17,7 @@ from partita.engine.drivers.checks import check_choice, check_plan, check_second
 from partita.engine.drivers.data import check_data
 from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
 from partita.engine.drivers.step import Step
+from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.processes import ProcessLauncher
@@ -25,6 +26,7 @@ from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.clocks import Offset
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
@@ -80,6 +82,7 @@ class Session:
             self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
         self._stage = self._opened(hosts, timeout_s)
+        self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
         try:
             self.load(parameters)
         except BaseException:
@@ -122,6 +125,7 @@ class Session:
         *,
         examples: int | None = None,
         collect: tuple[str, ...] = (),
+        trace: bool = False,
     ) -> Step:
         """Plays a step.
 
@@ -131,6 +135,7 @@ class Session:
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
                 with a rule no errors, and a gradient only where the rule needs it whole.
+            trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
             ValueError: the batch does not fit the network, or there is nothing of a name to collect.
@@ -139,10 +144,13 @@ class Session:
         real = self._plan.batch if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
-        played = self._stage.play(self._step, inputs, real, collect)
+        if trace:
+            self._tracer.compare()
+        played = self._stage.play(self._step, inputs, real, collect, trace=trace)
         self._step += 1
         judged = bool(self._plan.graph.losses)
-        states, vectors = self._joined(collect, [part.collected for part in played]) if collect else ({}, {})
+        tables = self._tracer.tables() if trace else []
+        states, vectors = self._joined(collect, [part.collected for part in played], tables)
         return Step(
             sum(part.loss for part in played) / real if judged else float("nan"),
             sum(part.correct for part in played),
@@ -151,6 +159,7 @@ class Session:
             tuple(part.sent for part in played),
             states,
             vectors,
+            self._tracer.trace(tables) if trace else None,
         )
 
     def _checked(
@@ -197,6 +206,14 @@ class Session:
                     f"{MAX_PAYLOAD / gib:.2f} GiB that one message carries; use more machines"
                 )
 
+    def clocks(self) -> list[Offset]:
+        """How far each part's clock is from this thread's `time.perf_counter`, measured now.
+
+        Raises:
+            HostError: a host fails, dies, or does not answer in time.
+        """
+        return self._stage.clocks()
+
     def close(self) -> None:
         """Stops every host."""
         self._stage.close()
@@ -219,9 +236,11 @@ class Session:
                 yield stored(node_major(batch[operand.buffer], rows, shape), dtype)
 
     def _joined(
-        self, collect: tuple[str, ...], payloads: list[Payload | None]
+        self, collect: tuple[str, ...], payloads: list[Payload | None], tables: Sequence[Array]
     ) -> tuple[dict[str, Array], dict[str, dict[str, Vector]]]:
-        """What the parts sent back, put together; a payload holds a machine's rows of each name in order."""
+        """What the parts sent back, put together; a payload holds a machine's rows of each name in order, and
+        its table of what was done when.
+        """
         graph, precision = self._plan.graph, self._plan.precision
         states: dict[str, Array] = {}
         vectors: dict[str, dict[str, Vector]] = {}
@@ -235,7 +254,7 @@ class Session:
                 _, kind = self._plan.sizes.row(name)
                 states[name] = np.zeros((*grid.shape, self._plan.batch), storage(kind))
         for machine, payload in enumerate(payloads):
-            self._take(machine, payload, collect, states, vectors)
+            self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
         return {name: widen_array(array) for name, array in states.items()}, vectors
 
     def _take(
@@ -245,6 +264,7 @@ class Session:
         collect: tuple[str, ...],
         states: dict[str, Array],
         vectors: dict[str, dict[str, Vector]],
+        table: Sequence[Array],
     ) -> None:
         targets: list[Array] = []
         finish: list[Callable[[], None]] = []
@@ -262,7 +282,7 @@ class Session:
                     own = share
                 targets.append(own)
         if payload is not None:
-            payload.copy_into(*targets)
+            payload.copy_into(*targets, *table)
         for act in finish:
             act()
 

@@ -15,7 +15,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from partita.engine.protocol.events import Received, Refuse, Send
-from partita.engine.protocol.messages import Message
+from partita.engine.protocol.messages import Message, Tensor
 from partita.engine.protocol.part import (
     BeginStep,
     Completed,
@@ -30,6 +30,7 @@ from partita.engine.protocol.part import (
 )
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload, PayloadLike
 from partita.partitioner.program import COMPUTES, Instruction, Op, Program
 
@@ -60,6 +61,7 @@ class Player:
         host_of: Callable[[int], str],
         wake: Callable[[], None],
         lanes: int = 1,
+        recorder: Recorder | None = None,
     ) -> None:
         """Starts the kernel threads.
 
@@ -70,11 +72,12 @@ class Player:
             host_of: the host that plays a machine's part of this replica.
             wake: lets the mailbox's owner call `flush` soon.
             lanes: kernel threads, each running one computation at a time.
+            recorder: writes down what is done when.
         """
         self._instructions = program.instructions
         self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
         self._computations, self._buffers, self._wake = computations, buffers, wake
-        self._lanes = lanes
+        self._lanes, self._recorder = lanes, recorder
         self._lock = threading.Lock()
         self._machine = PartMachine(self._works, lanes=lanes)
         self._ready: SimpleQueue[int | None] = SimpleQueue()
@@ -107,10 +110,14 @@ class Player:
 
     def begin(self, step: int) -> None:
         """Begins a step; `flush` says when it is over."""
+        if self._recorder is not None:
+            self._recorder.begin(step, time.perf_counter())
         self._tell(BeginStep(step))
 
     def receive(self, event: Received) -> None:
         """Takes in a message from another part."""
+        if self._recorder is not None and isinstance(event.message, Tensor):
+            self._recorder.arrived(event.sender, event.message, time.perf_counter())
         self._tell(event)
 
     def flush(self, send: Sender) -> list[Over]:
@@ -124,8 +131,10 @@ class Player:
             if isinstance(effect, Send):
                 send(effect.to, effect.message, None)
                 continue
+            began = time.perf_counter()
             operand = self._instructions[effect.position].target
             send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
+            self._record(effect.position, began, time.perf_counter())
             self._tell(Completed(effect.position))
         if self._error is not None:
             raise self._error
@@ -152,10 +161,11 @@ class Player:
             while (position := self._ready.get()) is not None:
                 began = time.perf_counter()
                 self._computations.run(position)
-                took = time.perf_counter() - began
+                stopped = time.perf_counter()
                 with self._lock:
-                    self._busy_s += took
-                    self._carry_out(self._machine.receive(Completed(position), began + took))
+                    self._record(position, began, stopped)
+                    self._busy_s += stopped - began
+                    self._carry_out(self._machine.receive(Completed(position), stopped))
         except BaseException as error:  # noqa: BLE001 - raised again by flush, where it can be said
             self._error = error
             self._wake()
@@ -171,6 +181,8 @@ class Player:
                     self._outgoing.append(effect)
                     self._wake()
                 case StepOver(step=step):
+                    if self._recorder is not None:
+                        self._recorder.end(time.perf_counter())
                     self._over.append(Over(step, self._busy_s))
                     self._busy_s = 0.0
                     self._wake()
@@ -178,12 +190,18 @@ class Player:
                     self._refused.append(effect)
                     self._wake()
 
+    def _record(self, position: int, began: float, stopped: float) -> None:
+        if self._recorder is not None:
+            self._recorder.played(position, began, stopped)
+
     def _place(self, position: int, payload: object) -> None:
+        began = time.perf_counter()
         operand = self._instructions[position].target
         window = self._buffers[operand.buffer]
         assert isinstance(payload, Payload), f"{operand} came without numbers"
         payload.copy_into(*window.arriving(operand.rows))
         window.upload(operand.rows)
+        self._record(position, began, time.perf_counter())
 
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:

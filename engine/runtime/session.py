@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Credit, Heartbeat, Load, Play, Played, Ready, Tensor
+from partita.engine.protocol.messages import Credit, Heartbeat, Load, Ping, Play, Played, Pong, Ready, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import GivenFeed
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
@@ -136,13 +138,16 @@ class SessionRole(Role):
 
     def __init__(self, task: SessionTask, link: Link) -> None:
         self._link, self._part = link, SessionPart(task)
+        host_of = partial(part_name, 0)
+        self._recorder = Recorder(task.program, host_of)
         self._player = Player(
             task.program,
             self._part.computations,
             self._part.buffers,
-            host_of=lambda other: part_name(0, other),
+            host_of=host_of,
             wake=link.wake,
             lanes=task.threads,
+            recorder=self._recorder,
         )
         self._player.start(0)
         self._orders: list[tuple[Play, Payload | None]] = []
@@ -162,6 +167,9 @@ class SessionRole(Role):
                 event.payload.copy_into(self._part.parameters)
                 self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
+            case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
+                heard_s = time.perf_counter()
+                self._link.send(COORDINATOR, Pong(sent_s, heard_s, time.perf_counter()), None)
             case Heartbeat():
                 return
             case _:
@@ -183,6 +191,7 @@ class SessionRole(Role):
             payload.copy_into(*self._part.inputs)
         self._playing = play
         self._part.begin(play.examples)
+        self._recorder.on = play.trace
         self._sent = self._link.counters.sent_of("Tensor")
         self._began = time.perf_counter()
         self._player.begin(play.step)
@@ -204,6 +213,8 @@ class SessionRole(Role):
             sent.payload_bytes - self._sent.payload_bytes,
         )
         found = [self._part.collected(name) for name in play.collect]
+        if play.trace:
+            found.append(self._recorder.table())
         self._link.send(COORDINATOR, answer, [array for array in found if array is not None])
 
     def close(self) -> None:
