@@ -10,7 +10,6 @@ answer (`apart_s`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from partita.layers import rows as row_sets
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
 from partita.layers.rows import Rows
-from partita.partitioner.cluster import Machine
 from partita.partitioner.cost import Costs
 from partita.partitioner.program import Instruction, Op, Operand
 
@@ -42,9 +40,9 @@ class Bound:
     def __init__(self, costs: Costs) -> None:
         self.costs, self.graph = costs, costs.graph
         self.train = bool(self.graph.losses)
-        kinds: dict[Machine, list[int]] = {}
-        for m, machine in enumerate(costs.cluster.machines):
-            kinds.setdefault(replace(machine, name="any", host="", memory_bytes=None), []).append(m)
+        kinds: dict[int, list[int]] = {}
+        for m, kind in enumerate(costs.cluster.kinds):
+            kinds.setdefault(kind, []).append(m)
         self.of_kind = [machines[0] for machines in kinds.values()]
         self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
         self.seconds = np.array([[took for took in self._took(m)] for m in self.of_kind])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from numbers import Real
 
 from partita.layers.checks import check_whole
@@ -115,6 +116,15 @@ class Cluster:
     def hosts(self) -> tuple[str, ...]:
         """For each machine the name of its host; one that names none has its own."""
         return tuple(machine.host or f"host of {machine.name}" for machine in self.machines)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each machine the first one that is like it, in all but its name, its host and its memory."""
+        first: dict[Machine, int] = {}
+        return tuple(
+            first.setdefault(replace(machine, name="any", host="", memory_bytes=None), m)
+            for m, machine in enumerate(self.machines)
+        )
 
     def link_between(self, source: int, destination: int) -> Link:
         """How messages of one machine reach another."""
