@@ -1,11 +1,13 @@
 """The interpreter of a part: carries out what the part machine asks for, on kernel threads, step after step.
 
-A kernel thread that finishes a computation asks the machine for the next one itself, so that a program
-without messages never changes threads. Messages leave and arrive on the thread that owns the mailbox.
+A kernel thread that finishes a computation asks the machine for the next one itself, and sends what that
+computation was waited for: so a message leaves while its numbers are in the cache, and a program without
+messages never changes threads. Messages arrive on the thread that owns the mailbox.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -48,7 +50,7 @@ class Over:
 class Player:
     """Plays one program on one machine.
 
-    `begin`, `receive` and `flush` are for the thread that owns the mailbox; the player has kernel threads.
+    `begin`, `receive` and `poll` are for the thread that owns the mailbox; the player has kernel threads.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Player:
         buffers: Buffers,
         *,
         host_of: Callable[[int], str],
+        send: Sender,
         wake: Callable[[], None],
         lanes: int = 1,
     ) -> None:
@@ -68,12 +71,14 @@ class Player:
             computations: its computations, as calls.
             buffers: where messages leave from and arrive.
             host_of: the host that plays a machine's part of this replica.
-            wake: lets the mailbox's owner call `flush` soon.
+            send: sends a message; called by kernel threads too.
+            wake: lets the mailbox's owner call `poll` soon.
             lanes: kernel threads, each running one computation at a time.
         """
         self._instructions = program.instructions
         self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
-        self._computations, self._buffers, self._wake = computations, buffers, wake
+        self._computations, self._buffers = computations, buffers
+        self._send, self._wake = send, wake
         self._lanes = lanes
         self._lock = threading.Lock()
         self._machine = PartMachine(self._works, lanes=lanes)
@@ -106,27 +111,19 @@ class Player:
             return self._machine.waits_for
 
     def begin(self, step: int) -> None:
-        """Begins a step; `flush` says when it is over."""
+        """Begins a step; `poll` says when it is over."""
         self._tell(BeginStep(step))
 
     def receive(self, event: Received) -> None:
         """Takes in a message from another part."""
         self._tell(event)
 
-    def flush(self, send: Sender) -> list[Over]:
-        """Sends what is to be sent; returns the steps that are over.
+    def poll(self) -> list[Over]:
+        """The steps that are over.
 
         Raises:
             Exception: what a kernel raised.
         """
-        while self._outgoing:
-            effect = self._outgoing.popleft()
-            if isinstance(effect, Send):
-                send(effect.to, effect.message, None)
-                continue
-            operand = self._instructions[effect.position].target
-            send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
-            self._tell(Completed(effect.position))
         if self._error is not None:
             raise self._error
         return list(_taken(self._over))
@@ -146,6 +143,7 @@ class Player:
     def _tell(self, event: BeginStep | Completed | Received) -> None:
         with self._lock:
             self._carry_out(self._machine.receive(event, time.monotonic()))
+        self._send_all()
 
     def _lane(self) -> None:
         try:
@@ -156,7 +154,8 @@ class Player:
                 with self._lock:
                     self._busy_s += took
                     self._carry_out(self._machine.receive(Completed(position), began + took))
-        except BaseException as error:  # noqa: BLE001 - raised again by flush, where it can be said
+                self._send_all()
+        except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
             self._error = error
             self._wake()
 
@@ -169,7 +168,6 @@ class Player:
                     self._place(position, payload)
                 case Transmit() | Send():
                     self._outgoing.append(effect)
-                    self._wake()
                 case StepOver(step=step):
                     self._over.append(Over(step, self._busy_s))
                     self._busy_s = 0.0
@@ -178,18 +176,30 @@ class Player:
                     self._refused.append(effect)
                     self._wake()
 
+    def _send_all(self) -> None:
+        """Whoever has made something ready to be sent sends it, outside of the lock."""
+        for effect in _taken(self._outgoing):
+            if isinstance(effect, Send):
+                self._send(effect.to, effect.message, None)
+                continue
+            operand = self._instructions[effect.position].target
+            self._send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
+            self._tell(Completed(effect.position))
+
     def _place(self, position: int, payload: object) -> None:
         operand = self._instructions[position].target
         window = self._buffers[operand.buffer]
         assert isinstance(payload, Payload), f"{operand} came without numbers"
         payload.copy_into(*window.arriving(operand.rows))
+        payload.release()
         window.upload(operand.rows)
 
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
-    """Takes out what waits, one by one: kernel threads may add to it meanwhile, and nothing may be lost."""
-    while waiting:
-        yield waiting.popleft()
+    """Takes out what waits, one by one: other threads may add and take meanwhile, and nothing may be lost."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield waiting.popleft()
 
 
 def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> Work:
