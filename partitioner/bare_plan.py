@@ -165,6 +165,13 @@ class BarePlan:
         windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
 
+    def on(self, cluster: Cluster) -> Self:
+        """The same cut on as many other machines. It shares messages and programs, which do not change."""
+        found = replace(self, cluster=cluster)
+        found._messages.update(self._messages)
+        found._programs.update(self._programs)
+        return found
+
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""
         graph = self.graph.without_losses()

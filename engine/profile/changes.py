@@ -90,9 +90,9 @@ def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
     """Every change that is tried; see `best_changes`."""
     for family, what, cluster in _clusters(plan):
         if len(cluster) == len(plan.cluster):
-            yield Trial(family, what, replace(plan, cluster=cluster))
-        if again is not None:
-            yield Trial(family, what, again(cluster))
+            yield Trial(family, what, plan.on(cluster))
+        if again is not None and (anew := again(cluster)).pieces != plan.pieces:
+            yield Trial(family, what, anew)
     yield from _places(plan)
     if plan.precision == "float32":
         yield Trial("precision", "bfloat16", replace(plan, precision="bfloat16"))

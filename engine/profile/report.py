@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
+from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.table import readable_bytes
 
 FORMAT: Final = 1
@@ -224,12 +225,3 @@ def aligned(rows: list[list[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def readable_seconds(seconds: float) -> str:
-    """`412 ms`: three digits."""
-    for unit, least in (("s", 1.0), ("ms", 1e-3), ("us", 0.0)):
-        if seconds >= least:
-            value = seconds / {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-    raise AssertionError(f"{seconds} seconds")

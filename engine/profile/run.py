@@ -80,7 +80,7 @@ def profile_network(
         if cluster is None and _played_here(plan, cores):
             measured = measure(plan, fed, steps=steps, hosts=hosts, tell=partial(_tell, tell, name, steps))
         tell(f"{name}: simulating")
-        predicted = Timeline.of_playback(plan, plan.playback)
+        predicted = Timeline.of_playback(plan)
         points.append(Point(plan, predicted, measured, best_changes(plan, planned)))
     return Profile(tuple(points), cores, steps)
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.messages import Tensor
 from partita.engine.protocol.part import AHEAD
+from partita.partitioner.buffer_names import sent_as
 from partita.partitioner.program import Op, Program
-from partita.partitioner.simulate import message_key
 
 Times: TypeAlias = npt.NDArray[np.float64]
 """Seconds, one for each instruction of a program; NaN where there is none."""
@@ -191,7 +191,7 @@ class StepTrace:
                 if instruction.op is not Op.SEND or instruction.peer is None:
                     continue
                 to = self.parts[instruction.peer]
-                receive = receives[instruction.peer][message_key(source, instruction.target)]
+                receive = receives[instruction.peer][source, sent_as(instruction.target.buffer)]
                 yield Delivery(
                     source,
                     instruction.peer,
@@ -206,7 +206,7 @@ class StepTrace:
 
 def _receives(program: Program) -> dict[tuple[int, str], int]:
     return {
-        message_key(i.peer, i.target): n
+        (i.peer, sent_as(i.target.buffer)): n
         for n, i in enumerate(program.instructions)
         if i.op is Op.RECV and i.peer is not None
     }

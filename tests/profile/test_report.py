@@ -7,7 +7,6 @@ import statistics
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.engine.profile.report import readable_seconds
 from partita.partitioner import Cluster, Link, Machine
 from tests.faults import toy
 from tests.profile.conftest import STEPS
@@ -66,14 +65,6 @@ def test_the_text_says_which_is_which(profile: Profile) -> None:
     table = [line.split() for line in lines[4:7]]
     assert [row[:2] for row in table] == [["1", "measured"], ["2", "measured"], ["4", "simulated"]]
     assert [line.partition(":")[0].strip() for line in lines[9:]] == ["1 machine", "2 machines", "4 machines"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.00 us"), (4.2e-6, "4.20 us"), (0.0123, "12.3 ms"), (0.4567, "457 ms"), (12.3, "12.3 s")],
-)
-def test_seconds_have_three_digits(seconds: float, text: str) -> None:
-    assert readable_seconds(seconds) == text
 
 
 def test_a_described_cluster_is_simulated_alone() -> None:
