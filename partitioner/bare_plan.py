@@ -12,6 +12,7 @@ from typing import Self
 
 from partita.layers.graph import Graph
 from partita.partitioner.arena import arena_bytes, arranged
+from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
@@ -109,6 +110,11 @@ class BarePlan:
     def predicted_step_s(self) -> float:
         """Seconds of a training step, as predicted."""
         return self.playback.step_s
+
+    @cached_property
+    def lower_bound_s(self) -> float:
+        """What no plan of this network on these machines can be below (seconds)."""
+        return lower_bound_s(self.costs)
 
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
