@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.data import Data
@@ -23,6 +24,9 @@ from partita.partitioner.plan import Plan
 
 Tell = Callable[[str], object]
 
+QUICK: Final = "balanced"
+"""The strategy that plans for changed clusters: many are tried, and each search would take seconds."""
+
 
 def profile_network(
     network: Network | Graph,
@@ -33,6 +37,7 @@ def profile_network(
     precision: str = "float32",
     cluster: Cluster | None = None,
     cuts: Cuts | None = None,
+    strategy: str = "automatic",
     data: Data | None = None,
     steps: int = 20,
     hosts: Hosts = "processes",
@@ -53,6 +58,7 @@ def profile_network(
         cluster: simulates so many of its first machines; `threads` is ignored then. If not given, machines
             are processes of this one.
         cuts: by hand. Plans of fewer machines than were asked for at most do without those that name others.
+        strategy: decides for all other layers, as in `partition`.
         data: arrays for each input and target; random numbers if not given.
         steps: to measure of each plan.
         hosts: "processes", or "threads" of this process, for tests.
@@ -67,11 +73,14 @@ def profile_network(
     steps = whole(steps, "the number of steps is", least=1)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
 
-    def planned(on: Cluster) -> Plan:
+    def planned(on: Cluster, how: str = QUICK) -> Plan:
         by_hand = cuts if len(on) >= counts[-1] else _within(cuts, len(on))
-        return partition(network, on, batch=batch, cuts=by_hand, precision=precision)
+        return partition(network, on, batch=batch, cuts=by_hand, strategy=how, precision=precision)
 
-    plans = [planned(_cluster_for(count, threads, cluster)) for count in counts]
+    plans = []
+    for count in counts:
+        tell(f"planning {count} of {counts[-1]} machines")
+        plans.append(planned(_cluster_for(count, threads, cluster), strategy))
     fed = batch_for(plans[0].graph, data, batch=plans[0].batch, precision=precision)
     points = []
     for plan in plans:

@@ -70,10 +70,11 @@ def test_the_text_says_which_is_which(profile: Profile) -> None:
 def test_a_described_cluster_is_simulated_alone() -> None:
     fast, slow = (Machine(name, flops_per_s=rate) for name, rate in (("fast", 9e10), ("slow", 3e10)))
     cluster = Cluster((fast, slow), link=Link(bytes_per_s=1e9))
-    found = profile_network(toy.network(), (2,), batch=8, cluster=cluster, hosts="threads", cores=64)
+    settings = {"batch": 8, "cluster": cluster, "strategy": "balanced"}
+    found = profile_network(toy.network(), (2,), cores=64, **settings)
     assert [point.source for point in found.report().points] == ["simulated", "simulated"]
     assert found.points[0].plan.cluster.machines == (fast,)
     assert found.points[1].plan.cluster == cluster
     assert found.report().conditions == "1 thread a machine; simulated: predicted, uncalibrated"
     with pytest.raises(ValueError, match="the cluster has 2 machines, not 3; ask for fewer, or add some"):
-        profile_network(toy.network(), (1, 3), batch=8, cluster=cluster)
+        profile_network(toy.network(), (1, 3), **settings)
