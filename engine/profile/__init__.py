@@ -2,8 +2,9 @@
 
 `profile_network` plays a network on several numbers of machines (`run`); what comes of it, a `profile`,
 prints itself and writes a page, a trace and JSON. `measure` plays one plan on processes, `timeline` holds a
-step as bars, measured or predicted, `changes` tries what would gain most, and `report` is all of it in plain
-numbers. `perfetto` writes traces; `page` is the page, `curve` its first picture.
+step as bars, measured or predicted (and `spans` of time adds them up), `changes` tries what would gain most,
+and `report` is all of it in plain numbers. `perfetto` writes traces; `page` is the page, `curve` its first
+picture.
 """
 
 from partita.engine.profile.changes import Change

@@ -43,18 +43,13 @@ class Point:
         """How many."""
         return len(self.plan.cluster)
 
-    @property
-    def timeline(self) -> Timeline:
-        """A typical step: measured if there is one."""
-        return self.predicted if self.measured is None else self.measured.typical
-
 
 @dataclass(frozen=True)
 class Profile:
     """What a network gains on several numbers of machines.
 
     Args:
-        points: by machines; the first has one.
+        points: by machines; the others are compared with the first.
         cores: of this machine.
         steps: measured of each plan.
     """
@@ -104,18 +99,18 @@ def _calibrated(plan: Plan) -> bool:
     return False
 
 
-def _reported(point: Point, one: Point) -> PointReport:
+def _reported(point: Point, first: Point) -> PointReport:
     predicted, measured = point.predicted.step_s, point.measured
-    speed_up = predicted_speed_up = one.predicted.step_s / predicted
-    if measured is not None and one.measured is not None:
-        speed_up = one.measured.step_s / measured.step_s
+    speed_up = predicted_speed_up = first.predicted.step_s / predicted
+    if measured is not None and first.measured is not None:
+        speed_up = first.measured.step_s / measured.step_s
     return PointReport(
         point.machines,
         "simulated" if measured is None else "measured",
         predicted if measured is None else measured.step_s,
         None if measured is None else measured.spread,
         speed_up,
-        speed_up / point.machines,
+        speed_up * first.machines / point.machines,
         predicted,
         predicted_speed_up,
         None if measured is None else predicted / measured.step_s - 1,

@@ -51,7 +51,7 @@ def profile_network(
 
     Args:
         network: as declared.
-        machines: numbers of machines; one machine is always added, to compare with.
+        machines: numbers of machines; one is added, to compare with, if the network fits there.
         threads: kernel threads of each.
         batch: examples in a step.
         precision: "float32", "float64" or "bfloat16".
@@ -69,7 +69,9 @@ def profile_network(
         ValueError: the network cannot be cut so, or the data does not fit it.
         HostError: a host fails.
     """
-    counts = sorted({1, *(whole(count, "the number of machines is", least=1) for count in machines)})
+    counts = sorted({whole(count, "the number of machines is", least=1) for count in machines})
+    if not counts:
+        raise ValueError("there are no numbers of machines to profile; give for example (1, 2, 4)")
     steps = whole(steps, "the number of steps is", least=1)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
 
@@ -78,9 +80,13 @@ def profile_network(
         return partition(network, on, batch=batch, cuts=by_hand, strategy=how, precision=precision)
 
     plans = []
-    for count in counts:
+    for count in (1, *counts) if counts[0] > 1 else counts:
         tell(f"planning {count} of {counts[-1]} machines")
-        plans.append(planned(_cluster_for(count, threads, cluster), strategy))
+        try:
+            plans.append(planned(_cluster_for(count, threads, cluster), strategy))
+        except ValueError:
+            if count in counts:
+                raise
     fed = batch_for(plans[0].graph, data, batch=plans[0].batch, precision=precision)
     points = []
     for plan in plans:

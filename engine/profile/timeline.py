@@ -7,11 +7,11 @@ waits; or nothing is missing: it is idle, because it has done all or the runtime
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
 
+from partita.engine.profile.spans import Span, joined, length, without
 from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
 from partita.partitioner.drawing import timeline as drawing
 from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
@@ -21,9 +21,6 @@ from partita.partitioner.program import COMPUTES, Instruction
 
 KERNEL = MESSENGER + 1
 """The thread of predicted computations; a machine runs one at a time."""
-
-Span: TypeAlias = tuple[float, float]
-"""From when until when, in seconds from the start of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +189,7 @@ class Timeline:
     def waits(self, machine: int) -> tuple[Missing, ...]:
         """When a machine did nothing and missed a message: the one that was there when that ended."""
         missing = self.missing[machine]
-        spans = _without(_joined((m.start_s, m.stop_s) for m in missing), self._busy(machine))
+        spans = without(joined((m.start_s, m.stop_s) for m in missing), self._busy(machine))
         found = []
         for start_s, stop_s in spans:
             last = min((m for m in missing if m.start_s < stop_s <= m.stop_s), key=lambda m: m.stop_s)
@@ -200,13 +197,13 @@ class Timeline:
         return tuple(found)
 
     def _times(self, machine: int) -> Times:
-        computing = _length(self._busy(machine, messenger=False))
-        busy = _length(self._busy(machine))
-        waiting = _length((wait.start_s, wait.stop_s) for wait in self.waits(machine))
+        computing = length(self._busy(machine, messenger=False))
+        busy = length(self._busy(machine))
+        waiting = length((wait.start_s, wait.stop_s) for wait in self.waits(machine))
         return Times(computing, busy - computing, waiting, max(self.step_s - busy - waiting, 0.0))
 
     def _busy(self, machine: int, *, messenger: bool = True) -> tuple[Span, ...]:
-        return _joined(
+        return joined(
             (bar.start_s, bar.stop_s)
             for bar in self.bars
             if bar.machine == machine and (messenger or bar.thread != MESSENGER)
@@ -242,33 +239,3 @@ def _bar(
 ) -> Bar:
     kind, label = KIND_OF[instruction.op], label_of(instruction, names)
     return Bar(machine, thread, start_s, stop_s, kind, label, str(instruction))
-
-
-def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same times as disjoint spans in order."""
-    found: list[Span] = []
-    for start, stop in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], stop)
-        else:
-            found.append((start, stop))
-    return tuple(found)
-
-
-def _without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ...]:
-    """What of the first is in none of the others; both disjoint and in order."""
-    found: list[Span] = []
-    for start, stop in spans:
-        for a, b in others:
-            if b <= start or a >= stop:
-                continue
-            if a > start:
-                found.append((start, a))
-            start = max(start, b)
-        if start < stop:
-            found.append((start, stop))
-    return tuple(found)
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(stop - start for start, stop in spans)

@@ -7,7 +7,7 @@ import statistics
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.partitioner import Cluster, Link, Machine
+from partita.partitioner import Cluster, Link, Machine, partition
 from tests.faults import toy
 from tests.profile.conftest import STEPS
 
@@ -78,3 +78,17 @@ def test_a_described_cluster_is_simulated_alone() -> None:
     assert found.report().conditions == "1 thread a machine; simulated: predicted, uncalibrated"
     with pytest.raises(ValueError, match="the cluster has 2 machines, not 3; ask for fewer, or add some"):
         profile_network(toy.network(), (1, 3), **settings)
+
+
+def test_a_network_that_fits_on_no_single_machine_is_compared_with_the_fewest_that_hold_it() -> None:
+    whole = partition(toy.network(), Cluster.local(1), batch=8).memory_bytes(0)
+    machines = tuple(Machine(name, memory_bytes=int(0.9 * whole)) for name in "abcd")
+    settings = {"batch": 8, "cluster": Cluster(machines), "strategy": "balanced"}
+    found = profile_network(toy.network(), (2, 4), **settings).report()
+    assert [point.machines for point in found.points] == [2, 4]
+    two, four = found.points
+    assert (two.speed_up, two.efficiency) == (1.0, 1.0)
+    assert four.speed_up == two.step_s / four.step_s and four.efficiency == four.speed_up / 2
+    assert "speed-up over 2 machines, because it does not fit on fewer" in found.conditions
+    with pytest.raises(ValueError, match="the part of machine 'a' takes"):
+        profile_network(toy.network(), (1, 2), **settings)
