@@ -4,8 +4,10 @@
 its predicted step, prints itself as a table and draws itself as SVG.
 """
 
-from partita.partitioner.cluster import Cluster, Link, Machine
+from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
+from partita.partitioner.cost import Costs, MessageCost
 from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
@@ -15,12 +17,17 @@ from partita.partitioner.simulate import Deadlock, Playback
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
+    "SHARED_MEMORY",
+    "Between",
     "Cluster",
+    "Costs",
     "Deadlock",
     "Instruction",
+    "KernelTimes",
     "Link",
     "Machine",
     "Message",
+    "MessageCost",
     "Op",
     "Ownership",
     "Piece",

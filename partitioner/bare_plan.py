@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import Self
 
 from partita.layers.graph import Graph
-from partita.partitioner import cost
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.cluster import Cluster
+from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
@@ -97,16 +97,16 @@ class BarePlan:
         Raises:
             Deadlock: never, for a plan of `partition`; tests look.
         """
-        sizes, machines = self.sizes, self.cluster.machines
-        return play(
-            self.programs,
-            lambda instruction, machine: cost.compute_seconds(instruction, sizes, machines[machine]),
-            lambda operand, source, destination: cost.message_seconds(operand, sizes, self.cluster.link),
-        )
+        return play(self.programs, self.costs, self.sizes)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What instructions and messages of a training step cost on the cluster."""
+        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
 
     @property
     def predicted_step_s(self) -> float:
-        """Seconds of a training step, by the uncalibrated cost model."""
+        """Seconds of a training step; uncalibrated unless `costs.calibrated`."""
         return self.playback.step_s
 
     def n_parameters(self, machine: int) -> int:

@@ -14,9 +14,9 @@ from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cost import slowdown
 from partita.partitioner.cuts import Cuts, cut_layer
 from partita.partitioner.ownership import Piece, boundaries, piece_flops
+from partita.partitioner.work import slowdown
 
 SLACK = 0.1
 """By what share of its fair rows a piece may be larger, to follow the patches above; or by one row."""
