@@ -85,12 +85,16 @@ class Pushed(_Message, frozen=True, tag=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is."""
+    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is.
+
+    `machine` is a label that its launcher gave it: hosts with the same one may share memory ("": with nobody).
+    """
 
     name: str
     incarnation: int
     endpoint: str
     public_key: str
+    machine: str = ""
 
 
 class Hello(_Message, frozen=True, tag=True):

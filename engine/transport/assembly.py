@@ -2,19 +2,36 @@
 
 Sizes are checked before anything is kept: the first envelope says how large the payload will be, and from
 then on the size and the place of every frame is known. A sender has at most one unfinished message here, so
-what it can make this host hold is bounded by `max_payload`. Nothing here knows sockets.
+what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from the
+beginning, and where they lie is checked by the ring. Nothing here knows sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from partita.engine.protocol.messages import MalformedMessage, Message, decode
 from partita.engine.transport.payload import Payload
-from partita.engine.transport.wire import Following, MalformedFrames, Opening, chunk_size, decode_envelope
+from partita.engine.transport.ring import RingReader, UnfitMemory
+from partita.engine.transport.wire import (
+    Following,
+    MalformedFrames,
+    Offer,
+    Opening,
+    chunk_size,
+    decode_envelope,
+)
 
 Complete: TypeAlias = tuple[Message, Payload | None]
+
+Accept: TypeAlias = Callable[[Offer], RingReader | None]
+"""Opens the memory that somebody offers; None where it is not what it should be, or was never handed over."""
+
+
+def refused(offer: Offer) -> RingReader | None:
+    """Accepts no memory."""
+    return None
 
 
 class _Unfinished:
@@ -37,10 +54,12 @@ class Assembly:
         malformed: how many groups of frames were no part of a message, and how many messages broke off.
     """
 
-    __slots__ = ("_max_payload", "_unfinished", "malformed")
+    __slots__ = ("_accept", "_max_payload", "_ring", "_unfinished", "malformed")
 
-    def __init__(self, *, max_payload: int) -> None:
+    def __init__(self, *, max_payload: int, accept: Accept = refused) -> None:
         self._max_payload = max_payload
+        self._accept = accept
+        self._ring: RingReader | None = None
         self._unfinished: _Unfinished | None = None
         self.malformed = 0
 
@@ -52,19 +71,31 @@ class Assembly:
         """
         try:
             return self._added(frames)
-        except (MalformedFrames, MalformedMessage):
+        except (MalformedFrames, MalformedMessage, UnfitMemory):
             self.malformed += 1
             self._unfinished = None
             return None
+
+    def close(self) -> None:
+        """Nothing more is taken from this sender."""
+        if self._ring is not None:
+            self._ring.close()
 
     def _added(self, frames: Sequence[memoryview]) -> Complete | None:
         if not 1 <= len(frames) <= 2:
             raise MalformedFrames(f"{len(frames)} frames; an envelope and at most one chunk belong together")
         envelope = decode_envelope(frames[0])
         chunk = frames[1] if len(frames) == 2 else None
-        if isinstance(envelope, Opening):
-            return self._opened(envelope, chunk)
-        return self._followed(envelope, chunk)
+        match envelope:
+            case Opening():
+                return self._opened(envelope, chunk)
+            case Following():
+                return self._followed(envelope, chunk)
+            case Offer():
+                self.close()
+                self._ring = None  # where accepting raises
+                self._ring = self._accept(envelope)
+                return None
 
     def _opened(self, opening: Opening, chunk: memoryview | None) -> Complete | None:
         if self._unfinished is not None:  # the connection broke in the middle of it
@@ -73,6 +104,8 @@ class Assembly:
         n_bytes = opening.n_bytes or 0
         if n_bytes > self._max_payload:
             raise MalformedFrames(f"a payload of {n_bytes} bytes; {self._max_payload} are taken at most")
+        if opening.place is not None:
+            return self._placed(opening.place, opening, n_bytes, chunk)
         _check_chunk(chunk, n_bytes, 0)
         message = decode(opening.message)
         if opening.n_bytes is None:
@@ -83,6 +116,16 @@ class Assembly:
             return message, Payload((chunk,))
         self._unfinished = _Unfinished(opening, n_bytes, message, chunk)
         return None
+
+    def _placed(self, place: int, opening: Opening, n_bytes: int, chunk: memoryview | None) -> Complete:
+        if self._ring is None or chunk is not None:
+            raise MalformedFrames("a payload in memory that this host does not share")
+        span = self._ring.span(place, n_bytes)
+        try:
+            return decode(opening.message), Payload((span.view,), release=span.release)
+        except MalformedMessage:
+            span.release()
+            raise
 
     def _followed(self, following: Following, chunk: memoryview | None) -> Complete | None:
         unfinished = self._unfinished

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Peer
-from partita.engine.transport.assembly import Assembly
+from partita.engine.transport.assembly import Accept, Assembly, refused
 from partita.engine.transport.counters import Counters
 
 
@@ -18,15 +18,31 @@ from partita.engine.transport.counters import Counters
 class _Sender:
     name: str
     incarnation: int
+    machine: str
     assembly: Assembly
+
+    def is_still(self, peer: Peer) -> bool:
+        """Whether nothing has changed."""
+        return (self.name, self.incarnation, self.machine) == (peer.name, peer.incarnation, peer.machine)
 
 
 class Senders:
-    """The listed keys. Nobody is listed at first."""
+    """The listed keys. Nobody is listed at first.
 
-    def __init__(self, counters: Counters, *, max_payload: int) -> None:
+    Args:
+        counters: of the mailbox.
+        max_payload: the largest that is taken (bytes).
+        machine: of this host, see `Peer`; memory is shared with senders of the same one.
+        accept: opens the memory that such a sender offers.
+    """
+
+    def __init__(
+        self, counters: Counters, *, max_payload: int, machine: str = "", accept: Accept = refused
+    ) -> None:
         self._counters = counters
         self._max_payload = max_payload
+        self._machine = machine
+        self._accept = accept
         self._by_key: dict[str, _Sender] = {}
 
     def replace(self, peers: Iterable[Peer]) -> None:
@@ -43,12 +59,18 @@ class Senders:
                     "a key says who sends, so give every host one of its own"
                 )
             known = self._by_key.get(peer.public_key)
-            if known is not None and (known.name, known.incarnation) == (peer.name, peer.incarnation):
-                by_key[peer.public_key] = known
-            else:
-                assembly = Assembly(max_payload=self._max_payload)
-                by_key[peer.public_key] = _Sender(peer.name, peer.incarnation, assembly)
-        self._by_key = by_key
+            stays = known is not None and known.is_still(peer)
+            by_key[peer.public_key] = known if known is not None and stays else self._new(peer)
+        before, self._by_key = self._by_key, by_key
+        for key, sender in before.items():
+            if by_key.get(key) is not sender:
+                sender.assembly.close()
+
+    def _new(self, peer: Peer) -> _Sender:
+        shares = self._machine and peer.machine == self._machine
+        accept = self._accept if shares else refused
+        assembly = Assembly(max_payload=self._max_payload, accept=accept)
+        return _Sender(peer.name, peer.incarnation, peer.machine, assembly)
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
@@ -71,5 +93,6 @@ class Senders:
         if complete is None:
             return None
         message, payload = complete
-        self._counters.note_received(sender.name, message, 0 if payload is None else payload.n_bytes)
+        n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
+        self._counters.note_received(sender.name, message, n_bytes, is_shared=is_shared)
         return Received(sender.name, sender.incarnation, message, payload)
