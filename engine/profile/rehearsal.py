@@ -36,9 +36,9 @@ Seconds = npt.NDArray[np.float64]
 
 LEAST_ROUNDS: Final = 3
 MOST_ROUNDS: Final = 400
-ROUNDS_S: Final = 1.0
+ROUNDS_S: Final = 1.5
 """For how long a part is rehearsed."""
-QUANTILE: Final = 0.25
+QUANTILE: Final = 0.1
 """Of the rounds: others who use the machine make some of them longer, and none shorter."""
 DATA_BATCHES: Final = 4
 """From how many minibatches of data a step takes its own."""
@@ -52,7 +52,12 @@ class Scene:
 
     plan: Plan
     machine: int
-    kind: StepKind = StepKind()
+    kind: StepKind = StepKind()  # noqa: RUF009 - frozen
+
+    @property
+    def threads(self) -> int:
+        """Of the machine."""
+        return self.plan.cluster.machines[self.machine].threads
 
 
 class Rehearsal:
