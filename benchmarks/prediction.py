@@ -264,7 +264,7 @@ def spearman(outcomes: list[Outcome]) -> float:
         np.argsort(np.argsort(seconds))
         for seconds in zip(*((outcome.predicted_s, outcome.measured_s) for outcome in outcomes), strict=True)
     ]
-    return float(np.corrcoef(ranks)[0, 1]) if len(outcomes) > 1 else 1.0
+    return float(np.corrcoef(*ranks)[0, 1]) if len(outcomes) > 1 else 1.0
 
 
 if __name__ == "__main__":

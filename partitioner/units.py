@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Final
 
 _BINARY: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
@@ -34,8 +35,8 @@ def parse_quantity(written: object, units: Mapping[str, float]) -> float:
     found = _WRITTEN.fullmatch(written) if isinstance(written, str) else None
     if found is not None and found[2] in units:
         try:
-            number = float(found[1]) * units[found[2]]
-        except ValueError:
+            number = float(Decimal(found[1]) * Decimal(repr(units[found[2]])))
+        except (InvalidOperation, OverflowError):
             number = math.nan
         if math.isfinite(number):
             return number
@@ -51,12 +52,18 @@ def quantity(number: float, units: Mapping[str, float], *, digits: int | None = 
         digits: rounded to so many; None: `parse_quantity` gives the very number back.
     """
     if digits is not None:
-        unit = max((u for u in units if abs(number) >= units[u]), key=lambda u: units[u], default=None)
-        unit = unit or min(units, key=lambda u: units[u])
-        return f"{number / units[unit]:.{digits}g} {unit}"
+        fitting = [unit for unit, size in units.items() if 1.0 <= abs(number) / size < 1000.0]
+        texts = (f"{number / units[unit]:.{digits}g} {unit}" for unit in fitting or [_unit(units)])
+        return min(texts, key=len)
     written = {f"{_plain(number / size)} {unit}": size for unit, size in units.items()}
     exact = [text for text in written if parse_quantity(text, units) == number]
-    return min(exact or [f"{number!r} {_unit(units)}"], key=lambda text: ("e" in text.split()[0], len(text)))
+    return min(exact or [f"{number!r} {_unit(units)}"], key=_length)
+
+
+def _length(text: str) -> tuple[bool, int, int]:
+    """How hard it is to read: with an exponent, by its digits but for zeros at the end, by its letters."""
+    number = text.split()[0]
+    return "e" in number, len(number.replace(".", "").strip("0")), len(text)
 
 
 def _plain(number: float) -> str:

@@ -32,7 +32,7 @@ def calibrate(
     ] = None,
     forget: options.Forget = False,
 ) -> None:
-    """Measures this machine: kernels of a network, the runtime, links. What is known is not measured again."""
+    """Measures this machine: a network's kernels, the runtime, links. What is known is not measured again."""
     with one_sentence_each():
         store = Store()
         if forget:

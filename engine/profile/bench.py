@@ -6,19 +6,19 @@
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from partita.engine.drivers.stages import HostedStage, PartStep
 from partita.engine.kernels.kernel import Array
+from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
-from partita.engine.profile.rehearsal import RehearsalTask, Scene, Seconds
+from partita.engine.profile.rehearsal import QUANTILE, RehearsalTask, Scene, Seconds
 from partita.engine.profile.tally import TallyTask
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionTask
@@ -31,7 +31,7 @@ _WARM_UP: Final = 5
 
 @dataclass(frozen=True)
 class Tallied:
-    """What a step came to, as a median over many.
+    """What a step came to where nobody disturbed it, a low quantile of many.
 
     Args:
         step_s: of the slowest machine.
@@ -75,8 +75,21 @@ class Bench(Protocol):
         """Of this machine, as far as this process may use them."""
 
 
+Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
+"""Opens a launcher that puts hosts into these places, by name."""
+
+
+def on_processes(places: Mapping[str, Placement]) -> Launcher:
+    """Of hosts that are processes of this machine."""
+    return ProcessLauncher(places=places)
+
+
 class HostBench(Bench):
     """Real hosts."""
+
+    def __init__(self, launch: Launch = on_processes) -> None:
+        """With hosts that are put somewhere by such launchers."""
+        self._launch = launch
 
     def rehearse(
         self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
@@ -86,7 +99,7 @@ class HostBench(Bench):
             RehearsalTask(n, tuple(group[n] for group in scenes), threads) for n in range(len(scenes[0]))
         ]
         found = []
-        with closing(HostedStage(tasks, ProcessLauncher(), timeout_s=TIMEOUT_S)) as stage:
+        with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S)) as stage:
             for n in range(len(scenes)):
                 tell(n)
                 stage.play(2 * n, None, 0, ())
@@ -101,7 +114,7 @@ class HostBench(Bench):
         )
         tasks = [TallyTask(machine, tuple(plans)) for machine in machines]
         found = []
-        with closing(HostedStage(tasks, ProcessLauncher(places=places), timeout_s=TIMEOUT_S)) as stage:
+        with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S)) as stage:
             for number, plan in enumerate(plans):
                 stage.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
@@ -129,11 +142,14 @@ def _inputs(task: SessionTask) -> list[Array]:
 
 
 def _tallied(played: Sequence[Sequence[PartStep]]) -> Tallied:
-    machines = range(len(played[0]))
+    def typical(figure: Callable[[PartStep], float]) -> tuple[float, ...]:
+        figures = [[figure(part) for part in parts] for parts in played]
+        return tuple(map(float, np.quantile(figures, QUANTILE, axis=0)))
+
     return Tallied(
-        statistics.median(max(part.step_s for part in parts) for parts in played),
-        tuple(statistics.median(parts[m].busy_s for parts in played) for m in machines),
-        tuple(statistics.median(float(_seconds(parts[m])[0]) for parts in played) for m in machines),
+        float(np.quantile([max(part.step_s for part in parts) for parts in played], QUANTILE)),
+        typical(lambda part: part.busy_s),
+        typical(lambda part: float(_seconds(part)[0])),
     )
 
 

@@ -187,6 +187,8 @@ def _with_kernels(
         if not signatures <= promised:
             chosen.setdefault(group[0].threads, []).append(group)
             promised |= signatures
+    if not chosen:
+        return record
     samples: dict[str, list[Timed]] = {}
     for threads, some in chosen.items():
         told = f"kernels {'alone' if company == 'alone' else 'side by side'}"
