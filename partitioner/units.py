@@ -55,19 +55,18 @@ def quantity(number: float, units: Mapping[str, float], *, digits: int | None = 
         fitting = [unit for unit, size in units.items() if 1.0 <= abs(number) / size < 1000.0]
         texts = (f"{number / units[unit]:.{digits}g} {unit}" for unit in fitting or [_unit(units)])
         return min(texts, key=len)
-    written = {f"{_plain(number / size)} {unit}": size for unit, size in units.items()}
-    exact = [text for text in written if parse_quantity(text, units) == number]
-    return min(exact or [f"{number!r} {_unit(units)}"], key=_length)
+    written = [f"{_plain(number, size)} {unit}" for unit, size in units.items()]
+    return min((text for text in written if parse_quantity(text, units) == number), key=_length)
 
 
-def _length(text: str) -> tuple[bool, int, int]:
-    """How hard it is to read: with an exponent, by its digits but for zeros at the end, by its letters."""
-    number = text.split()[0]
-    return "e" in number, len(number.replace(".", "").strip("0")), len(text)
+def _length(text: str) -> tuple[int, int]:
+    """How hard it is to read: by its digits but for zeros at the end, and by its letters."""
+    return len(text.split()[0].replace(".", "").strip("0")), len(text)
 
 
-def _plain(number: float) -> str:
-    return repr(float(number)).removesuffix(".0")
+def _plain(number: float, size: float) -> str:
+    """How many units of this size, as it was once written."""
+    return f"{(Decimal(repr(float(number))) / Decimal(repr(size))).normalize():f}"
 
 
 def _unit(units: Mapping[str, float]) -> str:
