@@ -12,16 +12,19 @@ from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
+from partita.partitioner.playback import Bar, Flight, Playback, Times
 from partita.partitioner.program import Instruction, Op, Program, parse_program
-from partita.partitioner.simulate import Deadlock, Playback
+from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
     "SHARED_MEMORY",
+    "Bar",
     "Between",
     "Cluster",
     "Costs",
     "Deadlock",
+    "Flight",
     "Instruction",
     "KernelTimes",
     "Link",
@@ -36,6 +39,7 @@ __all__ = [
     "Playback",
     "Program",
     "StepKind",
+    "Times",
     "Whole",
     "parse_program",
     "partition",

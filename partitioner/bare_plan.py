@@ -12,14 +12,16 @@ from typing import Self
 
 from partita.layers.graph import Graph
 from partita.partitioner.arena import arena_bytes, arranged
+from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.playback import Playback
 from partita.partitioner.program import Program
-from partita.partitioner.simulate import Playback, play
+from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
 from partita.partitioner.windows import WindowPlan, windows_of
@@ -91,23 +93,28 @@ class BarePlan:
         return {}
 
     @cached_property
+    def costs(self) -> Costs:
+        """What instructions and messages take on these machines."""
+        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+
+    @cached_property
     def playback(self) -> Playback:
         """The predicted step: the programs, played on a virtual clock.
 
         Raises:
             Deadlock: never, for a plan of `partition`; tests look.
         """
-        return play(self.programs, self.costs, self.sizes)
-
-    @cached_property
-    def costs(self) -> Costs:
-        """What instructions and messages of a training step cost on the cluster."""
-        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+        return play(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
 
     @property
     def predicted_step_s(self) -> float:
-        """Seconds of a training step; uncalibrated unless `costs.calibrated`."""
+        """Seconds of a training step, as predicted."""
         return self.playback.step_s
+
+    @cached_property
+    def lower_bound_s(self) -> float:
+        """What no plan of this network on these machines can be below (seconds)."""
+        return lower_bound_s(self.costs)
 
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""

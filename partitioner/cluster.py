@@ -97,8 +97,8 @@ class Cluster:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Of its machines, each once."""
-        return tuple(dict.fromkeys(machine.site for machine in self.machines))
+        """For each machine the name of its host; one that names none has its own."""
+        return tuple(machine.site for machine in self.machines)
 
     def _link(self, one: Machine, other: Machine) -> Link | None:
         if one.site == other.site:

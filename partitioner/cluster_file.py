@@ -30,6 +30,7 @@ from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, 
 UNLIMITED: Final = "unlimited"
 
 _MACHINE: Final = {
+    "cores": "cores",
     "threads": "threads",
     "device": "device",
     "host": "host",
@@ -52,7 +53,7 @@ _LINK_UNITS: Final = {
     "receive_bandwidth": ("receive_bytes_per_s", BYTES_PER_S),
 }
 _TABLES: Final = ("machine", "link", "between", "shared_memory")
-_MACHINE_KEYS: Final = ("name", "count", "cores", "memory", "times", *_MACHINE, *_MACHINE_UNITS)
+_MACHINE_KEYS: Final = ("name", "count", "memory", "times", *_MACHINE, *_MACHINE_UNITS)
 _LINK_KEYS: Final = (*_LINK_UNITS, "both_ways")
 
 
@@ -129,13 +130,9 @@ def _machines(table: Mapping[str, Any], times_in: Callable[[str], KernelTimes]) 
     _check_keys(table, _MACHINE_KEYS, what)
     if "memory" not in table:
         raise ValueError(f'{what} has no memory; write for example memory = "64 GiB", or "{UNLIMITED}"')
-    if "threads" in table and "cores" in table:
-        raise ValueError(
-            f"{what} has cores and threads; write one of the two, the number of its kernel threads"
-        )
     settings = {_MACHINE[key]: value for key, value in table.items() if key in _MACHINE}
     settings |= _in_units(table, _MACHINE_UNITS, what)
-    if "cores" in table:
+    if "threads" not in table and "cores" in table:
         settings["threads"] = table["cores"]
     if table["memory"] != UNLIMITED:
         n_bytes = _quantity(table["memory"], BYTES, f"{what}: the memory is")

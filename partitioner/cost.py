@@ -92,6 +92,15 @@ class Costs:
         """What a step costs a machine besides: to be told to begin, and to tell that it is over."""
         return self.cluster.machines[machine].step_s
 
+    def interrupts(self, machine: int) -> bool:
+        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
+        found = self.cluster.machines[machine]
+        return found.cores is None or found.cores <= found.threads
+
+    def both_ways(self, source: int, destination: int) -> bool:
+        """Whether messages between two machines may go both ways at once."""
+        return self.cluster.link_between(source, destination).both_ways
+
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
         """What a message of so many bytes costs from one machine to another."""
         link = self.cluster.link_between(source, destination)

@@ -32,7 +32,9 @@ class Whole:
     machine: int
 
 
-Cuts: TypeAlias = Mapping[str, Pieces | Whole]
+Cut: TypeAlias = Pieces | Whole
+"""How a layer is cut."""
+Cuts: TypeAlias = Mapping[str, Cut]
 """A cut for some layers, by name."""
 
 
@@ -47,7 +49,7 @@ def check_cuts(graph: Graph, cuts: object) -> None:
             raise ValueError(f"there is no layer '{name}' to cut in network '{graph.name}'; it has {layers}")
 
 
-def cut_layer(grid: Grid, cut: Pieces | Whole, *, machines: int) -> tuple[Piece, ...]:
+def cut_layer(grid: Grid, cut: Cut, *, machines: int) -> tuple[Piece, ...]:
     """The pieces of a layer.
 
     Raises:
@@ -79,7 +81,7 @@ def cut_layer(grid: Grid, cut: Pieces | Whole, *, machines: int) -> tuple[Piece,
     return tuple(Piece(grid.name, met[k], met[k + 1], owner) for k, owner in enumerate(owners))
 
 
-def _owners(cut: Pieces | Whole, what: str) -> tuple[int, ...]:
+def _owners(cut: Cut, what: str) -> tuple[int, ...]:
     if isinstance(cut, Whole):
         return (check_whole(cut.machine, f"{what} is put on machine", least=0),)
     if isinstance(cut.machines, list | tuple):

@@ -26,14 +26,23 @@ def lower(owned: Ownership, messages: tuple[Message, ...], kind: StepKind) -> tu
     """One program for each machine, of a step with these messages."""
     turns = _turns(owned) if kind.train else {}
     found = []
-    for machine in range(owned.machines):
-        writer = Writer(owned, messages, machine, kind)
-        mine = [grid for grid in owned.graph.computed if writer.own(grid.name)]
-        _write_up(writer, mine)
+    for machine, mine in enumerate(_by_machine(owned.machines, messages)):
+        writer = Writer(owned, mine, machine, kind)
+        grids = [grid for grid in owned.graph.computed if writer.own(grid.name)]
+        _write_up(writer, grids)
         if kind.train:
-            _write_down(writer, mine, turns.get(machine, {}))
+            _write_down(writer, grids, turns.get(machine, {}))
         found.append(writer.program())
     return tuple(found)
+
+
+def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message]]:
+    """For each machine the messages that it sends and receives."""
+    found: list[list[Message]] = [[] for _ in range(machines)]
+    for message in messages:
+        found[message.source].append(message)
+        found[message.destination].append(message)
+    return found
 
 
 def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[Sum]]) -> None:

@@ -69,8 +69,7 @@ class Errors:
 
     def _heard(self, edge: Edge, rows: Rows) -> Rows:
         """Those of the rows to which somebody listens along the edge."""
-        needed = (self.owned.needed(edge, machine) for machine in range(self.owned.machines))
-        return row_sets.intersection(row_sets.union(*needed), rows)
+        return row_sets.intersection(self.owned.heard(edge), rows)
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""

@@ -49,6 +49,8 @@ class Machine:
         instruction_s: to hand an instruction to a kernel thread and hear that it is done. The default is a
             guess for Python.
         step_s: to be told to begin a step, and to tell that it is over. A guess too.
+        cores: that it has to itself. With no more of them than kernel threads (None: as many), sending and
+            receiving holds the kernels up.
         times: what was measured of its kernels; None where nothing was.
 
     Raises:
@@ -66,6 +68,7 @@ class Machine:
     speed: float = 1.0
     instruction_s: float = 40e-6
     step_s: float = 60e-6
+    cores: int | None = None
     times: KernelTimes | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +77,8 @@ class Machine:
         object.__setattr__(self, "threads", check_whole(self.threads, f"{found} threads is"))
         _check_number(self.flops_per_s, f"{found} flop/s is")
         _check_number(self.bytes_per_s, f"{found} bytes/s is")
+        if self.cores is not None:
+            object.__setattr__(self, "cores", check_whole(self.cores, f"{found} cores is"))
         if self.memory_bytes is not None:
             object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{found} bytes is"))
         _check_device(self.device, self.name)

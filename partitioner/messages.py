@@ -12,7 +12,8 @@ it judges, of the size of its gradients), each sends its row to each.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,11 +118,10 @@ def _to_each_other(
 
 def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
-        for destination in range(owned.machines):
-            needed = owned.needed_by_all(grid.name, destination)
-            for piece in owned.of(grid.name):
-                rows = row_sets.intersection(needed, (piece.rows,))
-                if rows and piece.machine != destination:
+        listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
+        for destination in sorted(listeners):
+            for piece, rows in owned.holders(grid.name, owned.needed_by_all(grid.name, destination)):
+                if piece.machine != destination:
                     yield _message(sizes, "up", Operand(grid.name, rows), piece.machine, destination)
 
 
@@ -146,40 +146,52 @@ def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     return tuple(
         Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
         for piece in owned.of(edge.consumer)
-        for owner in owned.of(edge.layer)
-        if (rows := row_sets.intersection(owned.needed(edge, piece.machine), (owner.rows,)))
+        for owner, rows in owned.holders(edge.layer, owned.needed(edge, piece.machine))
     )
 
 
 def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     """Splits each machine's rows by who had the rows before it and who has them next."""
     turns = [piece.machine for piece in owned.of(edge.consumer)]
+    before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
     found = []
-    for place, machine in enumerate(turns):
-        mine = owned.needed(edge, machine)
-        for previous, rows in _nearest(owned, edge, mine, reversed(turns[:place])):
-            for following, rest in _nearest(owned, edge, rows, iter(turns[place + 1 :])):
-                if following is not None:
+    for machine in turns:
+        for previous, rows in before[machine]:
+            for following, others in behind[machine]:
+                rest = row_sets.intersection(rows, others)
+                if rest and following is not None:
                     found.append(Sum(edge, machine, rest, previous, following))
                     continue
-                for owner in owned.of(edge.layer):
-                    final = row_sets.intersection(rest, (owner.rows,))
-                    if final:
-                        home = None if owner.machine == machine else owner.machine
-                        found.append(Sum(edge, machine, final, previous, home))
+                for owner, final in owned.holders(edge.layer, rest):
+                    home = None if owner.machine == machine else owner.machine
+                    found.append(Sum(edge, machine, final, previous, home))
     return tuple(found)
 
 
-def _nearest(
-    owned: Ownership, edge: Edge, rows: Rows, others: Iterable[int]
-) -> list[tuple[int | None, Rows]]:
-    """Splits rows by the first of the other machines that needs them too; None where nobody else does."""
-    found: list[tuple[int | None, Rows]] = []
-    for other in others:
-        shared = row_sets.intersection(rows, owned.needed(edge, other))
-        if shared:
-            found.append((other, shared))
-            rows = row_sets.difference(rows, shared)
-    if rows:
-        found.append((None, rows))
+def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
+    """Splits the rows that each machine needs by the last machine before it that needs them too.
+
+    The nearest comes first, and None last, where nobody did.
+    """
+    place = {machine: n for n, machine in enumerate(turns)}
+    latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who needed it last
+    found: dict[int, list[tuple[int | None, Rows]]] = {}
+    for machine in turns:
+        needed = owned.needed(edge, machine)
+        shared: dict[int, list[tuple[int, int]]] = {}
+        for start, stop in needed:
+            first = bisect_right(latest, start, key=lambda run: run[1])
+            last = bisect_left(latest, stop, key=lambda run: run[0])
+            met = latest[first:last]
+            for a, b, other in met:
+                shared.setdefault(other, []).append((max(a, start), min(b, stop)))
+            kept = [(start, stop, machine)]
+            if met and met[0][0] < start:
+                kept.insert(0, (met[0][0], start, met[0][2]))
+            if met and met[-1][1] > stop:
+                kept.append((stop, met[-1][1], met[-1][2]))
+            latest[first:last] = kept
+        known = [(other, row_sets.union(shared[other])) for other in sorted(shared, key=lambda m: -place[m])]
+        rest = row_sets.difference(needed, row_sets.union(*(rows for _, rows in known)))
+        found[machine] = [*known, *([(None, rest)] if rest else [])]
     return found

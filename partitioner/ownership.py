@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,21 @@ class Ownership:
 
     def rows(self, layer: str, machine: int) -> tuple[int, int] | None:
         """The rows of a layer that a machine owns, if any."""
-        return next((piece.rows for piece in self.of(layer) if piece.machine == machine), None)
+        return self._rows.get((layer, machine))
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, int], tuple[int, int]]:
+        return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
+
+    def holders(self, layer: str, rows: Rows) -> list[tuple[Piece, Rows]]:
+        """The pieces of a layer that have some of these rows, and which, in ascending rows."""
+        if not rows:
+            return []
+        pieces, (first, last) = self.of(layer), row_sets.bounds(rows)
+        start = bisect_right(pieces, first, key=lambda piece: piece.stop)
+        stop = bisect_left(pieces, last, key=lambda piece: piece.start)
+        found = ((piece, row_sets.intersection(rows, (piece.rows,))) for piece in pieces[start:stop])
+        return [(piece, shared) for piece, shared in found if shared]
 
     def judges(self, loss: str) -> tuple[int, ...]:
         """The machines that each judge their own scores, in the order of those; () if one judges all."""
@@ -157,6 +172,17 @@ class Ownership:
             if own is not None and self.graph[edge.layer].shape == scores.shape:
                 return (own,)
         return self.graph.source_rows(edge.consumer, piece.rows, edge.number)
+
+    def heard(self, edge: Edge) -> Rows:
+        """The rows of `edge.layer` to which anybody listens along the edge."""
+        return self._heard[edge]
+
+    @cached_property
+    def _heard(self) -> dict[Edge, Rows]:
+        found: dict[Edge, list[Rows]] = {edge: [] for edges in self._edges.values() for edge in edges}
+        for (edge, _), rows in self._needed.items():
+            found[edge].append(rows)
+        return {edge: row_sets.union(*sets) for edge, sets in found.items()}
 
     def needed_by_all(self, layer: str, machine: int) -> Rows:
         """The rows of a layer that any piece of the machine listens to."""

@@ -7,8 +7,9 @@ from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts
-from partita.partitioner.ownership import Ownership
 from partita.partitioner.plan import Plan
+from partita.partitioner.search.task import Task
+from partita.partitioner.settle import settled
 from partita.partitioner.sizes import PRECISIONS
 from partita.partitioner.strategies import STRATEGIES
 from partita.partitioner.table import readable_bytes
@@ -20,7 +21,7 @@ def partition(
     *,
     batch: int,
     cuts: Cuts | None = None,
-    strategy: str = "balanced",
+    strategy: str = "automatic",
     precision: str = "float32",
 ) -> Plan:
     """Cuts one replica of a network over the machines of a cluster.
@@ -30,8 +31,9 @@ def partition(
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
         cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`.
-        strategy: what decides for the other layers; "balanced" gives each machine operations in proportion to
-            its speed.
+        strategy: what decides for the other layers: "automatic" searches for the shortest predicted step, on
+            all machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers"
+            keeps them whole, one run of them after the other on each machine.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
 
     Raises:
@@ -48,8 +50,9 @@ def partition(
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
-    pieces = STRATEGIES[strategy](graph, cluster, cuts)
-    plan = Plan(graph, cluster, batch, Ownership(graph, len(cluster), pieces), precision)
+    task = Task(graph, cluster, batch, precision, cuts)
+    owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
+    plan = Plan(graph, cluster, batch, owned, precision)
     _check_memory(plan)
     return plan
 

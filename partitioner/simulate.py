@@ -1,248 +1,249 @@
 """Plays programs on a virtual clock: how long a step takes, who waits for what, and that none waits for ever.
 
 The same programs that the engine runs. A machine computes one instruction at a time (its kernels use all of
-its threads); what is ready goes in the list's order. One thread, its messenger, sends and receives, one
-message after another. Between hosts, a message occupies the way out of one and the way into the other.
+its threads): of what is ready, the first in the list. One more thread, its messenger, hands over what is sent
+and takes in what arrives, one after the other as it comes. Between hosts a message occupies the way out of
+its sender's host and the way in of its receiver's, each first come, first served; within a host it does not.
+
+Instructions are known here by numbers that count through all programs.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
 
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cost import MessageCost
-from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
+from partita.partitioner.playback import Playback, Record
+from partita.partitioner.program import Program
+from partita.partitioner.sizes import Sizes
+from partita.partitioner.track import COMPUTE, SEND, InstructionCosts, Track, mates_of, track_of
+
+COMPUTED: Final = 0
+SENT: Final = 1
+AT_HOST: Final = 2
+ARRIVED: Final = 3
+TAKEN: Final = 4
+BEGIN: Final = 5
+"""What happens: a computation ends; a message is handed over, begins to come in at its receiver's host, is
+there, and has been taken in; a machine begins (the number is the machine's)."""
+
+
+NOTHING: Final = -1
 
 
 class Deadlock(RuntimeError):
     """Programs that wait for one another for ever, or for a message that nobody sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """An instruction on the timeline of a machine, in seconds from the start of the step."""
-
-    machine: int
-    position: int
-    start_s: float
-    stop_s: float
-
-
-@dataclass(frozen=True)
-class Playback:
-    """A step on the virtual clock.
-
-    Args:
-        step_s: until the last machine is done.
-        busy_s: for each machine, time in kernels.
-        bars: every instruction that takes time, by start.
-    """
-
-    step_s: float
-    busy_s: tuple[float, ...]
-    bars: tuple[Bar, ...]
-
-
-class Prices(Protocol):
-    """What things cost: `Costs`, or what a test gives."""
-
-    cluster: Cluster
-
-    def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """Seconds that an instruction takes on a machine."""
-
-    def step_s(self, machine: int) -> float:
-        """Seconds that a machine needs to begin a step and to tell its end."""
-
-    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """What a message costs."""
-
-
-class Bytes(Protocol):
-    """How large messages are: `Sizes`, or what a test gives."""
-
-    def n_bytes(self, operand: Operand) -> int:
-        """Of these rows of a buffer."""
-
-
-@dataclass
-class _Player:
-    """One machine: how many of each instruction's predecessors are missing, and what is ready."""
-
-    program: Program
-    missing: list[int] = field(default_factory=list)
-    followers: list[list[int]] = field(default_factory=list)
-    ready: list[int] = field(default_factory=list)
-    messenger: deque[tuple[float, Callable[[float], None]]] = field(default_factory=deque)
-    awaiting: dict[tuple[int, str], int] = field(default_factory=dict)
-    arrived: set[tuple[int, str]] = field(default_factory=set)
-    computing: bool = False
-    at_messages: bool = False
-    done: int = 0
-
-    def __post_init__(self) -> None:
-        self.missing = [len(instruction.after) for instruction in self.program.instructions]
-        self.followers = [[] for _ in self.missing]
-        for n, instruction in enumerate(self.program.instructions):
-            for k in instruction.after:
-                self.followers[k].append(n)
-
-
-def message_key(peer: int, operand: Operand) -> tuple[int, str]:
-    """What identifies a message at its receiver: who sent it, and which buffer it speaks of."""
-    return peer, operand.buffer.partition("@")[0]
-
-
-def play(programs: Sequence[Program], costs: Prices, sizes: Bytes) -> Playback:
+def play(
+    programs: Sequence[Program],
+    costs: InstructionCosts,
+    sizes: Sizes,
+    *,
+    hosts: Sequence[str] | None = None,
+) -> Playback:
     """Plays one step.
 
     Args:
         programs: one for each machine.
-        costs: of instructions and messages.
-        sizes: of messages.
+        costs: what instructions and messages take.
+        sizes: of the buffers, in bytes.
+        hosts: for each machine the name of its host; None: each has its own.
 
     Raises:
         Deadlock: instructions are left that nothing will ever start; it lists the first of each machine.
     """
-    return _Stage(programs, costs, sizes).run()
+    stage = _played([track_of(program, costs, sizes) for program in programs], hosts)
+    return Playback(tuple(programs), stage.record(), stage.seconds)
+
+
+def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> Record:
+    """Plays one step of programs whose costs are looked up already.
+
+    Raises:
+        Deadlock: as `play`.
+    """
+    return _played(tracks, hosts).record()
+
+
+def _played(tracks: Sequence[Track], hosts: Sequence[str] | None) -> _Stage:
+    stage = _Stage(tracks, tuple(map(str, range(len(tracks)))) if hosts is None else hosts)
+    stage.run()
+    if stage.left:
+        raise Deadlock(stage.stuck())
+    return stage
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What a machine is about to do: computations by position, messages as they come (to take one in: ~send)."""
+
+    ready: list[int]
+    post: deque[int]
+    interrupts: bool
+    computing: int = NOTHING
+    posting: bool = False
+    computed_at: float = 0.0
+    posted_at: float = 0.0
 
 
 class _Stage:
-    def __init__(self, programs: Sequence[Program], costs: Prices, sizes: Bytes) -> None:
-        self.players = [_Player(program) for program in programs]
-        self.costs, self.sizes = costs, sizes
-        self.free_at: dict[tuple[str, str], float] = {}  # of each way between hosts
-        self.events: list[tuple[float, int, Callable[[], None]]] = []
+    """The tracks end to end, and what has happened so far."""
+
+    def __init__(self, tracks: Sequence[Track], hosts: Sequence[str]) -> None:
+        self.tracks, self.hosts = tracks, hosts
+        self.firsts = list(accumulate((len(track.kinds) for track in tracks), initial=0))
+        self.kinds = [kind for track in tracks for kind in track.kinds]
+        self.seconds = [took for track in tracks for took in track.seconds]
+        self.missing = [count for track in tracks for count in track.missing]
+        self.wires = [wire for track in tracks for wire in track.wires]
+        self.latencies = [latency for track in tracks for latency in track.latencies]
+        self.machine = [m for m, track in enumerate(tracks) for _ in track.kinds]
+        self.mates = mates_of(tracks, self.firsts)
+        self.left = len(self.kinds)
+        self.start, self.stop, self.ready = ([0.0] * self.left for _ in range(3))
+        self.arrived: dict[int, float] = {}
+        self.enabled = [False] * self.left
+        self.taken = [False] * self.left
+        self.lanes = [_Lanes([], deque(), track.interrupts) for track in tracks]
+        self.one_way = {self.firsts[m] + n for m, track in enumerate(tracks) for n in track.one_way}
+        self.way_out: dict[str, float] = {}
+        self.way_in: dict[str, float] = {}
+        self.events: list[tuple[float, int, int, int]] = []
         self.counter = 0
-        self.now = 0.0
-        self.bars: list[Bar] = []
-        self.busy = [0.0] * len(programs)
 
-    def run(self) -> Playback:
-        for machine in range(len(self.players)):
-            self._at(self.costs.step_s(machine), lambda machine=machine: self._begin(machine))  # type: ignore[misc]
-        while self.events:
-            self.now, _, happen = heapq.heappop(self.events)
-            happen()
-        if any(player.done < len(player.program) for player in self.players):
-            raise Deadlock(self._stuck())
-        self.bars.sort(key=lambda bar: (bar.start_s, bar.machine, bar.position))
-        return Playback(self.now, tuple(self.busy), tuple(self.bars))
-
-    def _begin(self, machine: int) -> None:
-        for n, missing in enumerate(self.players[machine].missing):
-            if not missing:
-                self._enable(machine, n)
-        self._start(machine)
-
-    def _at(self, time: float, happen: Callable[[], None]) -> None:
-        self.counter += 1
-        heapq.heappush(self.events, (time, self.counter, happen))
-
-    def _enable(self, machine: int, n: int) -> None:
-        player, instruction = self.players[machine], self.players[machine].program.instructions[n]
-        if instruction.op in COMPUTES:
-            heapq.heappush(player.ready, n)
-        elif instruction.op is Op.SEND:
-            self._send(machine, n)
-        else:
-            operand, peer = _addressed(instruction)
-            key = message_key(peer, operand)
-            if key in player.arrived:
-                self._at(self.now, lambda: self._finish(machine, n))
+    def run(self) -> None:
+        """Until nothing more happens."""
+        events, machine, lanes = self.events, self.machine, self.lanes
+        for m, track in enumerate(self.tracks):
+            self._at(track.step_s, BEGIN, m)
+        while events:
+            now, _, what, n = heapq.heappop(events)
+            if what == AT_HOST:
+                self._come_in(n, now)
+                continue
+            if what == BEGIN:
+                self._begin(n, now)
+                continue
+            m = machine[n]
+            if what == COMPUTED:
+                if lanes[m].computed_at > now:  # it was held up meanwhile
+                    self._at(lanes[m].computed_at, COMPUTED, n)
+                    continue
+                lanes[m].computing = NOTHING
+                self._finish(n, now)
+            elif what == SENT:
+                lanes[m].posting = False
+                self._travel(n, now)
+                self._finish(n, now)
+            elif what == ARRIVED:
+                m = machine[self.mates[n]]
+                self.arrived[n] = now
+                lanes[m].post.append(~n)
             else:
-                player.awaiting[key] = n
+                m = self._take(self.mates[n], now)
+            self._start(m, now)
 
-    def _start(self, machine: int) -> None:
-        player = self.players[machine]
-        if player.ready and not player.computing:
-            player.computing = True
-            self._compute(machine, heapq.heappop(player.ready))
+    def record(self) -> Record:
+        """What happened, when all is over."""
+        return Record(
+            tuple(self.firsts), self.start, self.stop, self.ready, self.kinds, self.mates, self.arrived
+        )
 
-    def _compute(self, machine: int, n: int) -> None:
-        stop = self.now + self.costs.compute_s(self.players[machine].program.instructions[n], machine)
-        self.bars.append(Bar(machine, n, self.now, stop))
-        self.busy[machine] += stop - self.now
-        self._at(stop, lambda: self._computed(machine, n))
-
-    def _computed(self, machine: int, n: int) -> None:
-        self.players[machine].computing = False
-        self._finish(machine, n)
-
-    def _by_messenger(self, machine: int, took: float, then: Callable[[float], None]) -> None:
-        """Lets a machine's messenger do something, after all that it was given before; `then` hears when."""
-        player = self.players[machine]
-        player.messenger.append((took, then))
-        if not player.at_messages:
-            self._next_message(machine)
-
-    def _next_message(self, machine: int) -> None:
-        player = self.players[machine]
-        player.at_messages = bool(player.messenger)
-        if player.messenger:
-            took, then = player.messenger.popleft()
-            began = self.now
-            self._at(began + took, lambda: self._done_with(machine, began, then))
-
-    def _done_with(self, machine: int, began: float, then: Callable[[float], None]) -> None:
-        then(began)
-        self._next_message(machine)
-
-    def _send(self, machine: int, n: int) -> None:
-        operand, peer = _addressed(self.players[machine].program.instructions[n])
-        cost = self.costs.message(self.sizes.n_bytes(operand), machine, peer)
-        self._by_messenger(machine, cost.send_s, lambda began: self._sent(machine, n, began, cost))
-
-    def _sent(self, machine: int, n: int, began: float, cost: MessageCost) -> None:
-        operand, peer = _addressed(self.players[machine].program.instructions[n])
-        self.bars.append(Bar(machine, n, began, self.now))
-        ways = self._ways(machine, peer)
-        stop = max([self.now, *(self.free_at.get(way, 0.0) for way in ways)]) + cost.wire_s
-        self.free_at |= dict.fromkeys(ways, stop)
-
-        def arrive(began: float) -> None:
-            self._arrive(peer, machine, operand)
-
-        self._at(stop + cost.latency_s, lambda: self._by_messenger(peer, cost.receive_s, arrive))
-        self._finish(machine, n)
-
-    def _ways(self, source: int, destination: int) -> tuple[tuple[str, str], ...]:
-        """What a message occupies on its way."""
-        cluster = self.costs.cluster
-        one, other = cluster.machines[source], cluster.machines[destination]
-        if one.site == other.site:
-            return ((one.name, other.name),)
-        both_ways = cluster.link_between(source, destination).both_ways
-        return ("out" if both_ways else "both", one.site), ("in" if both_ways else "both", other.site)
-
-    def _arrive(self, machine: int, sender: int, operand: Operand) -> None:
-        player, key = self.players[machine], message_key(sender, operand)
-        player.arrived.add(key)
-        if key in player.awaiting:
-            self._finish(machine, player.awaiting.pop(key))
-
-    def _finish(self, machine: int, n: int) -> None:
-        player = self.players[machine]
-        player.done += 1
-        for follower in player.followers[n]:
-            player.missing[follower] -= 1
-            if not player.missing[follower]:
-                self._enable(machine, follower)
-        self._start(machine)
-
-    def _stuck(self) -> str:
+    def stuck(self) -> str:
+        """The messages for which each machine waits in vain."""
         lines = ["these programs never end:"]
-        for machine, player in enumerate(self.players):
-            for (peer, buffer), n in list(player.awaiting.items())[:3]:
-                waiting = player.program.instructions[n]
-                lines.append(f"  machine {machine} waits for {buffer} from machine {peer}: {n} {waiting}")
+        for m, track in enumerate(self.tracks):
+            first = self.firsts[m]
+            waiting = [
+                n for n in range(len(track.kinds)) if self.enabled[first + n] and not self.taken[first + n]
+            ]
+            for n in waiting[:3]:
+                found = track.program.instructions[n]
+                buffer = found.target.buffer.partition("@")[0]
+                lines.append(f"  machine {m} waits for {buffer} from machine {found.peer}: {n} {found}")
         return "\n".join(lines)
 
+    def _at(self, time: float, what: int, n: int) -> None:
+        self.counter += 1
+        heapq.heappush(self.events, (time, self.counter, what, n))
 
-def _addressed(instruction: Instruction) -> tuple[Operand, int]:
-    assert instruction.peer is not None, f"{instruction} names no peer"
-    return instruction.target, instruction.peer
+    def _begin(self, m: int, now: float) -> None:
+        for n in [n for n in range(self.firsts[m], self.firsts[m + 1]) if not self.missing[n]]:
+            self._enable(n, now)
+        self._start(m, now)
+
+    def _enable(self, n: int, now: float) -> None:
+        self.ready[n] = now
+        kind, lanes = self.kinds[n], self.lanes[self.machine[n]]
+        if kind == COMPUTE:
+            heapq.heappush(lanes.ready, n)
+        elif kind == SEND:
+            lanes.post.append(n)
+        elif self.taken[n]:
+            self._finish(n, now)
+        else:
+            self.enabled[n] = True
+
+    def _start(self, m: int, now: float) -> None:
+        lanes = self.lanes[m]
+        if lanes.ready and lanes.computing == NOTHING:
+            lanes.computing = n = heapq.heappop(lanes.ready)
+            self.start[n] = now
+            if lanes.interrupts and lanes.posting:
+                self.seconds[n] += lanes.posted_at - now
+            lanes.computed_at = now + self.seconds[n]
+            self._at(lanes.computed_at, COMPUTED, n)
+        if lanes.post and not lanes.posting:
+            lanes.posting = True
+            n = lanes.post.popleft()
+            what = SENT if n >= 0 else TAKEN
+            n = max(n, ~n)
+            own = n if what == SENT else self.mates[n]
+            self.start[own] = now
+            lanes.posted_at = now + self.seconds[own]
+            self._at(lanes.posted_at, what, n)
+            if lanes.interrupts and lanes.computing != NOTHING:
+                self.seconds[lanes.computing] += self.seconds[own]
+                lanes.computed_at += self.seconds[own]
+
+    def _travel(self, n: int, now: float) -> None:
+        """Onto the link, which carries one message at a time; within a host there is none."""
+        if n not in self.mates:
+            return
+        host = self.hosts[self.machine[n]]
+        if host == self.hosts[self.machine[self.mates[n]]]:
+            self._at(now + self.latencies[n] + self.wires[n], ARRIVED, n)
+            return
+        begun = max(now, self.way_out.get(host, 0.0))
+        if n in self.one_way:
+            begun = max(begun, self.way_in.get(host, 0.0))
+            self.way_in[host] = begun + self.wires[n]
+        self.way_out[host] = begun + self.wires[n]
+        self._at(begun + self.latencies[n], AT_HOST, n)
+
+    def _come_in(self, n: int, now: float) -> None:
+        host = self.hosts[self.machine[self.mates[n]]]
+        self.way_in[host] = max(now, self.way_in.get(host, 0.0)) + self.wires[n]
+        self._at(self.way_in[host], ARRIVED, n)
+
+    def _take(self, receive: int, now: float) -> int:
+        m = self.machine[receive]
+        self.lanes[m].posting = False
+        self.taken[receive] = True
+        if self.enabled[receive]:
+            self._finish(receive, now)
+        return m
+
+    def _finish(self, n: int, now: float) -> None:
+        self.stop[n] = now
+        self.left -= 1
+        first, missing = self.firsts[self.machine[n]], self.missing
+        for follower in self.tracks[self.machine[n]].followers[n - first]:
+            missing[first + follower] -= 1
+            if not missing[first + follower]:
+                self._enable(first + follower, now)

@@ -1,17 +1,21 @@
 """Strategies that decide who owns what, one a file.
 
-A strategy takes a graph, a cluster and the cuts given by hand, and gives pieces for every layer.
+A strategy takes a task and gives a cut for every layer; those by hand stand.
 """
 
 from collections.abc import Callable
 
-from partita.layers.graph import Graph
-from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts
-from partita.partitioner.ownership import Piece
+from partita.partitioner.search.task import Task
+from partita.partitioner.strategies.automatic import automatic
 from partita.partitioner.strategies.balanced import balanced
+from partita.partitioner.strategies.layers import layers
 
-STRATEGIES: dict[str, Callable[[Graph, Cluster, Cuts], tuple[Piece, ...]]] = {"balanced": balanced}
+STRATEGIES: dict[str, Callable[[Task], Cuts]] = {
+    "automatic": automatic,
+    "balanced": balanced,
+    "layers": layers,
+}
 """By the name under which `partition` knows them."""
 
-__all__ = ["STRATEGIES", "balanced"]
+__all__ = ["STRATEGIES", "automatic", "balanced", "layers"]

@@ -110,7 +110,7 @@ def read(tmp_path: Path, text: str) -> Cluster:
 def test_a_file_as_people_write_it(tmp_path: Path) -> None:
     cluster = read(tmp_path, GOOD)
     assert cluster.machines == (
-        Machine("fast", threads=8, memory_bytes=64 << 30, kind="new"),
+        Machine("fast", threads=8, cores=8, memory_bytes=64 << 30, kind="new"),
         *(Machine(f"slow{n}", threads=2, speed=0.5, host="attic") for n in range(3)),
     )
     assert cluster.link == Link(50e-6, 1.25e9)
@@ -129,7 +129,7 @@ def test_a_link_of_hosts_counts_before_one_of_kinds() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        ("cores", "chores", "machine 'fast' has the unknown key 'chores'; known are name, count, cores"),
+        ("cores", "chores", "machine 'fast' has the unknown key 'chores'; known are name, count, memory"),
         ("[link]", "[lynx]", "the file has the unknown key 'lynx'; known are machine, link"),
         (
             'latency = "1 ms"',
@@ -139,7 +139,6 @@ def test_a_link_of_hosts_counts_before_one_of_kinds() -> None:
         ('memory = "64 GiB"', "", "machine 'fast' has no memory; write for example memory = \"64 GiB\", or"),
         ('"64 GiB"', '"64 Gigs"', "machine 'fast': the memory is '64 Gigs'; write a number and one of B, kB"),
         ('"64 GiB"', "64", "machine 'fast': the memory is 64; write a number and one of B, kB"),
-        ("cores = 8", "cores = 8\nthreads = 4", "machine 'fast' has cores and threads; write one of the two"),
         ("cores = 8", "cores = 0", "machine 'fast': the number of threads is 0; write a whole number"),
         ("count = 3", "count = 0", "machine 'slow': the count is 0; write a whole number of at least 1"),
         ("speed = 0.5", "speed = -1", "machine 'slow': the speed is -1; write a finite number of more than"),

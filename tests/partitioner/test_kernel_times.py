@@ -94,7 +94,8 @@ def test_pieces_of_equal_rows_are_the_same_kernels_wherever_they_lie() -> None:
     found = Network("n")
     hidden = Dense(8, activation="relu", name="hidden")(found.input("x", shape=6))
     Dense(8, activation="relu", name="above")(hidden)
-    plan = partition(found, Cluster.local(2), batch=4)
+    cuts = {"hidden": Pieces(2), "above": Pieces(2)}
+    plan = partition(found, Cluster.local(2), batch=4, cuts=cuts)
     assert signatures(plan, 0) == signatures(plan, 1)
 
 

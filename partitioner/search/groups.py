@@ -1,0 +1,49 @@
+"""Which sets of machines are worth trying as the home of a layer.
+
+Few machines: all sets. Many: blocks of one, two, four ... of them, the fastest first, so that machines of one
+kind and of one host stay together; of small blocks only the first ones, because the others are like them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Final
+
+from partita.partitioner.search.task import Task
+
+ALL_SETS: Final = 4
+"""Up to so many machines, every set of them is tried."""
+BLOCKS: Final = 8
+"""Of blocks of one size, so many."""
+
+
+def speeds(task: Task) -> dict[int, float]:
+    """How much of the network each machine could do in a second, alone."""
+    rows = {grid.name: (0, grid.n_rows) for grid in task.graph.computed}
+    return {
+        m: 1.0 / max(sum(task.layer_s(layer, whole, m) for layer, whole in rows.items()), 1e-12)
+        for m in range(len(task.cluster))
+    }
+
+
+def groups(task: Task, speed: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
+    """Sets of machines, each ascending; one machine first, all of them last."""
+    ranked = sorted(speed, key=lambda m: (-speed[m], m))
+    if len(ranked) <= ALL_SETS:
+        sizes = range(1, len(ranked) + 1)
+        return tuple(found for size in sizes for found in combinations(sorted(ranked), size))
+    found = {tuple(sorted(ranked))}
+    size = 1
+    while size < len(ranked):
+        starts = range(0, len(ranked), size)[:BLOCKS]
+        found.update(tuple(sorted(ranked[start : start + size])) for start in starts)
+        size *= 2
+    found.update(tuple(sorted(ranked[:place])) for place in _ends_of_kinds(ranked, speed))
+    return tuple(sorted(found, key=lambda group: (len(group), group)))
+
+
+def _ends_of_kinds(ranked: list[int], speed: Mapping[int, float]) -> list[int]:
+    """Where among the ranked machines slower ones begin."""
+    pairs = zip(ranked, ranked[1:], strict=False)
+    return [n for n, (a, b) in enumerate(pairs, start=1) if speed[b] < 0.9 * speed[a]][:BLOCKS]

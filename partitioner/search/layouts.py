@@ -1,0 +1,69 @@
+"""For each layer the cuts among which the search chooses: what every group of machines would make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from partita.layers.graph import Grid
+from partita.partitioner.cuts import Cut, Pieces, Whole
+from partita.partitioner.search.spread import spread
+from partita.partitioner.search.task import Task
+from partita.partitioner.settle import stays_with_scores
+
+Maker: TypeAlias = Callable[[Task, Grid, tuple[int, ...], Cut], Iterable[Cut]]
+"""From a layer, a group of machines and the layer's cut by rows over them: cuts of some kind."""
+Choice: TypeAlias = Cut | None
+"""A cut; None for a loss that lies where its scores do."""
+
+
+def by_rows(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """Each machine some rows, in proportion to what it does; the whole layer, if there is one machine."""
+    yield rows
+
+
+KINDS: Final[tuple[Maker, ...]] = (by_rows,)
+"""Every kind of layout. Another kind of cut joins the search when its maker joins this table."""
+
+
+def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Choice, ...]]:
+    """For every layer its cuts, each once: one alone where it was cut by hand.
+
+    Raises:
+        ValueError: a cut by hand that cannot be.
+    """
+    found: dict[str, dict[Choice, None]] = {grid.name: {} for grid in task.graph.computed}
+    for group in groups:
+        cuts = over(task, group)
+        for grid in task.graph.computed:
+            if grid.name in task.by_hand:
+                found[grid.name][task.by_hand[grid.name]] = None
+            elif stays_with_scores(task.graph, grid):
+                found[grid.name][None] = None
+                if len(group) == 1:
+                    found[grid.name][Whole(group[0])] = None
+            else:
+                for maker in KINDS:
+                    found[grid.name].update(dict.fromkeys(maker(task, grid, group, cuts[grid.name])))
+    return {layer: tuple(cuts) for layer, cuts in found.items()}
+
+
+def over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
+    """The whole network over a group of machines, but for what was cut by hand."""
+
+    def row_s(grid: Grid, machine: int) -> float:
+        return task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+
+    return spread(task.graph, group, task.by_hand, row_s, n_machines=len(task.cluster))
+
+
+def equal(task: Task) -> dict[str, Cut]:
+    """Every layer in equal pieces over all machines, as far as it has rows."""
+    found: dict[str, Cut] = {}
+    for grid in task.graph.computed:
+        if grid.name in task.by_hand:
+            found[grid.name] = task.by_hand[grid.name]
+        elif not stays_with_scores(task.graph, grid):
+            count = min(len(task.cluster), grid.n_rows) if grid.layer.cuttable else 1
+            found[grid.name] = Whole(0) if count == 1 else Pieces(count)
+    return found

@@ -1,0 +1,66 @@
+"""Small changes of a plan, the more promising first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from partita.layers.graph import Graph
+from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.search.layouts import Choice
+
+Plan = Mapping[str, Choice]
+
+
+def other_layouts(
+    plan: Plan, choices: Mapping[str, Sequence[Choice]], runs: Sequence[Sequence[str]]
+) -> Iterator[Plan]:
+    """A run of layers gets other layouts: the n-th choice of each; of one layer, any choice of its own."""
+    for run in runs:
+        for n in range(max(len(choices[layer]) for layer in run)):
+            changed = {layer: choices[layer][n] for layer in run if n < len(choices[layer])}
+            if any(plan.get(layer) != cut for layer, cut in changed.items()):
+                yield {**plan, **changed}
+
+
+def runs_of(graph: Graph, layers: Sequence[str], length: int) -> list[list[str]]:
+    """Runs of so many of the layers, one after the other in the order of the network."""
+    order = [grid.name for grid in graph.computed if grid.name in layers]
+    return [order[start : start + length] for start in range(len(order) - length + 1)]
+
+
+def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
+    """A boundary between two pieces of a layer moves: by an eighth of the smaller piece, or by one row."""
+    for layer in layers:
+        cut = plan.get(layer)
+        if not isinstance(cut, Pieces) or cut.sizes is None:
+            continue
+        for n in range(len(cut.sizes) - 1):
+            smaller = min(cut.sizes[n], cut.sizes[n + 1])
+            for step in dict.fromkeys((max(smaller // 8, 1), -max(smaller // 8, 1), 1, -1)):
+                sizes = list(cut.sizes)
+                sizes[n] += step
+                sizes[n + 1] -= step
+                if min(sizes) > 0:
+                    yield {**plan, layer: replace(cut, sizes=tuple(sizes))}
+
+
+def swapped(plan: Plan, layers: Sequence[str], machines: Sequence[int]) -> Iterator[Plan]:
+    """Two machines change places: in one layer, and in all."""
+    for a in machines:
+        for b in machines:
+            if a >= b:
+                continue
+            change = {layer: _renamed(plan.get(layer), {a: b, b: a}) for layer in layers}
+            yield {**plan, **change}
+            for layer in layers:
+                if change[layer] != plan.get(layer):
+                    yield {**plan, layer: change[layer]}
+
+
+def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
+    if isinstance(cut, Whole):
+        return Whole(names.get(cut.machine, cut.machine))
+    if isinstance(cut, Pieces) and isinstance(cut.machines, tuple):
+        return replace(cut, machines=tuple(names.get(m, m) for m in cut.machines))
+    return cut

@@ -1,0 +1,110 @@
+"""What the layouts of a layer and of those that listen to it make machines send: counted, not listed.
+
+A state goes once to each machine that needs it, however many layers listen there (so the network's
+communication is its hypergraph connectivity minus one), and the errors of each listening layer come back. For
+each machine this counts messages and rows; a search asks this for thousands of machines, so nothing here is
+listed pair by pair. Rows that are heard are taken as one run, from the first to the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Rows `[start, stop)` for each of some machines."""
+
+    machines: npt.NDArray[np.int64]
+    starts: Numbers
+    stops: Numbers
+
+    @classmethod
+    def of(cls, runs: dict[int, tuple[int, int]]) -> Runs:
+        """From a dictionary; empty runs are left out."""
+        kept = {m: run for m, run in runs.items() if run[0] < run[1]}
+        ends = np.array(list(kept.values()), dtype=np.float64).reshape(-1, 2)
+        return cls(np.array(list(kept), dtype=np.int64), ends[:, 0], ends[:, 1])
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """For each machine of the cluster: messages that it sends and receives, and rows in them."""
+
+    sent: Numbers
+    received: Numbers
+    sent_rows: Numbers
+    received_rows: Numbers
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(
+            self.sent + other.sent,
+            self.received + other.received,
+            self.sent_rows + other.sent_rows,
+            self.received_rows + other.received_rows,
+        )
+
+    @property
+    def reversed(self) -> Traffic:
+        """The same the other way round."""
+        return Traffic(self.received, self.sent, self.received_rows, self.sent_rows)
+
+
+def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
+    """What travels so that each machine hears its rows, if each owner sends what it owns."""
+    zeros = [np.zeros(n_machines) for _ in range(4)]
+    found = Traffic(*zeros)
+    order = np.argsort(owned.starts, kind="stable")
+    starts, stops = owned.starts[order], owned.stops[order]
+    own = _overlap_with_own(owned, heard, n_machines)
+    senders = np.searchsorted(starts, heard.stops, "left") - np.searchsorted(stops, heard.starts, "right")
+    found.received[heard.machines] = senders
+    found.received_rows[heard.machines] = heard.stops - heard.starts
+    lows, highs = np.sort(heard.starts), np.sort(heard.stops)
+    listeners = np.searchsorted(lows, owned.stops, "left") - np.searchsorted(highs, owned.starts, "right")
+    found.sent[owned.machines] = listeners
+    found.sent_rows[owned.machines] = (
+        _above(owned.stops, lows)
+        - _above(owned.stops, highs)
+        - _above(owned.starts, lows)
+        + _above(owned.starts, highs)
+    )
+    for counted, rows in ((found.sent, found.sent_rows), (found.received, found.received_rows)):
+        counted -= own > 0
+        rows -= own
+    return found
+
+
+def joined(heard: Sequence[Runs], n_machines: int) -> Runs:
+    """What each machine hears in all; rows between two runs count too."""
+    if len(heard) == 1:
+        return heard[0]
+    starts, stops = np.full(n_machines, np.inf), np.zeros(n_machines)
+    for runs in heard:
+        np.minimum.at(starts, runs.machines, runs.starts)
+        np.maximum.at(stops, runs.machines, runs.stops)
+    machines = np.flatnonzero(stops)
+    return Runs(machines, starts[machines], stops[machines])
+
+
+def _overlap_with_own(owned: Runs, heard: Runs, n_machines: int) -> Numbers:
+    starts, stops = np.zeros(n_machines), np.zeros(n_machines)
+    starts[owned.machines], stops[owned.machines] = owned.starts, owned.stops
+    found = np.zeros(n_machines)
+    low = np.maximum(starts[heard.machines], heard.starts)
+    high = np.minimum(stops[heard.machines], heard.stops)
+    found[heard.machines] = np.maximum(high - low, 0.0)
+    return found
+
+
+def _above(places: Numbers, ascending: Numbers) -> Numbers:
+    """For each place the sum of its distances from all values below it."""
+    below = np.searchsorted(ascending, places, "right")
+    sums = np.concatenate(([0.0], np.cumsum(ascending)))
+    return places * below - sums[below]

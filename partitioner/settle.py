@@ -1,0 +1,34 @@
+"""From cuts, one for each layer, to who owns what."""
+
+from __future__ import annotations
+
+from partita.layers.graph import Graph, Grid
+from partita.layers.losses import Loss
+from partita.partitioner.cuts import Cuts, cut_layer
+from partita.partitioner.ownership import Ownership, Piece
+
+
+def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
+    """Who owns what, of so many machines.
+
+    Args:
+        graph: the network.
+        machines: how many.
+        cuts: for every layer; a loss that is left out and can be judged apart lies where its scores do.
+
+    Raises:
+        ValueError: a cut cannot be.
+    """
+    found: dict[str, tuple[Piece, ...]] = {}
+    for grid in graph.computed:
+        if grid.name in cuts:
+            found[grid.name] = cut_layer(grid, cuts[grid.name], machines=machines)
+        else:
+            assert stays_with_scores(graph, grid), f"no cut for {grid.name}"
+            found[grid.name] = tuple(Piece(grid.name, 0, 1, p.machine) for p in found[grid.sources[0]])
+    return Ownership(graph, machines, tuple(piece for pieces in found.values() for piece in pieces))
+
+
+def stays_with_scores(graph: Graph, grid: Grid) -> bool:
+    """Whether a layer is a loss that machines can judge each for itself, unless a cut says otherwise."""
+    return isinstance(grid.layer, Loss) and grid.layer.splits_scores and not graph[grid.sources[0]].is_given

@@ -1,0 +1,16 @@
+"""Whole layers in order, one run of them on each machine, balanced by cost: the usual horizontal cut."""
+
+from __future__ import annotations
+
+from partita.partitioner.cuts import Cuts
+from partita.partitioner.search.layers import in_order
+from partita.partitioner.search.task import Task
+
+
+def layers(task: Task) -> Cuts:
+    """A cut for every layer: each whole, on the machines in their order.
+
+    Raises:
+        ValueError: a cut by hand that cannot be.
+    """
+    return in_order(task, range(len(task.cluster)))
