@@ -19,8 +19,8 @@ from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
-from partita.partitioner.program import Program
 from partita.partitioner.playback import Playback
+from partita.partitioner.program import Program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind

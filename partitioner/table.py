@@ -52,9 +52,10 @@ def _machines(plan: BarePlan) -> str:
 
 def _summary(plan: BarePlan) -> str:
     total = sum(message.n_bytes for message in plan.messages)
+    uncalibrated = "" if plan.costs.calibrated else " (uncalibrated)"
     return (
         f"{len(plan.messages)} messages a step, {readable_bytes(total)}; predicted step "
-        f"{plan.predicted_step_s * 1e3:.2f} ms (uncalibrated)"
+        f"{plan.predicted_step_s * 1e3:.2f} ms{uncalibrated}"
     )
 
 

@@ -69,7 +69,7 @@ class Profile:
             bool(plan.graph.losses),
             self.cores,
             self.steps,
-            _calibrated(plan),
+            all(point.plan.costs.calibrated for point in self.points),
             tuple(_reported(point, self.points[0]) for point in self.points),
         )
 
@@ -92,11 +92,6 @@ class Profile:
 
     def __str__(self) -> str:
         return str(self.report())
-
-
-def _calibrated(plan: Plan) -> bool:
-    """Whether a plan's costs were measured."""
-    return False
 
 
 def _reported(point: Point, first: Point) -> PointReport:

@@ -11,6 +11,7 @@ from typing import Final
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.data import Data
 from partita.engine.drivers.session import Hosts
+from partita.engine.profile.calibration import calibrate
 from partita.engine.profile.changes import best_changes
 from partita.engine.profile.measure import batch_for, measure
 from partita.engine.profile.profile import Point, Profile
@@ -36,6 +37,7 @@ def profile_network(
     batch: int = 32,
     precision: str = "float32",
     cluster: Cluster | None = None,
+    calibrated: bool = True,
     cuts: Cuts | None = None,
     strategy: str = "automatic",
     data: Data | None = None,
@@ -57,6 +59,8 @@ def profile_network(
         precision: "float32", "float64" or "bfloat16".
         cluster: simulates so many of its first machines; `threads` is ignored then. If not given, machines
             are processes of this one.
+        calibrated: measures first what is not known yet of this machine's kernels and links; otherwise
+            predictions stand on guesses. A described cluster holds its own measurements, or guesses.
         cuts: by hand. Plans of fewer machines than were asked for at most do without those that name others.
         strategy: decides for all other layers, as in `partition`.
         data: arrays for each input and target; random numbers if not given.
@@ -79,14 +83,19 @@ def profile_network(
         by_hand = cuts if len(on) >= counts[-1] else _within(cuts, len(on))
         return partition(network, on, batch=batch, cuts=by_hand, strategy=how, precision=precision)
 
+    measuring = (
+        _Measuring(network, batch, precision, threads, tell) if calibrated and cluster is None else None
+    )
     plans = []
     for count in (1, *counts) if counts[0] > 1 else counts:
         tell(f"planning {count} of {counts[-1]} machines")
         try:
-            plans.append(planned(_cluster_for(count, threads, cluster), strategy))
+            plans.append(planned(_cluster_for(count, threads, cluster, measuring), strategy))
         except ValueError:
             if count in counts:
                 raise
+    if measuring is not None:
+        plans = measuring.completed(plans)
     fed = batch_for(plans[0].graph, data, batch=plans[0].batch, precision=precision)
     points = []
     for plan in plans:
@@ -100,13 +109,44 @@ def profile_network(
     return Profile(tuple(points), cores, steps)
 
 
-def _cluster_for(machines: int, threads: int, given: Cluster | None) -> Cluster:
+def _cluster_for(machines: int, threads: int, given: Cluster | None, measuring: _Measuring | None) -> Cluster:
     """What predictions stand on."""
-    if given is None:
-        return Cluster.local(machines, threads=threads)
-    if machines > len(given):
-        raise ValueError(f"the cluster has {len(given)} machines, not {machines}; ask for fewer, or add some")
-    return replace(given, machines=given.machines[:machines])
+    if measuring is not None:
+        return measuring.calibration.cluster(machines, threads=threads)
+    return Cluster.local(machines, threads=threads) if given is None else _first(given, machines)
+
+
+def _first(cluster: Cluster, machines: int) -> Cluster:
+    """The first so many machines, and the links between them."""
+    if machines > len(cluster):
+        raise ValueError(
+            f"the cluster has {len(cluster)} machines, not {machines}; ask for fewer, or add some"
+        )
+    chosen = cluster.machines[:machines]
+    names = {name for machine in chosen for name in (machine.site, machine.kind)}
+    between = tuple(pair for pair in cluster.between if {pair.one, pair.other} <= names)
+    return replace(cluster, machines=chosen, between=between)
+
+
+class _Measuring:
+    """Measures this machine's runtime and links and the kernels of a network, as far as they are not known."""
+
+    def __init__(
+        self, network: Network | Graph, batch: int, precision: str, threads: int, tell: Tell
+    ) -> None:
+        def progress(told: str, done: int, total: int) -> None:
+            tell(f"calibrating {told}: {done} of {total}")
+
+        self._again = partial(calibrate, precision=precision, threads=threads, batch=batch, progress=progress)
+        self.calibration = self._again(network)
+
+    def completed(self, plans: Sequence[Plan]) -> list[Plan]:
+        """The same cuts, with every kernel of theirs measured."""
+        self.calibration = self._again(plans=plans)
+        return [
+            plan.on(self.calibration.cluster(len(plan.cluster), threads=plan.cluster.machines[0].threads))
+            for plan in plans
+        ]
 
 
 def _tell(tell: Tell, name: str, steps: int, done: int) -> None:

@@ -213,8 +213,11 @@ class Additive:
         """Of a message's seconds on a messenger: the least between machines of any two kinds."""
         machines = self.task.cluster.machines
         kinds = {(m.flops_per_s, m.threads, m.host, m.device): n for n, m in enumerate(machines)}
-        kinds |= {(*key, "again"): n for n, m in reversed(list(enumerate(machines)))
-                  for key in [(m.flops_per_s, m.threads, m.host, m.device)]}
+        kinds |= {
+            (*key, "again"): n
+            for n, m in reversed(list(enumerate(machines)))
+            for key in [(m.flops_per_s, m.threads, m.host, m.device)]
+        }
         some = sorted(set(kinds.values()))[:16]
         costs = [self.task.costs.message(1, a, b) for a in some for b in some if a != b]
         return min((c.send_s for c in costs), default=0.0), min((c.receive_s for c in costs), default=0.0)
@@ -228,4 +231,13 @@ class Additive:
         sizes = tuple((p.size, p.shared) for p in grid.parameters)
         layer = grid.layer
         connectivity = None if isinstance(layer, Loss) else layer.connectivity
-        return (layer.kind, grid.shape, sources, learns, connectivity, sizes, grid.flops_per_node, layer.activation)
+        return (
+            layer.kind,
+            grid.shape,
+            sources,
+            learns,
+            connectivity,
+            sizes,
+            grid.flops_per_node,
+            layer.activation,
+        )

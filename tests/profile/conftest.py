@@ -16,6 +16,7 @@ def profile() -> Profile:
         (2, 4),
         batch=8,
         strategy="balanced",
+        calibrated=False,
         data=toy.data(5),
         steps=STEPS,
         hosts="threads",
