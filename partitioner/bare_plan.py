@@ -20,8 +20,8 @@ from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
-from partita.partitioner.program import Program
 from partita.partitioner.playback import Playback
+from partita.partitioner.program import Program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
@@ -186,9 +186,7 @@ class BarePlan:
         """
         return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
 
-    def program_bytes(
-        self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1
-    ) -> int:
+    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
         """`memory_bytes` of the machine whose program this is."""
         machine = program.machine
         threads = self.cluster.machines[machine].threads
@@ -197,6 +195,13 @@ class BarePlan:
         )
         windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
+
+    def on(self, cluster: Cluster) -> Self:
+        """The same cut on as many other machines. It shares messages and programs, which do not change."""
+        found = replace(self, cluster=cluster)
+        found._messages.update(self._messages)
+        found._programs.update(self._programs)
+        return found
 
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""

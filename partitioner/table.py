@@ -63,9 +63,11 @@ def _machines(plan: BarePlan) -> str:
     titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
     rows = [[*titles, "computing", "sending", "waiting", "idle"]]
     shown = list(range(len(plan.cluster)))
-    notes = {m: "" for m in shown}
+    notes = dict.fromkeys(shown, "")
     if len(shown) > COLUMNS:
-        used = sorted((m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m])
+        used = sorted(
+            (m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m]
+        )
         notes = {used[-1]: " (least busy)", used[len(used) // 2]: " (middle)", used[0]: " (busiest)"}
         shown = list(reversed(notes))
     sent, received = plan.traffic_bytes

@@ -56,6 +56,11 @@ class SessionTask:
         return self.plan.cluster.machines[self.machine].threads
 
     @property
+    def title(self) -> str:
+        """Of the network."""
+        return self.plan.graph.name
+
+    @property
     def keeps_gradient(self) -> bool:
         """Whether the whole gradient is there after a step. A rule that needs no norm takes it in blocks."""
         return self.train and (self.rule is None or self.rule.needs_norms)

@@ -58,7 +58,9 @@ class Additive:
                 found.append(Table((grid.name, *scope), exchange * self._exchanges(grid, scope, choices)))
         return found
 
-    def _exchanges(self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]) -> Numbers:
+    def _exchanges(
+        self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]
+    ) -> Numbers:
         """What a layer exchanges with these listeners, for all combinations of choices.
 
         Between layers of equal geometry boundaries may differ by a few rows; what the first ones exchange
