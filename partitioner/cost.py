@@ -9,7 +9,7 @@ from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import consumer_of, layer_of
 from partita.partitioner.cluster import Link, Machine
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import PRECISIONS, Sizes
@@ -41,33 +41,35 @@ def compute_seconds(instruction: Instruction, sizes: Sizes, machine: Machine) ->
 def _operations(instruction: Instruction, sizes: Sizes) -> float:
     """Of a kernel's arithmetic, in those of a matrix product."""
     graph, op, target = sizes.graph, instruction.op, instruction.target
-    layer = layer_of(target.buffer)
+    layer, examples = layer_of(target.buffer), sizes.examples(target.buffer)
     if op in (Op.MULTIPLY, Op.UP, Op.SUMMARISE):
         grid, share = graph[layer], 1.0
         if grid.layer.splits_sum or isinstance(grid.layer, Loss):
             scores = instruction.sources[0]
-            share = row_sets.count(scores.rows) / max(graph[scores.buffer].n_rows, 1)
+            share = row_sets.count(scores.rows) / max(graph[layer_of(scores.buffer)].n_rows, 1)
         rows = 1 if op is Op.SUMMARISE else row_sets.count(target.rows)
-        return _effort(grid) * rows * grid.nodes_per_row * sizes.batch * share
+        return _effort(grid) * rows * grid.nodes_per_row * examples * share
     if op is Op.ERRORS:
-        grid = graph[target.buffer.partition("<")[2].partition("#")[0]]
+        grid = graph[consumer_of(target.buffer)]
         own = row_sets.count(instruction.sources[0].rows)
         share = row_sets.count(target.rows) / max(graph[layer].n_rows, 1)
         if not grid.layer.splits_sum:
             share = min(1.0, share * grid.n_rows / max(own, 1))
-        return _effort(grid) * own * grid.nodes_per_row * sizes.batch * share
+        return _effort(grid) * own * grid.nodes_per_row * examples * share
     if op in (Op.GRADIENT, Op.LEARN):
         grid = graph[layer]
-        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
+        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * examples
     return 0.0
 
 
 def _weights(instruction: Instruction, sizes: Sizes) -> float:
     """Bytes that a kernel must read or write while it computes, however fast it computes."""
     op, target = instruction.op, instruction.target
-    if op is Op.UP and not sizes.graph[target.buffer].layer.splits_sum:
-        grid = sizes.graph[target.buffer]
-        per_node = grid.bytes_per_node(batch=sizes.batch, item_bytes=PRECISIONS[sizes.precision])
+    layer = layer_of(target.buffer)
+    if op is Op.UP and not sizes.graph[layer].layer.splits_sum:
+        grid = sizes.graph[layer]
+        examples, item_bytes = sizes.examples(target.buffer), PRECISIONS[sizes.precision]
+        per_node = grid.bytes_per_node(batch=examples, item_bytes=item_bytes)
         return per_node * row_sets.count(target.rows) * grid.nodes_per_row
     return 0.0
 

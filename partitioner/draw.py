@@ -29,7 +29,7 @@ class _Picture:
     def __init__(self, plan: BarePlan) -> None:
         self.plan, self.graph, self.owned = plan, plan.graph, plan.ownership
         self.machines = tuple(machine.name for machine in plan.cluster.machines)
-        self.routes = [routes.route(plan.ownership, message) for message in plan.messages]
+        self.routes = [routes.route(plan.ownership, message) for message in plan.joined_messages]
         self.bars = boxes.bar_widths(self.owned)
         reach = {
             g.name: (boxes.label_width(g) + self.bars[g.name] / 2, self.bars[g.name] / 2)

@@ -4,6 +4,9 @@ Overlap is decided here, by the order of the list. Weights that other machines b
 up a layer that splits its sum takes the block of the machine's own rows first, and the others as they arrive.
 On the way down come, for each layer, first the errors that another machine waits for, then the machine's own,
 then those that continue another's sum. Learning stands at the end: it fills the time in which errors travel.
+
+A step of several portions repeats this for each, in the order of `pipeline`; it learns once for all portions
+of a minibatch, so that gradients and parameters pass through memory once.
 """
 
 from __future__ import annotations
@@ -13,31 +16,40 @@ from collections.abc import Mapping, Sequence
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.buffer_names import PARAMETERS, SUMMARY
+from partita.partitioner.depths import depths
 from partita.partitioner.lower_errors import Errors
 from partita.partitioner.lower_learning import Learning
 from partita.partitioner.messages import Message, Sum, sums
 from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.program import Op, Operand, Program
 from partita.partitioner.step_kind import StepKind
 from partita.partitioner.writer import Writer
 
 
-def lower(owned: Ownership, messages: tuple[Message, ...], kind: StepKind) -> tuple[Program, ...]:
-    """One program for each machine, of a step with these messages."""
-    turns = _turns(owned) if kind.train else {}
+def lower(
+    owned: Ownership, messages: tuple[Message, ...], kind: StepKind, *, micro_batches: int = 1
+) -> tuple[Program, ...]:
+    """One program for each machine, of a step whose portions have these messages."""
+    sums_of = _turns(owned) if kind.train else {}
     found = []
-    for machine in range(owned.machines):
-        writer = Writer(owned, messages, machine, kind)
+    is_one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
+    for machine, depth in enumerate(depths(owned.machines, messages)):
+        pipeline = Pipeline() if is_one else Pipeline(micro_batches, kind.overlap, depth)
+        writer = Writer(owned, messages, machine, kind, pipeline)
         mine = [grid for grid in owned.graph.computed if writer.own(grid.name)]
-        _write_up(writer, mine)
-        if kind.train:
-            _write_down(writer, mine, turns.get(machine, {}))
+        for writer.turn in pipeline.turns(train=kind.train):
+            if writer.turn.way == "up":
+                _write_up(writer, mine)
+            else:
+                _write_down(writer, mine, sums_of.get(machine, {}))
         found.append(writer.program())
     return tuple(found)
 
 
 def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[Sum]]) -> None:
-    """All errors, then all learning; but a machine that is alone learns at once what it has the errors for.
+    """All errors, then all learning, if this is the last portion of a minibatch; but a machine that is alone
+    learns at once what it has the errors for.
 
     So it reads them again soon, and needs their memory no longer.
     """
@@ -45,8 +57,10 @@ def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[
     from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
     for grid in from_above:
         errors.write(grid)
-        if writer.is_alone:
+        if writer.is_alone and writer.turn.learns:
             learning.write(grid)
+    if not writer.turn.learns:
+        return
     if not writer.is_alone:
         for grid in sorted(from_above, key=learning.is_awaited, reverse=True):
             learning.write(grid)
@@ -65,7 +79,7 @@ def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
 
 def _write_up(writer: Writer, mine: list[Grid]) -> None:
     """Weights that are lent and borrowed, then layer after layer from the inputs on."""
-    for grid in mine:
+    for grid in mine if writer.turn.begins else ():
         writer.send_all(grid.name + PARAMETERS)
         writer.receive_all(grid.name + PARAMETERS)
     obtained: set[str] = set()

@@ -22,6 +22,7 @@ def partition(
     cuts: Cuts | None = None,
     strategy: str = "balanced",
     precision: str = "float32",
+    micro_batches: int = 1,
 ) -> Plan:
     """Cuts one replica of a network over the machines of a cluster.
 
@@ -33,10 +34,12 @@ def partition(
         strategy: what decides for the other layers; "balanced" gives each machine operations in proportion to
             its speed.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
+        micro_batches: into how many equal portions a minibatch is divided. They follow one another through
+            the machines of a horizontal cut, which so work at the same time; what is learnt is the same.
 
     Raises:
-        ValueError: the network is not finished or cannot be trained, a cut cannot be, or a part does not fit
-            into memory.
+        ValueError: the network is not finished or cannot be trained, a cut cannot be, the micro-batches do
+            not divide the batch, or a part does not fit into memory.
     """
     graph = _graph_of(network)
     if not isinstance(cluster, Cluster):
@@ -49,7 +52,7 @@ def partition(
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
     pieces = STRATEGIES[strategy](graph, cluster, cuts)
-    plan = Plan(graph, cluster, batch, Ownership(graph, len(cluster), pieces), precision)
+    plan = Plan(graph, cluster, batch, Ownership(graph, len(cluster), pieces), precision, micro_batches)
     _check_memory(plan)
     return plan
 
