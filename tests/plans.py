@@ -68,6 +68,4 @@ def plans(
     by_hand = draw(cuts(graph, len(cluster)))
     portions = draw(st.integers(1, micro_batches))
     batch = portions * draw(st.integers(1, max_batch))
-    return partition(
-        graph, cluster, batch=batch, cuts=by_hand, precision=precision, micro_batches=portions
-    )
+    return partition(graph, cluster, batch=batch, cuts=by_hand, precision=precision, micro_batches=portions)

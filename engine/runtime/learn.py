@@ -76,11 +76,11 @@ class Learning:
         kernel, site = kernels[0], kernels[0].site
         self._kernels, self._kernel, self._start = kernels, kernel, start
         self._parameters = site.grid.parameters
-        numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
-        row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
-        block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
-        if not (kernel.gradient_by_rows and by_blocks):
-            block = site.n_rows
+        block = site.n_rows
+        if kernel.gradient_by_rows and by_blocks:
+            numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
+            row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
+            block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
         first, stop = site.rows
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
@@ -118,8 +118,9 @@ class Learning:
         Args:
             out: for each parameter, the array for all rows.
         """
-        blocks = self._blocks if len(self._kernels) > 1 else [self._kernel.site.rows]
-        return in_turn(*(self._gradient(self._part_of(out, rows), rows) for rows in blocks))
+        if len(self._kernels) == 1 or not self._kernel.gradient_by_rows:
+            return self._gradient(out, self._kernel.site.rows)
+        return in_turn(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
 
     def _part_of(self, out: Sequence[Array], rows: tuple[int, int]) -> list[Array]:
         own, found = self._kernel.site.rows, []

@@ -5,8 +5,8 @@ list of the rows; parameters are a count of updates. Buffers keep what earlier s
 engine's do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete,
 is an `AssertionError`.
 
-A step may be of several portions: what a machine knows of each is a `Host` of its own, which forgets when the next
-takes its place; what is learnt they share.
+A step may be of several portions: what a machine knows of each is a `Host` of its own, which forgets when the
+next takes its place; what is learnt they share.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class Host:
         return self.step
 
     def of(self, instruction: Instruction) -> Host:
-        """What the machine knows of the portion of an instruction; of one that learns, of the last portion."""
+        """What the machine knows of an instruction's portion; of one that learns, of the last."""
         names = [operand.buffer for operand in (instruction.target, *instruction.sources)]
-        numbers = [number for name in names if not is_learnt(name) and (number := number_of(name)) is not None]
+        numbers = [
+            number for name in names if not is_learnt(name) and (number := number_of(name)) is not None
+        ]
         pipeline = self.program.pipeline
         if pipeline.portions == 1:
             return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
@@ -382,7 +384,9 @@ class Interpreter:
             expected = host.lent if learns else (host.lent[0], "as given")
             assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
         else:
-            assert host.updates.get(layer, 0) == (host.updated if learns else 0), f"{layer} has learnt too early"
+            assert host.updates.get(layer, 0) == (host.updated if learns else 0), (
+                f"{layer} has learnt too early"
+            )
 
     # Kernels
 
