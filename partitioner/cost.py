@@ -72,7 +72,8 @@ class Costs:
             feeds: whether examples are taken from data, as in training. In a session they come with the
                 order to play, before a step begins.
         """
-        self.graph, self.cluster, self.sizes = graph, cluster, Sizes(graph, batch, precision)
+        self.graph, self.cluster = graph, cluster
+        self.sizes = Sizes(graph, batch, precision, micro_batches)
         self._examples, self._feeds = batch // micro_batches, feeds
         self._alike = _numbered(cluster.machines)
         self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}

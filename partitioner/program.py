@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.step_kind import StepKind
 
 
@@ -105,7 +106,7 @@ class Instruction:
         return " ".join(words)
 
 
-_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@.-]*)\[(?P<rows>[\d:,]*)\]")
+_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,]*)\]")
 _LINE = re.compile(
     r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
     r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
@@ -142,11 +143,24 @@ def _parse_operand(written: str) -> Operand:
 
 @dataclass(frozen=True)
 class Program:
-    """What one machine does in a step of some kind."""
+    """What one machine does in a step of some kind.
+
+    Args:
+        machine: which.
+        instructions: in the order of their priority.
+        kind: of the step.
+        pipeline: in which order it takes the portions of the step.
+    """
 
     machine: int
     instructions: tuple[Instruction, ...]
     kind: StepKind = StepKind()  # noqa: RUF009 - frozen
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009 - frozen
+
+    @property
+    def slots(self) -> int:
+        """How many numbered buffers of a name have memory of their own: number n lies where n - slots did."""
+        return self.pipeline.slots
 
     def __str__(self) -> str:
         return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))
@@ -155,10 +169,15 @@ class Program:
         return len(self.instructions)
 
 
-def parse_program(machine: int, text: str, kind: StepKind = StepKind()) -> Program:  # noqa: B008 - frozen
+def parse_program(
+    machine: int,
+    text: str,
+    kind: StepKind = StepKind(),  # noqa: B008 - frozen
+    pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
+) -> Program:
     """The program that `str` wrote."""
     instructions = tuple(parse_instruction(line) for line in text.splitlines() if line.strip())
-    return Program(machine, instructions, kind)
+    return Program(machine, instructions, kind, pipeline)
 
 
 def ordered(

@@ -20,7 +20,9 @@ from partita.partitioner.buffer_names import (
     holds_gradient,
     holds_parameters,
     holds_summary,
+    is_learnt,
     layer_of,
+    plain,
 )
 from partita.partitioner.program import Operand
 
@@ -40,11 +42,13 @@ class Sizes:
         graph: the network.
         batch: examples in a minibatch.
         precision: of states and errors, and of weights where kernels read them.
+        micro_batches: into how many equal portions the minibatch is divided.
     """
 
     graph: Graph
     batch: int
     precision: str
+    micro_batches: int = 1
 
     @property
     def master(self) -> str:
@@ -56,13 +60,17 @@ class Sizes:
         """Of one such number."""
         return ITEM_BYTES[self.master]
 
+    def examples(self, buffer: str) -> int:
+        """How many examples a buffer is of: those of a portion; of what is learnt, the whole minibatch."""
+        return self.batch if is_learnt(buffer) else self.batch // self.micro_batches
+
     def row(self, buffer: str) -> tuple[Shape, str]:
         """The shape of one row of a buffer, and the kind of its numbers.
 
         Labels are "int64", sums of squares "float64", other sums, losses and gradients of the precision's
         master; all else has the precision.
         """
-        if buffer == NORMS:
+        if plain(buffer) == NORMS:
             return (2 * len(self.graph.parameters),), "float64"
         grid = self.graph[layer_of(buffer)]
         if holds_parameters(buffer):
@@ -71,8 +79,8 @@ class Sizes:
             return (self._shared(grid.name),), self.master
         if holds_summary(buffer):
             assert isinstance(grid.layer, Loss), f"{buffer} is of no loss"
-            return (grid.layer.summary_rows, self.batch), self.master
-        shape = (*grid.shape[1:], self.batch)
+            return (grid.layer.summary_rows, self.examples(buffer)), self.master
+        shape = (*grid.shape[1:], self.examples(buffer))
         if isinstance(grid.layer, Given) and grid.layer.classes is not None:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision

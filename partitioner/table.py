@@ -21,7 +21,7 @@ def plan_table(plan: BarePlan) -> str:
     """The whole plan, for a terminal 100 columns wide (as long as names are short)."""
     precision = plan.precision
     head = (
-        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, batch {plan.batch}, {precision}, "
+        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, {plan.portions}, {precision}, "
         f"{plan.graph.n_parameters:,} parameters"
     )
     parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]

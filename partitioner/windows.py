@@ -17,6 +17,7 @@ from partita.partitioner.buffer_names import (
     holds_parameters,
     holds_summary,
     layer_of,
+    place_of,
     sent_as,
 )
 from partita.partitioner.ownership import Ownership
@@ -50,12 +51,14 @@ class WindowPlan:
 def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, WindowPlan]:
     """What a program's machine holds of each buffer, by the names that its instructions use.
 
+    Of numbered buffers that take turns in a place it holds the first, see `place_of`.
+
     What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
     """
     found: dict[str, WindowPlan] = {}
     for instruction in program.instructions:
         for operand in (instruction.target, *instruction.sources):
-            name = operand.buffer
+            name = place_of(operand.buffer, program.slots)
             if name not in found and not in_vectors(owned, program, name):
                 rows = _rows(owned, operand, program.machine)
                 shape, kind = sizes.row(name)

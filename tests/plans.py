@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from partita.layers import Graph
@@ -12,6 +14,8 @@ kinds = st.sampled_from(
     [StepKind(), StepKind(gradients="whole"), StepKind(norms=True), StepKind(train=False)]
 )
 """Every kind of step."""
+flowing = st.builds(lambda kind, overlap: replace(kind, overlap=overlap), kinds, st.integers(1, 5))
+"""Every kind of step, also of several minibatches."""
 
 
 @st.composite
@@ -53,10 +57,23 @@ def plans(
     precision: str = "float32",
     local: bool = False,
     shared: bool = False,
+    micro_batches: int = 1,
 ) -> Plan:
-    """A plan of a drawn network, cut by hand and the rest over all machines of a drawn cluster."""
+    """A plan of a drawn network, cut by hand and the rest over all machines of a drawn cluster.
+
+    With `micro_batches` it may take its minibatches in so many portions at most.
+    """
     graph = draw(networks(max_layers=max_layers, losses=losses, local=local, shared=shared))
     cluster = draw(clusters(max_machines=max_machines))
     by_hand = draw(cuts(graph, len(cluster)))
-    batch = draw(st.integers(1, max_batch))
-    return partition(graph, cluster, batch=batch, cuts=by_hand, precision=precision, strategy="balanced")
+    portions = draw(st.integers(1, micro_batches))
+    batch = portions * draw(st.integers(1, max_batch))
+    return partition(
+        graph,
+        cluster,
+        batch=batch,
+        cuts=by_hand,
+        precision=precision,
+        strategy="balanced",
+        micro_batches=portions,
+    )

@@ -34,7 +34,7 @@ from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]
@@ -53,6 +53,7 @@ class Session:
         *,
         train: bool = False,
         rule: Rule | None = None,
+        overlap: int = 1,
         hosts: Hosts = "threads",
         listen: str | None = None,
         places: Mapping[int, Placement] | None = None,
@@ -66,6 +67,8 @@ class Session:
                 drawn where they belong, so that nobody ever holds them twice.
             train: play the way down too.
             rule: what changes the parameters after each step, on the spot.
+            overlap: how many minibatches a step takes, one after another through the machines of a horizontal
+                cut, each with an update of its own; see `Downpour`.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
                 the one machine of a plan in the calling thread, which costs least for small networks.
             listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free
@@ -74,20 +77,26 @@ class Session:
             timeout_s: how long any answer of a host may take.
 
         Raises:
-            ValueError: a parameter is missing, a machine's are too many for a message, or hosts cannot be
-                these.
+            ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be
+                these, or minibatches overlap without a rule that could follow each.
             HostError: a host fails or does not come up.
         """
         check_plan(plan)
         check_choice(hosts, "hosts is", get_args(Hosts))
         check_seconds(timeout_s, "timeout_s is")
         parameters = _checked(plan, parameters)
-        self._plan, self._train = plan, train
+        overlap = whole(overlap, "overlap is", least=1)
+        if overlap > 1 and not (train and rule is not None):
+            raise ValueError(
+                f"overlap is {overlap}, but no rule follows each minibatch; give train=True and a rule, or "
+                "overlap=1"
+            )
+        self._plan, self._train, self._size = plan, train, plan.batch * overlap
         self._fed, self._step = False, 0
         self._layout = layout_of(plan, shards=1)
         if hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
+        self._tasks = [SessionTask(plan, m, train, rule, overlap) for m in range(len(plan.cluster))]
         self._stage = self._opened(hosts, listen, places or {}, timeout_s)
         self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
         try:
@@ -146,18 +155,19 @@ class Session:
         """Plays a step.
 
         Args:
-            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`; None plays the
-                last again.
+            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`, or with `overlap`
+                `[overlap * batch, *shape]`; None plays the last again.
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
-                with a rule no errors, and a gradient only where the rule needs it whole.
+                with a rule no errors, and a gradient only where the rule needs it whole; with `overlap` only
+                the parameters.
             trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
             ValueError: the batch does not fit the network, or there is nothing of a name to collect.
             HostError: a host fails, dies, or does not answer in time.
         """
-        real = self._plan.batch if examples is None else examples
+        real = self._size if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
         if trace:
@@ -181,7 +191,7 @@ class Session:
     def _checked(
         self, batch: Mapping[str, Array] | None, real: int, collect: tuple[str, ...]
     ) -> Mapping[str, Array] | None:
-        size, graph = self._plan.batch, self._plan.graph
+        size, graph = self._size, self._plan.graph
         if not 1 <= real <= size or (self._train and real < size):
             least = size if self._train else 1
             raise ValueError(f"{real} examples of a batch of {size} cannot be played; give {least} to {size}")
@@ -204,6 +214,8 @@ class Session:
     def _known(self) -> frozenset[str]:
         """With a rule there are no errors, and a gradient only where the rule needs it whole."""
         graph, task = self._plan.graph, self._tasks[0]
+        if task.overlap > 1:
+            return frozenset({"parameters"})
         found = {"parameters", *(grid.name for grid in graph.computed)}
         if task.keeps_gradient:
             found.add("gradient")
@@ -244,12 +256,16 @@ class Session:
 
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
-            grid = self._plan.graph[operand.buffer]
+            grid, count = (
+                self._plan.graph[layer_of(operand.buffer)],
+                self._plan.sizes.examples(operand.buffer),
+            )
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self._plan.precision)
-            shape = (*grid.shape, self._plan.batch)
+            first = (number_of(operand.buffer) or 0) * count
+            examples = batch[grid.name][first : first + count]
             for rows in operand.rows:
-                yield stored(node_major(batch[operand.buffer], rows, shape), dtype)
+                yield stored(node_major(examples, rows, (*grid.shape, count)), dtype)
 
     def _joined(
         self, collect: tuple[str, ...], payloads: list[Payload | None], tables: Sequence[Array]
@@ -292,7 +308,7 @@ class Session:
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
                 own = states[name][rows[0] : rows[1]]
-                if self._plan.ownership.judges(name):  # each machine's share of a loss
+                if self._plan.ownership.judges(layer_of(name)):  # each machine's share of a loss
                     share = np.zeros_like(own)
                     finish.append(lambda o=own, s=share: np.add(o, s, out=o))  # type: ignore[misc]
                     own = share

@@ -60,10 +60,12 @@ class NodeKernel(Kernel):
         self._check_trained()
         return self._noted("downward", self.played.errors(source, rows, accumulate=accumulate))
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Computes gradients, summed over the examples."""
         self._check_trained()
-        return self._noted("downward", self.played.gradient(out, rows))
+        return self._noted("downward", self.played.gradient(out, rows, accumulate=accumulate))
 
     def _check_trained(self) -> None:
         if self._functions["downward"] is None:

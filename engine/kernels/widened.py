@@ -76,10 +76,13 @@ class WidenedKernel(Kernel):
             self._over(narrow_array, [(after, before) for before, after in asked]),
         )
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Widens the errors; gradients are float32 in any case."""
         own = (self.arrays.own_errors, self._wide.own_errors)
-        return in_turn(self._over(widen_array, [own]), self._kernel.gradient(out, rows))
+        find = self._kernel.gradient(out, rows, accumulate=accumulate)
+        return in_turn(self._over(widen_array, [own]), find)
 
     def _over(self, convert: Callable[[Array, Array], Array], pairs: Iterable[tuple[Array, Array]]) -> Call:
         """Converts the first array of each pair into the second, rows shared among the threads."""

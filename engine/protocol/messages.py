@@ -141,13 +141,15 @@ class Begin(_Message, frozen=True, tag=True):
 
 
 class Report(_Message, frozen=True, tag=True):
-    """Progress of a part: steps done, and sums over the examples since the last report."""
+    """Progress of a part: steps done, and sums over the examples since the last report; and over all pushes
+    so far.
+    """
 
     step: int
     examples: int
     loss: float
     correct: int
-    staleness: int
+    staleness: float
     pushes: int
 
 

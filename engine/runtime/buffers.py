@@ -21,7 +21,7 @@ from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import Window
 from partita.layers.layer import Parameter
 from partita.partitioner.arena import arena_bytes
-from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of
+from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Program
 
@@ -132,7 +132,8 @@ class Buffers:
 
     Attributes:
         device: where they lie, that of the vectors.
-        windows: by name; also those parts of the vectors that are sent, or that a sum is added to.
+        windows: by the name of their place (see `place_of`); also those parts of the vectors that are sent,
+            or that a sum is added to.
         n_bytes: of the memory.
     """
 
@@ -155,7 +156,7 @@ class Buffers:
             keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
-        self.plan, self.machine, self.device = plan, machine, vectors.device
+        self.plan, self.machine, self.device, self._slots = plan, machine, vectors.device, program.slots
         planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
         memory = self.device.memory(self.n_bytes)
@@ -172,7 +173,14 @@ class Buffers:
                 self.windows[layer + what] = self.device.window(0, array.reshape(1, -1))
 
     def __getitem__(self, buffer: str) -> Window:
-        return self.windows[buffer]
+        return self.windows[place_of(buffer, self._slots)]
+
+    def portions_of(self, name: str) -> list[Window]:
+        """What there is of a buffer, portion after portion; one window where the step is of one portion."""
+        if name in self.windows:
+            return [self.windows[name]]
+        names = (numbered(name, slot) for slot in range(self._slots))
+        return [self.windows[one] for one in names if one in self.windows]
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

@@ -22,7 +22,7 @@ def heading(plan: BarePlan, *, x: float, y: float) -> str:
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
     uncalibrated = "" if plan.costs.calibrated else " (uncalibrated)"
     told = (
-        f"{machines} · batch {plan.batch} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
+        f"{machines} · {plan.portions} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
         f"predicted step {plan.predicted_step_s * 1e3:.2f} ms{uncalibrated}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(

@@ -40,7 +40,7 @@ class Travel:
 def travels(plan: BarePlan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
-    for message in plan.messages:
+    for message in plan.joined_messages:
         if message.layer == layer and "." in message.buffer:
             found.append(Travel(message, message.rows, None))
         for edge in edges_into(owned, layer):

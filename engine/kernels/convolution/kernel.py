@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from partita.engine.kernels import activations
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import added, in_turn
 from partita.engine.kernels.convolution.few import find_errors_of_few, find_states_of_few, turn_weights
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.convolution.gradient import add_bias_gradient, find_weight_gradient
@@ -126,9 +126,13 @@ class Conv2DKernel(Kernel):
         work(window[0], window[0])
         return call
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
+        if accumulate:
+            return added(self.gradient, out)
         x, delta, geometry = self.arrays.sources[0], self.arrays.own_errors, self._geometry
         (window, _), (first, _), operations = self.site.windows[0], self.site.rows, self.site.operations
         filters, batch = self._shape[0], self.site.batch

@@ -14,7 +14,7 @@ from torch.nn.functional import conv2d
 
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensors import TensorKernel, added, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.layers import Conv2D
@@ -94,9 +94,13 @@ class Conv2DKernel(TensorKernel):
 
         return call if low < high and start < stop else nothing
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
+        if accumulate:
+            return added(lambda terms: self.gradient(terms, rows), out)
         delta, weight = self.own_errors, tensor_of(out[0]).view(self.site.grid.parameters[0].shape)
         bias = tensor_of(out[1]) if len(out) > 1 else None
         shape = list(self._weight.shape)

@@ -82,15 +82,22 @@ class DenseKernel(TensorKernel):
         """As states are stored: a product's own output."""
         return self.site.dtype
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
         delta = columns(rows_of(self.own_errors, rows or self.site.rows, self.site.rows))
         inputs, weight = columns(self.sources[0]), tensor_of(out[0]).view(len(delta), -1)
         bias = tensor_of(out[1]).view(-1) if len(out) > 1 else None
 
         def call() -> None:
-            torch.mm(delta, inputs.T, out=weight)
-            if bias is not None:
+            if accumulate:
+                weight.addmm_(delta, inputs.T)
+            else:
+                torch.mm(delta, inputs.T, out=weight)
+            if bias is not None and accumulate:
+                bias.add_(torch.sum(delta, 1))
+            elif bias is not None:
                 torch.sum(delta, 1, out=bias)
 
         return call

@@ -10,7 +10,7 @@ from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.local_loops import loops, threads
-from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensors import TensorKernel, added, array_of, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
@@ -71,8 +71,12 @@ class LocallyConnectedKernel(TensorKernel):
             calls.append(bound(self._loops.errors, n_threads, *given, device=self._device))
         return in_turn(*calls)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
+        if accumulate:
+            return added(lambda terms: self.gradient(terms, rows), out)
         asked = rows or self.site.rows
         delta, weight = rows_of(self.own_errors, asked, self.site.rows), self._shaped(tensor_of(out[0]))
         given = self._inputs, shared(array_of(delta)), shared(weight)

@@ -71,7 +71,9 @@ class NodeLoopKernel(Kernel):
 
         return self._split(rows, work, in_vectors=down.in_vectors)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Runs `downward` for every node and adds up the examples in their order."""
         down, asked = self._trained, rows or self.site.rows
         loop = down.gradients
@@ -92,7 +94,7 @@ class NodeLoopKernel(Kernel):
                 gradient[...] = 0
             add()
 
-        return call
+        return add if accumulate else call
 
     def _split(
         self, rows: Rows, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False

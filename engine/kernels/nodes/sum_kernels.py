@@ -16,7 +16,7 @@ import numpy as np
 from partita.engine.kernels.calls import bound, in_turn, over_rows
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.local import PatchSumKernel
-from partita.engine.kernels.local_loops import bias_gradient
+from partita.engine.kernels.local_loops import add_bias_gradient, bias_gradient
 from partita.engine.kernels.nodes.full_loops import (
     Full,
     full_errors,
@@ -74,14 +74,15 @@ class _OwnFunctions:
         operations = float(per_row * self._site.batch * (rows[1] - rows[0]))
         return lambda: self._team.split(*rows, work, operations=operations)
 
-    def gradient_of_nodes(self, out: Sequence[Array], rows: tuple[int, int]) -> Call:
+    def gradient_of_nodes(self, out: Sequence[Array], rows: tuple[int, int], *, accumulate: bool) -> Call:
         """The gradient of the node's own parameters: the errors of the sums, over the examples."""
         if not self.of_nodes:
             return nothing
         assert self.delta is not None
         delta = columns(rows_of(self.delta, rows, self._site.rows))
         sums = (out[i].reshape(-1) for i in self.of_nodes)
-        return in_turn(*(over_rows(self._team, bias_gradient, delta, place) for place in sums))
+        add = add_bias_gradient if accumulate else bias_gradient
+        return in_turn(*(over_rows(self._team, add, delta, place) for place in sums))
 
 
 class NodePatchSumKernel(PatchSumKernel):
@@ -101,11 +102,14 @@ class NodePatchSumKernel(PatchSumKernel):
         products = super().errors(source, rows, accumulate=accumulate)
         return in_turn(self._own.turn(self._receivers(rows)), products)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """The products, after the errors of the sums of these rows."""
         asked = rows or self.site.rows
-        products = super().gradient((out[self._weights],), asked)
-        return in_turn(self._own.turn(asked), products, self._own.gradient_of_nodes(out, asked))
+        products = super().gradient((out[self._weights],), asked, accumulate=accumulate)
+        of_nodes = self._own.gradient_of_nodes(out, asked, accumulate=accumulate)
+        return in_turn(self._own.turn(asked), products, of_nodes)
 
     def _receivers(self, rows: Rows) -> tuple[int, int]:
         """The machine's rows that hear one of these rows of the input."""
@@ -175,7 +179,9 @@ class NodeFullSumKernel(Kernel):
         out = self.arrays.errors_of(0).reshape(-1)
         return out if self.site.dtype == self.site.master else np.zeros(out.shape, self.site.master)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, after the errors of the sums of these rows."""
         asked, full, per_row = rows or self.site.rows, self._full, self.site.grid.nodes_per_row
         first, last = ((row - self.site.rows[0]) * per_row for row in asked)
@@ -185,13 +191,13 @@ class NodeFullSumKernel(Kernel):
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(size) as turned:
                 turned_inputs(turned, self._x, full)
-                full_gradient(weight, turned, self._delta, start, stop, first, full)
+                full_gradient(weight, turned, self._delta, start, stop, first, full, accumulate)
 
         with self._scratch.lent(size) as turned:
             bound(turned_inputs, turned, self._x, full)
-            bound(full_gradient, weight, turned, self._delta, 0, 0, 0, full)
+            bound(full_gradient, weight, turned, self._delta, 0, 0, 0, full, accumulate)
         own = self._own.turn(asked), self._split((first, last), work)
-        return in_turn(*own, self._own.gradient_of_nodes(out, asked))
+        return in_turn(*own, self._own.gradient_of_nodes(out, asked, accumulate=accumulate))
 
     def _split(self, run: tuple[int, int], work: Callable[[int, int], None]) -> Call:
         operations = 2.0 * (run[1] - run[0]) * self._weight.size / max(self._full.nodes, 1) * self._full.batch
