@@ -13,7 +13,7 @@ import pytest
 
 from partita.engine.protocol.messages import Credit, Fetch, Peer, Tensor
 from partita.engine.transport import KeyPair, Mailbox, Payload, ZmqMailbox
-from partita.engine.transport.neighbour import LEAST_SHARED
+from partita.engine.transport.neighbour import MAX_HEADER_BYTES
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
 ROWS = ((0, 640),)
@@ -25,28 +25,53 @@ def near(nothing_left: None) -> Hosts:
 
 
 def acquaint(left: Mailbox, right: Mailbox) -> None:
-    """The first large payload goes through the socket, and with it the offer of memory."""
-    left.send("right", Fetch(0), bytes(LEAST_SHARED))
+    """The first message goes through the encrypted socket, and before it the offer of a near way."""
+    left.send("right", Fetch(0), bytes(MIB))
     collect(right, 1, others=[left])
     assert left.counters.sent_shared.messages == 0
 
 
-def test_large_payloads_are_shared_and_small_ones_are_not(near: Hosts) -> None:
+def test_payloads_are_shared(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
-    sizes = [LEAST_SHARED - 1, LEAST_SHARED, 3 * MIB, 0, 5, 4 * MIB]
+    sizes = [1, MIB, 0, 3 * MIB, 5, 4 * MIB]
     numbers = [np.random.default_rng(n).integers(0, 256, n, np.uint8) for n in sizes]
     for step, payload in enumerate(numbers):
         left.send("right", Tensor(step, "h1", ROWS), payload)
-    for step, got in enumerate(collect(right, len(sizes), others=[left])):
-        assert got.message == Tensor(step, "h1", ROWS)
-        assert isinstance(got.payload, Payload)
-        assert got.payload.is_shared == (sizes[step] >= LEAST_SHARED)
-        assert got.payload.to_bytes() == numbers[step].tobytes()
-    shared = sum(n for n in sizes if n >= LEAST_SHARED)
-    assert (left.counters.sent_shared.messages, left.counters.sent_shared.payload_bytes) == (3, shared)
-    assert right.counters.received_shared == left.counters.sent_shared
+    left.send("right", Credit(9))
+    *got, last = collect(right, len(sizes) + 1, others=[left])
+    assert (last.message, last.payload) == (Credit(9), None)
+    for step, one in enumerate(got):
+        assert one.message == Tensor(step, "h1", ROWS)
+        assert isinstance(one.payload, Payload)
+        assert one.payload.is_shared == (sizes[step] > 0)
+        assert one.payload.to_bytes() == numbers[step].tobytes()
+    count = left.counters.sent_shared
+    assert (count.messages, count.payload_bytes) == (5, sum(sizes))
+    assert right.counters.received_shared == count
     assert right.counters.malformed == 0
+    near.close()
+
+
+def test_a_header_that_is_too_large_takes_the_socket_and_order_stays(near: Hosts) -> None:
+    left, right = near.pair()
+    acquaint(left, right)
+    rows = tuple((n, n + 1) for n in range(0, MAX_HEADER_BYTES, 2))
+    sent = [Tensor(step, "h1", rows if step % 3 == 1 else ROWS) for step in range(12)]
+    for message in sent:
+        left.send("right", message, bytes(1000))
+    assert [one.message for one in collect(right, 12, others=[left])] == sent
+    assert right.counters.received_shared.messages == 12
+    near.close()
+
+
+def test_a_channel_that_is_full_takes_the_socket_and_order_stays(near: Hosts) -> None:
+    left, right = near.pair()
+    acquaint(left, right)
+    for step in range(2000):
+        left.send("right", Credit(step))
+    got = collect(right, 2000, others=[left])
+    assert [one.message for one in got] == [Credit(step) for step in range(2000)]
     near.close()
 
 
@@ -147,6 +172,7 @@ def test_who_is_listed_again_is_heard_again(near: Hosts) -> None:
     right.allow([])
     left.send("right", Fetch(1), bytes(MIB))
     serve_until(lambda: right.counters.refused_messages > 0, [left, right], "a refused message")
+    assert right.counters.received_of("Fetch").messages == 1
     right.allow([sender])
     for request in (2, 3):
         left.send("right", Fetch(request), bytes(MIB))
