@@ -163,7 +163,7 @@ class BarePlan:
 
     @cached_property
     def connectivity(self) -> int:
-        """How many states of nodes travel to another machine: the network's hypergraph connectivity minus one.
+        """How many states travel to another machine: the network's hypergraph connectivity minus one.
 
         A state counts once for each machine that needs it and does not own it.
         """

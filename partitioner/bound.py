@@ -1,10 +1,10 @@
 """A lower bound on the step of every plan of a network on a cluster, without looking for one.
 
 Three things hold for each plan. Its machines do all the work, so the busiest does at least what it would if
-work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one another,
-up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all of one
-another, either a single machine does everything, or some layer waits for a message, and in training for its
-answer (`apart_s`).
+work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one
+another, up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all
+of one another, either a single machine does everything, or some layer waits for a message, and in training
+for its answer (`apart_s`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Bound:
             kinds.setdefault(kind, []).append(m)
         self.of_kind = [machines[0] for machines in kinds.values()]
         self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
-        self.seconds = np.array([[took for took in self._took(m)] for m in self.of_kind])
+        self.seconds = np.array([list(self._took(m)) for m in self.of_kind])
         self.pairs = [
             (a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]
         ]
@@ -100,7 +100,7 @@ class Bound:
         return min(ways)
 
     def _took(self, machine: int) -> Iterator[float]:
-        """Seconds of each layer and of each input, if this machine did all of it; in the cheapest portions."""
+        """Seconds of each layer and each input, if this machine did all of it; in the cheapest portions."""
         for grid in self.graph.computed:
             rows = [grid.n_rows]
             while rows[-1] > 1:

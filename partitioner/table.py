@@ -101,8 +101,8 @@ def _summary(plan: BarePlan) -> str:
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
     lines = [
-        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states travel to "
-        "another machine (connectivity - 1)",
+        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states "
+        "travel to another machine (connectivity - 1)",
         f"predicted step {step_s * 1e3:.2f} ms{how}; no plan is below {bound_s * 1e3:.2f} ms: at most "
         f"{max(step_s / bound_s - 1, 0):.0%} to gain",
         critical_path(plan.playback),

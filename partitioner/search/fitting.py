@@ -19,7 +19,7 @@ from partita.partitioner.sizes import PRECISIONS
 MOST_MACHINES: Final = 64
 """So many times the machines are tried."""
 VECTORS: Final = 5
-"""As long as the parameters: themselves, gradients in flight and accrued, a rule's state, and one in reserve."""
+"""As long as the parameters: themselves, what has accrued, what is in flight, a rule's state, a reserve."""
 
 
 def by_memory(task: Task) -> dict[str, Cut]:

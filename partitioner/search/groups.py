@@ -7,7 +7,7 @@ kind and of one host stay together; of small blocks only the first ones, because
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Final
 
 from partita.partitioner.search.task import Task
@@ -37,5 +37,4 @@ def groups(task: Task) -> tuple[tuple[int, ...], ...]:
 
 def _ends_of_kinds(ranked: list[int], speed: Mapping[int, float]) -> list[int]:
     """Where among the ranked machines slower ones begin."""
-    pairs = zip(ranked, ranked[1:], strict=False)
-    return [n for n, (a, b) in enumerate(pairs, start=1) if speed[b] < 0.9 * speed[a]][:BLOCKS]
+    return [n for n, (a, b) in enumerate(pairwise(ranked), start=1) if speed[b] < 0.9 * speed[a]][:BLOCKS]

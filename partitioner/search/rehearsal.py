@@ -1,7 +1,7 @@
 """Plays plans of one task, again and again: what a change leaves as it was is not made anew.
 
-A machine's program follows from its own pieces, messages and sums, so a change of some layers on some machines
-leaves the programs of the others, and what these cost.
+A machine's program follows from its own pieces, messages and sums, so a change of some layers on some
+machines leaves the programs of the others, and what these cost.
 """
 
 from __future__ import annotations

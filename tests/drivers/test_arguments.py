@@ -15,7 +15,7 @@ from tests.faults import toy
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return partition(toy.network(), Cluster.local(machines=2), batch=16)
+    return partition(toy.network(), Cluster.local(machines=2), batch=16, strategy="balanced")
 
 
 @pytest.mark.parametrize(

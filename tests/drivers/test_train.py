@@ -22,7 +22,9 @@ ALWAYS, NEVER = 1, 10**9
 
 
 def plan_of_toy(*, machines: int = 2, batch: int = 16, precision: str = "float32") -> Plan:
-    return partition(toy.network(), Cluster.local(machines=machines), batch=batch, precision=precision)
+    return partition(
+        toy.network(), Cluster.local(machines=machines), batch=batch, precision=precision, strategy="balanced"
+    )
 
 
 def train_toy(plan: Plan, driver: Downpour, *, epochs: int, examples: int = 256, **more: object) -> Run:
@@ -181,7 +183,9 @@ def test_a_function_that_cannot_travel_is_named(on_threads: list[WatchedThreads]
         with lock:
             return incoming[0]
 
-    plan = partition(toy.with_node(node(OneToOne())(locked)), Cluster.local(machines=1), batch=16)
+    plan = partition(
+        toy.with_node(node(OneToOne())(locked)), Cluster.local(machines=1), batch=16, strategy="balanced"
+    )
     with pytest.raises(
         ValueError, match=r"cannot be sent to its hosts \(cannot pickle '_thread.lock' object\)"
     ):

@@ -19,7 +19,7 @@ def digits() -> Network:
 
 
 def pieces_of(layer: str, cut: Pieces | Whole, *, machines: int = 3) -> list[tuple[int, int, int]]:
-    plan = partition(digits(), Cluster.local(machines), batch=4, cuts={layer: cut})
+    plan = partition(digits(), Cluster.local(machines), batch=4, cuts={layer: cut}, strategy="balanced")
     return [(piece.start, piece.stop, piece.machine) for piece in plan.pieces if piece.layer == layer]
 
 
@@ -33,7 +33,7 @@ def test_pieces_follow_the_machines_in_the_order_given() -> None:
 
 
 def test_the_other_layers_are_cut_automatically() -> None:
-    plan = partition(digits(), Cluster.local(2), batch=4, cuts={"hidden": Whole(1)})
+    plan = partition(digits(), Cluster.local(2), batch=4, cuts={"hidden": Whole(1)}, strategy="balanced")
     assert Piece("hidden", 0, 6, 1) in plan.pieces
     assert {piece.layer for piece in plan.pieces} == {"hidden", "scores", "loss"}
 
@@ -89,10 +89,14 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
     with pytest.raises(
         ValueError, match=r"the part of machine 'small' takes \S+ KiB of its 1.0 KiB; use more"
     ):
-        partition(digits(), Cluster(machines), batch=4)
-    plan = partition(digits(), Cluster((machines[0], Machine("exact", memory_bytes=10**6))), batch=4)
+        partition(digits(), Cluster(machines), batch=4, strategy="balanced")
+    plan = partition(
+        digits(), Cluster((machines[0], Machine("exact", memory_bytes=10**6))), batch=4, strategy="balanced"
+    )
     exact = Machine("exact", memory_bytes=plan.memory_bytes(1))
-    assert partition(digits(), Cluster((machines[0], exact)), batch=4).pieces == plan.pieces
+    assert (
+        partition(digits(), Cluster((machines[0], exact)), batch=4, strategy="balanced").pieces == plan.pieces
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,7 +113,7 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
 def test_settings_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:
     arguments = {"batch": 4, **settings}
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        partition(digits(), Cluster.local(2), **arguments)  # type: ignore[arg-type]
+        partition(digits(), Cluster.local(2), **arguments, strategy="balanced")  # type: ignore[arg-type]
 
 
 def test_clusters_that_cannot_be_are_refused() -> None:

@@ -97,4 +97,4 @@ def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:
 def plan_of_two() -> Plan:
     net = Network("two")
     net.loss = SquaredError()(Dense(4)(net.input("x", shape=3)), net.target("y"))
-    return partition(net, Cluster.local(2), batch=1)
+    return partition(net, Cluster.local(2), batch=1, strategy="balanced")

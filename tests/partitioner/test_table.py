@@ -26,7 +26,7 @@ def test_the_table_of_a_small_plan() -> None:
     net = Network("digits")
     hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    lines = str(partition(net, Cluster.local(2), batch=32)).splitlines()
+    lines = str(partition(net, Cluster.local(2), batch=32, strategy="balanced")).splitlines()
     assert lines[0] == "plan of digits: 2 machines, batch 32, float32, 5,770 parameters"
     assert [line.split() for line in lines[2:6]] == [
         ["layer", "grid", "kind", "local0", "local1"],
@@ -44,7 +44,7 @@ def test_a_machine_that_is_a_gpu_says_so() -> None:
     net = Network("digits")
     net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(net.input("x", shape=4)), net.target("digit"))
     cluster = Cluster((Machine("a"), Machine("b", device="cuda:1")))
-    lines = str(partition(net, cluster, batch=32)).splitlines()
+    lines = str(partition(net, cluster, batch=32, strategy="balanced")).splitlines()
     (header,) = [n for n, line in enumerate(lines) if line.startswith("machine")]
     assert lines[header].split()[-4:] == ["messages", "peak", "memory", "busy"]
     assert lines[header + 1].split()[:2] == ["a", "25"]
