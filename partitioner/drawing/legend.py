@@ -7,6 +7,7 @@ import math
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
+from partita.partitioner.drawing.predicted import said_of_step
 from partita.partitioner.table import readable_bytes
 
 LINE = 22.0
@@ -22,7 +23,7 @@ def heading(plan: BarePlan, *, x: float, y: float) -> str:
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
     told = (
         f"{machines} · batch {plan.batch} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
-        f"predicted step {plan.predicted_step_s * 1e3:.2f} ms (uncalibrated)"
+        f"{said_of_step(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT

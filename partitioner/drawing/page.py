@@ -100,9 +100,10 @@ def _parts(plan: BarePlan, table: str) -> Iterator[str]:
 
 def _head(plan: BarePlan) -> str:
     """The name, and the numbers that people ask for first."""
+    doubt = "" if plan.costs.calibrated else " (uncalibrated)"
     busy = [times.computing_s / plan.playback.step_s for times in plan.playback.times]
     numbers = (
-        (readable_seconds(plan.predicted_step_s), "predicted step (uncalibrated)"),
+        (readable_seconds(plan.predicted_step_s), f"predicted step{doubt}"),
         (f"{len(plan.cluster)}", "machines"),
         (f"{plan.batch}", "examples in a batch"),
         (f"{plan.graph.n_parameters:,}", "parameters"),

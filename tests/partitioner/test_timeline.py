@@ -121,7 +121,7 @@ def test_a_wait_says_for_what() -> None:
 def test_many_machines_share_the_page() -> None:
     net = Network("wide")
     net.loss = SoftmaxCrossEntropy()(Dense(64, name="scores")(net.input("x", shape=3)), net.target("y"))
-    plan = partition(net, Cluster.local(64), batch=1)
+    plan = partition(net, Cluster.local(64), batch=1, strategy="balanced")
     root = ElementTree.fromstring(draw_timeline(predicted_timeline(plan)))
     assert {f"local{m}" for m in range(64)} <= set(texts(root))
     assert float(root.attrib["height"]) < 1_400
@@ -144,7 +144,7 @@ def test_the_page_is_whole_and_needs_no_other_file(tmp_path: Path) -> None:
     net = Network("net")
     net.loss = SoftmaxCrossEntropy()(Dense(6, name="scores")(net.input("x", shape=3)), net.target("y"))
     cluster = Cluster((Machine("<a>", memory_bytes=10**6), Machine("b")))
-    plan = partition(net, cluster, batch=2)
+    plan = partition(net, cluster, batch=2, strategy="balanced")
     page = plan.write_page(tmp_path / "plan.html").read_text(encoding="utf-8")
     assert page == plan_page(plan, str(plan))
     reader = _Reader()
