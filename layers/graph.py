@@ -142,6 +142,20 @@ class Graph:
 
     def source_rows(self, name: str, rows: tuple[int, int], source: int) -> Rows:
         """The rows of input number `source` that these rows of a layer listen to."""
+        key = name, rows, source
+        if key not in self._source_rows:
+            self._source_rows[key] = self._find_source_rows(*key)
+        return self._source_rows[key]
+
+    @cached_property
+    def _source_rows(self) -> dict[tuple[str, tuple[int, int], int], Rows]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is remembered of `source_rows`: it need not travel."""
+        return {name: value for name, value in self.__dict__.items() if name != "_source_rows"}
+
+    def _find_source_rows(self, name: str, rows: tuple[int, int], source: int) -> Rows:
         grid, other = self[name], self[self[name].sources[source]]
         if isinstance(other.layer, Given) and other.layer.role == "target":
             return ((0, other.n_rows),)

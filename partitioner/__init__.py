@@ -4,26 +4,33 @@
 its predicted step, prints itself as a table and draws itself as SVG.
 """
 
-from partita.partitioner.cluster import Cluster, Link, Machine
+from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
+from partita.partitioner.cost import Costs, MessageCost
 from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.playback import Bar, Flight, Playback, Times
+from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
+    "SHARED_MEMORY",
     "Bar",
+    "Between",
     "Cluster",
+    "Costs",
     "Deadlock",
     "Flight",
     "Instruction",
+    "KernelTimes",
     "Link",
     "Machine",
     "Message",
+    "MessageCost",
     "Op",
     "Ownership",
     "Piece",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Graph
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.bound import lower_bound_s
@@ -19,8 +20,8 @@ from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of
 from partita.partitioner.ownership import Ownership, Piece
-from partita.partitioner.program import Program
 from partita.partitioner.playback import Playback
+from partita.partitioner.program import Program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
@@ -50,7 +51,7 @@ class BarePlan:
         """Every piece of every layer."""
         return self.ownership.pieces
 
-    @property
+    @cached_property
     def sizes(self) -> Sizes:
         """How many bytes a row of each buffer takes."""
         return Sizes(self.graph, self.batch, self.precision)
@@ -116,12 +117,32 @@ class BarePlan:
         """What no plan of this network on these machines can be below (seconds)."""
         return lower_bound_s(self.costs)
 
+    @cached_property
+    def connectivity(self) -> int:
+        """How many states of nodes travel to another machine: the network's hypergraph connectivity minus one.
+
+        A state counts once for each machine that needs it and does not own it.
+        """
+        return sum(
+            row_sets.count(message.rows) * self.graph[message.layer].nodes_per_row
+            for message in self.messages
+            if message.direction == "up" and message.buffer == message.layer
+        )
+
+    @cached_property
+    def traffic_bytes(self) -> tuple[list[int], list[int]]:
+        """For each machine the bytes that it sends in a step, and those that it receives."""
+        sent, received = [0] * len(self.cluster), [0] * len(self.cluster)
+        for message in self.messages:
+            sent[message.source] += message.n_bytes
+            received[message.destination] += message.n_bytes
+        return sent, received
+
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
         return sum(
             stop - start
-            for piece in self.pieces
-            if piece.machine == machine
+            for piece in self.ownership.of_machine(machine)
             for parameter in self.graph[piece.layer].parameters
             for start, stop in [parameter.span(piece.rows)]
         )
@@ -163,13 +184,24 @@ class BarePlan:
         Raises:
             ValueError: the network has a loss, but a layer without a way down.
         """
-        program = self.programs_for(kind)[machine]
+        return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
+
+    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
+        """`memory_bytes` of the machine whose program this is."""
+        machine = program.machine
         threads = self.cluster.machines[machine].threads
         vectors = vector_bytes(
             self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
         )
         windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
+
+    def on(self, cluster: Cluster) -> Self:
+        """The same cut on as many other machines. It shares messages and programs, which do not change."""
+        found = replace(self, cluster=cluster)
+        found._messages.update(self._messages)
+        found._programs.update(self._programs)
+        return found
 
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""

@@ -10,7 +10,6 @@ answer (`apart_s`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from partita.layers import rows as row_sets
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
 from partita.layers.rows import Rows
-from partita.partitioner.cluster import Machine
 from partita.partitioner.cost import Costs
 from partita.partitioner.program import Instruction, Op, Operand
 
@@ -42,13 +40,15 @@ class Bound:
     def __init__(self, costs: Costs) -> None:
         self.costs, self.graph = costs, costs.graph
         self.train = bool(self.graph.losses)
-        kinds: dict[Machine, list[int]] = {}
-        for m, machine in enumerate(costs.cluster.machines):
-            kinds.setdefault(replace(machine, name="any", host="", memory_bytes=None), []).append(m)
+        kinds: dict[int, list[int]] = {}
+        for m, kind in enumerate(costs.cluster.kinds):
+            kinds.setdefault(kind, []).append(m)
         self.of_kind = [machines[0] for machines in kinds.values()]
         self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
         self.seconds = np.array([[took for took in self._took(m)] for m in self.of_kind])
-        self.pairs = [(a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]]
+        self.pairs = [
+            (a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]
+        ]
 
     @property
     def step_s(self) -> float:
@@ -111,8 +111,10 @@ class Bound:
             )
         for grid in self.graph.inputs:
             heard = row_sets.union(
-                *(self.graph.source_rows(name, (0, self.graph[name].n_rows), k)
-                  for name, k in self.graph.consumers(grid.name))
+                *(
+                    self.graph.source_rows(name, (0, self.graph[name].n_rows), k)
+                    for name, k in self.graph.consumers(grid.name)
+                )
             )
             yield self.costs.compute_s(Instruction(Op.FEED, Operand(grid.name, heard)), machine)
 
@@ -120,12 +122,18 @@ class Bound:
         return min(self.costs.compute_s(instruction, m) for m in self.of_kind)
 
     def _up(self, grid: Grid) -> float:
-        return self._least(Instruction(Op.UP, Operand(grid.name, ROW), tuple(Operand(s, ROW) for s in grid.sources)))
+        return self._least(
+            Instruction(Op.UP, Operand(grid.name, ROW), tuple(Operand(s, ROW) for s in grid.sources))
+        )
 
     def _down(self, grid: Grid) -> float:
         """The least instruction that passes errors on; 0 where none does."""
         errors = [
-            Instruction(Op.ERRORS, Operand(f"{s}<{grid.name}" + (f"#{k}" if k else ""), ROW), (Operand(grid.name, ROW),))
+            Instruction(
+                Op.ERRORS,
+                Operand(f"{s}<{grid.name}" + (f"#{k}" if k else ""), ROW),
+                (Operand(grid.name, ROW),),
+            )
             for k, s in enumerate(grid.sources)
             if self.train and s in self.graph.needs_error
         ]

@@ -10,6 +10,7 @@ A summary has a row for each piece of the scores, the sums of squares one for ea
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 PARAMETERS: Final = ".parameters"
@@ -18,6 +19,7 @@ SUMMARY: Final = ".summary"
 NORMS: Final = "norms.squares"
 
 
+@lru_cache(maxsize=1 << 16)
 def layer_of(buffer: str) -> str:
     """The layer whose states, errors, parameters ... it holds."""
     return sent_as(buffer).partition("<")[0].partition(".")[0]

@@ -8,7 +8,8 @@ then those that continue another's sum. Learning stands at the end: it fills the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
@@ -22,18 +23,52 @@ from partita.partitioner.step_kind import StepKind
 from partita.partitioner.writer import Writer
 
 
-def lower(owned: Ownership, messages: tuple[Message, ...], kind: StepKind) -> tuple[Program, ...]:
+def lower(owned: Ownership, messages: Sequence[Message], kind: StepKind) -> tuple[Program, ...]:
     """One program for each machine, of a step with these messages."""
-    turns = _turns(owned) if kind.train else {}
-    found = []
-    for machine, mine in enumerate(_by_machine(owned.machines, messages)):
-        writer = Writer(owned, mine, machine, kind)
-        grids = [grid for grid in owned.graph.computed if writer.own(grid.name)]
+    return tuple(share.program() for share in shares(owned, messages, kind))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a machine's program follows from.
+
+    Args:
+        owned: who owns what.
+        machine: whose program.
+        kind: of the step.
+        messages: that it sends and receives.
+        turns: its turns in summing errors along each edge.
+    """
+
+    owned: Ownership
+    machine: int
+    kind: StepKind
+    messages: tuple[Message, ...]
+    turns: Mapping[Edge, Sequence[Sum]]
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two shares of a network that have the same program, whatever else differs in their plans."""
+        pieces = self.owned.of_machine(self.machine)
+        judges = tuple(self.owned.of(piece.layer) for piece in pieces if self.owned.tells(piece.layer))
+        turns = tuple(turn for turns in self.turns.values() for turn in turns)
+        return self.machine, self.kind, pieces, self.messages, judges, turns
+
+    def program(self) -> Program:
+        """The instructions, with what each waits for."""
+        writer = Writer(self.owned, self.messages, self.machine, self.kind)
+        grids = [grid for grid in self.owned.graph.computed if writer.own(grid.name)]
         _write_up(writer, grids)
-        if kind.train:
-            _write_down(writer, grids, turns.get(machine, {}))
-        found.append(writer.program())
-    return tuple(found)
+        if self.kind.train:
+            _write_down(writer, grids, self.turns)
+        return writer.program()
+
+
+def shares(owned: Ownership, messages: Sequence[Message], kind: StepKind) -> list[Share]:
+    """For each machine what its program follows from."""
+    turns = _turns(owned) if kind.train else {}
+    parts = _by_machine(owned.machines, messages)
+    return [Share(owned, m, kind, tuple(mine), turns.get(m, {})) for m, mine in enumerate(parts)]
 
 
 def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message]]:

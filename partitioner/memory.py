@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from partita.partitioner.cost import LEARN_BLOCK_BYTES
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.program import Program
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
+from partita.partitioner.work import LEARN_BLOCK_BYTES
 
 Driver: TypeAlias = Literal["session", "downpour"]
 """Who plays the part: Downpour keeps what has accrued and what is in flight besides."""

@@ -168,9 +168,7 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     return tuple(found)
 
 
-def _nearest(
-    owned: Ownership, edge: Edge, turns: Sequence[int]
-) -> dict[int, list[tuple[int | None, Rows]]]:
+def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
     """Splits the rows that each machine needs by the last machine before it that needs them too.
 
     The nearest comes first, and None last, where nobody did.

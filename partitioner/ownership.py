@@ -104,6 +104,18 @@ class Ownership:
     def _rows(self) -> dict[tuple[str, int], tuple[int, int]]:
         return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
 
+    def of_machine(self, machine: int) -> tuple[Piece, ...]:
+        """The pieces of a machine, in the order of the network's layers."""
+        return self._of_machine.get(machine, ())
+
+    @cached_property
+    def _of_machine(self) -> dict[int, tuple[Piece, ...]]:
+        found: dict[int, list[Piece]] = {}
+        for grid in self.graph.computed:
+            for piece in self.of(grid.name):
+                found.setdefault(piece.machine, []).append(piece)
+        return {machine: tuple(pieces) for machine, pieces in found.items()}
+
     def holders(self, layer: str, rows: Rows) -> list[tuple[Piece, Rows]]:
         """The pieces of a layer that have some of these rows, and which, in ascending rows."""
         if not rows:

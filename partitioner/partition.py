@@ -8,11 +8,12 @@ from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts
 from partita.partitioner.plan import Plan
+from partita.partitioner.readable import readable_bytes
+from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import settled
 from partita.partitioner.sizes import PRECISIONS
 from partita.partitioner.strategies import STRATEGIES
-from partita.partitioner.table import readable_bytes
 
 
 def partition(
@@ -53,7 +54,7 @@ def partition(
     task = Task(graph, cluster, batch, precision, cuts)
     owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
     plan = Plan(graph, cluster, batch, owned, precision)
-    _check_memory(plan)
+    _check_memory(plan, task)
     return plan
 
 
@@ -74,10 +75,11 @@ def _graph_of(network: object) -> Graph:
     return graph
 
 
-def _check_memory(plan: Plan) -> None:
-    for m, machine in enumerate(plan.cluster.machines):
-        if machine.memory_bytes is not None and plan.memory_bytes(m) > machine.memory_bytes:
+def _check_memory(plan: Plan, task: Task) -> None:
+    for m, limit in task.limits.items():
+        found = plan.memory_bytes(m)
+        if found > limit:
             raise ValueError(
-                f"the part of machine '{machine.name}' takes {readable_bytes(plan.memory_bytes(m))} of its "
-                f"{readable_bytes(machine.memory_bytes)}; use more machines or a smaller batch"
+                f"the part of machine '{plan.cluster.machines[m].name}' takes {readable_bytes(found)} of its "
+                f"{readable_bytes(limit)}; {what_would_fit(task)}"
             )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from partita.layers import rows as row_sets
@@ -193,7 +193,7 @@ def ordered(
             used.writers |= 1 << n
         for used in (*writes, *others):
             used.users |= 1 << n
-        finished.append(replace(i, after=tuple(sorted(after))))
+        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
     return tuple(finished)
 
 

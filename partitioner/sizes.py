@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from partita.layers import rows as row_sets
@@ -78,8 +79,14 @@ class Sizes:
 
     def n_bytes(self, operand: Operand) -> int:
         """Of these rows of a buffer."""
-        shape, kind = self.row(operand.buffer)
-        return row_sets.count(operand.rows) * math.prod(shape) * ITEM_BYTES[kind]
+        if operand.buffer not in self._row_bytes:
+            shape, kind = self.row(operand.buffer)
+            self._row_bytes[operand.buffer] = math.prod(shape) * ITEM_BYTES[kind]
+        return row_sets.count(operand.rows) * self._row_bytes[operand.buffer]
+
+    @cached_property
+    def _row_bytes(self) -> dict[str, int]:
+        return {}
 
     def _shared(self, layer: str) -> int:
         assert self.graph[layer].shares_weights, f"the parameters of {layer} lie in no buffer"

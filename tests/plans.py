@@ -54,9 +54,9 @@ def plans(
     local: bool = False,
     shared: bool = False,
 ) -> Plan:
-    """A plan of a drawn network, cut by hand and automatically over a drawn cluster."""
+    """A plan of a drawn network, cut by hand and the rest over all machines of a drawn cluster."""
     graph = draw(networks(max_layers=max_layers, losses=losses, local=local, shared=shared))
     cluster = draw(clusters(max_machines=max_machines))
     by_hand = draw(cuts(graph, len(cluster)))
     batch = draw(st.integers(1, max_batch))
-    return partition(graph, cluster, batch=batch, cuts=by_hand, precision=precision)
+    return partition(graph, cluster, batch=batch, cuts=by_hand, precision=precision, strategy="balanced")

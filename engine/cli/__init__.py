@@ -1,14 +1,13 @@
 """The command `partita`, for files that declare a network and its data.
 
-Each command is a function in a file of its own: `plan`, `train`, `profile`,
-`kernels`. What they share: `options` names
-the options, `loading` runs the user's file, `planning` makes the plan that was asked for, and `sentences`
-ends a command that went wrong with one sentence.
+Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. What they
+share: `options` names the options, `loading` runs the user's file, `planning` makes the plan that was asked
+for, and `sentences` ends a command that went wrong with one sentence.
 """
 
 import typer
 
-from partita.engine.cli import kernels, plan, profile, train
+from partita.engine.cli import calibrate, kernels, plan, profile, train
 
 __all__ = ["app", "main"]
 
@@ -21,6 +20,7 @@ app = typer.Typer(
 app.command()(plan.plan)
 app.command()(train.train)
 app.command()(profile.profile)
+app.command()(calibrate.calibrate)
 app.command()(kernels.kernels)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from typer import Argument, Option
 
@@ -23,14 +23,6 @@ class Rules(StrEnum):
     LARS = "lars"
 
 
-class Precisions(StrEnum):
-    """Precisions by name."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    BFLOAT16 = "bfloat16"
-
-
 class Drivers(StrEnum):
     """Drivers by name."""
 
@@ -47,13 +39,30 @@ CutsByHand: TypeAlias = Annotated[
     list[str],
     Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
 ]
+ClusterFile: TypeAlias = Annotated[
+    Path | None,
+    Option(
+        "--cluster", help="TOML file that describes the machines; --machines and --threads are not used then."
+    ),
+]
 Draw: TypeAlias = Annotated[Path | None, Option(help="Write the plan as an SVG picture.")]
 Programs: TypeAlias = Annotated[bool, Option(help="Print each machine's program.")]
 
 # What is measured
 
-MachineCounts: TypeAlias = Annotated[str, Option("--machines", help="Numbers of machines, with commas.")]
-Precision: TypeAlias = Annotated[Precisions, Option(help="Of states and errors.")]
+MachineCounts: TypeAlias = Annotated[
+    str | None,
+    Option("--machines", help="Numbers of machines, with commas. [default: 1,2,4,8; or those of a cluster]"),
+]
+Described: TypeAlias = Annotated[
+    Path | None, Option("--cluster", help="TOML file: simulates its first machines, and measures nothing.")
+]
+Uncalibrated: TypeAlias = Annotated[
+    bool, Option("--uncalibrated", help="Predict by guessed rates; measure no kernels and no links before.")
+]
+Precision: TypeAlias = Annotated[
+    Literal["float32", "float64", "bfloat16"], Option(help="Of states and errors.")
+]
 Steps: TypeAlias = Annotated[int, Option(help="Steps to measure of each plan.")]
 TraceFile: TypeAlias = Annotated[
     Path | None, Option("--trace", help="Write what each machine did when, for https://ui.perfetto.dev.")

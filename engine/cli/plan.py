@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.planning import make_plan
+from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
-from partita.partitioner.cluster import Cluster
 
 
 def plan(
@@ -14,14 +13,15 @@ def plan(
     machines: options.Machines = 2,
     threads: options.Threads = 1,
     batch: options.Batch = 32,
+    cluster: options.ClusterFile = None,
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
     draw: options.Draw = None,
     programs: options.Programs = False,
 ) -> None:
     """Who owns what, which messages follow, and the predicted step."""
     with one_sentence_each():
-        cluster = Cluster.local(machines, threads=threads)
-        found = make_plan(UserFile.load(file), cluster, batch=batch, cuts=cut)
+        users, on = UserFile.load(file), cluster_of(cluster, machines=machines, threads=threads)
+        found = make_plan(users, on, batch=batch, cuts=cut)
         print(found)
         if programs:
             for machine, program in zip(found.cluster.machines, found.programs, strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from partita.engine.cli.loading import UserFile
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Pieces, Whole
@@ -17,6 +19,16 @@ def make_plan(file: UserFile, cluster: Cluster, *, batch: int, cuts: list[str]) 
     """
     network = file.network()
     return partition(network, cluster, batch=batch, cuts=dict(map(parse_cut, cuts)))
+
+
+def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:
+    """What a file describes; without one, so many processes of this machine.
+
+    Raises:
+        ValueError: the file has a mistake, or the numbers have.
+        OSError: the file cannot be read.
+    """
+    return Cluster.local(machines, threads=threads) if file is None else Cluster.read(file)
 
 
 def parse_cut(written: str) -> tuple[str, Pieces | Whole]:

@@ -10,15 +10,18 @@ from partita.engine.cli.planning import parse_cut
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
+from partita.partitioner.cluster import Cluster
 
 
 def profile(
     file: options.File,
-    machines: options.MachineCounts = "1,2,4,8",
+    machines: options.MachineCounts = None,
     threads: options.Threads = 1,
     batch: options.Batch = 32,
+    cluster: options.Described = None,
+    uncalibrated: options.Uncalibrated = False,
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
-    precision: options.Precision = options.Precisions.FLOAT32,
+    precision: options.Precision = "float32",
     steps: options.Steps = 20,
     trace: options.TraceFile = None,
     page: options.PageFile = None,
@@ -27,7 +30,8 @@ def profile(
     """What more machines gain: measured where this machine can play them, simulated elsewhere."""
     with one_sentence_each():
         users = UserFile.load(file)
-        counts = parse_counts(machines)
+        described = None if cluster is None else Cluster.read(cluster)
+        counts = default_counts(described) if machines is None else parse_counts(machines)
         for target in (trace, page, json):
             if target is not None:
                 check_target(target)
@@ -37,7 +41,9 @@ def profile(
                 counts,
                 threads=threads,
                 batch=batch,
-                precision=precision.value,
+                precision=precision,
+                cluster=described,
+                calibrated=not uncalibrated,
                 cuts=dict(map(parse_cut, cut)),
                 data=users.data()[0] if users.has_data else None,
                 steps=steps,
@@ -48,6 +54,12 @@ def profile(
         for target, write in written:
             if target is not None:
                 print(f"written: {write(target)}")
+
+
+def default_counts(described: Cluster | None) -> tuple[int, ...]:
+    """Doublings: up to 8 machines, or to all of a cluster."""
+    most = 8 if described is None else len(described)
+    return (*(1 << n for n in range(most.bit_length()) if 1 << n < most), most)
 
 
 def parse_counts(written: str) -> tuple[int, ...]:

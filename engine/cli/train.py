@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.planning import make_plan
+from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.downpour import Downpour
@@ -15,7 +15,6 @@ from partita.engine.drivers.run import Run
 from partita.engine.drivers.train import train as training
 from partita.engine.parameters.files import check_target
 from partita.engine.parameters.rules.options import make_rule
-from partita.partitioner.cluster import Cluster
 from partita.partitioner.plan import Plan
 
 
@@ -24,6 +23,7 @@ def train(
     machines: options.Machines = 2,
     threads: options.Threads = 1,
     batch: options.Batch = 32,
+    cluster: options.ClusterFile = None,
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
     driver: options.Driver = options.Drivers.DOWNPOUR,
     replicas: options.Replicas = 1,
@@ -48,7 +48,8 @@ def train(
     with one_sentence_each():
         users = UserFile.load(file)
         by_hand = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
-        found = make_plan(users, Cluster.local(machines, threads=threads), batch=batch, cuts=cut)
+        on = cluster_of(cluster, machines=machines, threads=threads)
+        found = make_plan(users, on, batch=batch, cuts=cut)
         chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)
         settings = Downpour(replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every)
         data, held_out = users.data()

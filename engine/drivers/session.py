@@ -20,6 +20,7 @@ from partita.engine.drivers.step import Step
 from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
+from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored, widen_array
 from partita.engine.parameters.initialise import initial_vector
@@ -27,6 +28,7 @@ from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
+from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
@@ -52,6 +54,8 @@ class Session:
         train: bool = False,
         rule: Rule | None = None,
         hosts: Hosts = "threads",
+        listen: str | None = None,
+        places: Mapping[int, Placement] | None = None,
         timeout_s: float = 300.0,
     ) -> None:
         """Starts the hosts and gives them their parameters.
@@ -64,6 +68,9 @@ class Session:
             rule: what changes the parameters after each step, on the spot.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
                 the one machine of a plan in the calling thread, which costs least for small networks.
+            listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free
+                port of loopback if not given.
+            places: where the processes of some machines run, by machine; on this one if it is not in there.
             timeout_s: how long any answer of a host may take.
 
         Raises:
@@ -81,7 +88,7 @@ class Session:
         if hosts != "inline":
             self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
-        self._stage = self._opened(hosts, timeout_s)
+        self._stage = self._opened(hosts, listen, places or {}, timeout_s)
         self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
         try:
             self.load(parameters)
@@ -89,10 +96,19 @@ class Session:
             self._stage.close(orderly=False)
             raise
 
-    def _opened(self, hosts: Hosts, timeout_s: float) -> Stage:
-        if hosts != "inline":
-            launcher: Launcher = ThreadLauncher() if hosts == "threads" else ProcessLauncher()
-            return HostedStage(self._tasks, launcher, timeout_s=timeout_s)
+    def _opened(
+        self, hosts: Hosts, listen: str | None, places: Mapping[int, Placement], timeout_s: float
+    ) -> Stage:
+        if hosts != "processes" and (places or listen is not None):
+            raise ValueError(
+                f"hosts is '{hosts}', and only processes have addresses; "
+                "ask for 'processes', or leave out listen and places"
+            )
+        if hosts == "threads":
+            return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s)
+        if hosts == "processes":
+            named = {part_name(0, machine): place for machine, place in places.items()}
+            return HostedStage(self._tasks, ProcessLauncher(listen=listen, places=named), timeout_s=timeout_s)
         if len(self._tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "

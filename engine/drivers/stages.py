@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -41,7 +41,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionPart, SessionTask
-from partita.engine.runtime.task import pack_task
+from partita.engine.runtime.task import Task, pack_task
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
 
@@ -202,10 +202,22 @@ class InlineStage(Stage):
         self._limits.restore_original_limits()
 
 
+class HostedTask(Task, Protocol):
+    """What a host of a stage is given: a role that plays a step for each `Play`."""
+
+    @property
+    def machine(self) -> int:
+        """As whom, by which the host is named."""
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+
+
 class HostedStage(Stage):
     """A host for each part, and the conversation with them."""
 
-    def __init__(self, tasks: Sequence[SessionTask], launcher: Launcher, *, timeout_s: float) -> None:
+    def __init__(self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float) -> None:
         self.launcher, self._timeout_s = launcher, timeout_s
         self._names = [part_name(0, task.machine) for task in tasks]
         try:
@@ -262,13 +274,13 @@ class HostedStage(Stage):
             self._say(name, Stop())
         self.launcher.close()
 
-    def _assemble(self, tasks: Sequence[SessionTask]) -> None:
+    def _assemble(self, tasks: Sequence[HostedTask]) -> None:
         for name in self._names:
             self.launcher.launch(name, 0)
         for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
             self.launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(tasks, self._names, strict=True):
-            self._say(name, Assign(task.plan.graph.name), pack_task(task))
+            self._say(name, Assign(task.title), pack_task(task))
         self._answers(Ready)
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)

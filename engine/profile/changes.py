@@ -7,18 +7,21 @@ may gain more or less than their product.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
-from partita.partitioner.cluster import Cluster, Machine
+from partita.partitioner.cluster import Cluster, Link
 from partita.partitioner.cuts import Pieces, Whole, cut_layer
 from partita.partitioner.ownership import Piece
 from partita.partitioner.plan import Plan
 
 GIGABITS: Final = (1, 10, 25, 100)
 """Links that people buy, in Gbit/s."""
+GIGABIT: Final = 1e9 / 8
+"""A Gbit/s, in bytes a second."""
 WORTH_SAYING: Final = 1.02
 """Smaller gains are below what a prediction can tell."""
 NEARLY: Final = 0.98
@@ -90,9 +93,9 @@ def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
     """Every change that is tried; see `best_changes`."""
     for family, what, cluster in _clusters(plan):
         if len(cluster) == len(plan.cluster):
-            yield Trial(family, what, replace(plan, cluster=cluster))
-        if again is not None:
-            yield Trial(family, what, again(cluster))
+            yield Trial(family, what, plan.on(cluster))
+        if again is not None and (anew := again(cluster)).pieces != plan.pieces:
+            yield Trial(family, what, anew)
     yield from _places(plan)
     if plan.precision == "float32":
         yield Trial("precision", "bfloat16", replace(plan, precision="bfloat16"))
@@ -101,22 +104,30 @@ def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
 def _clusters(plan: Plan) -> Iterator[tuple[str, str, Cluster]]:
     """Faster links of the same latency; the busiest machine twice as fast; one machine more."""
     cluster, busy = plan.cluster, plan.playback.busy_s
+    pairs = {(message.source, message.destination) for message in plan.messages}
+    site = [machine.site for machine in cluster.machines]
+    links = [cluster.link_between(a, b) for a, b in sorted(pairs) if site[a] != site[b]]
     for gigabits in GIGABITS:
-        rate = gigabits * 1e9 / 8
-        if len(cluster) > 1 and rate > cluster.link.bytes_per_s:
-            link = replace(cluster.link, bytes_per_s=rate)
-            yield "link", f"a link of {gigabits} Gbit/s", replace(cluster, link=link)
+        if any(link.bytes_per_s < gigabits * GIGABIT for link in links):
+            yield "link", f"a link of {gigabits} Gbit/s", _linked(cluster, gigabits * GIGABIT)
     busiest = max(range(len(busy)), key=lambda m: (busy[m], -m))
     machines = list(cluster.machines)
-    machines[busiest] = _twice_as_fast(machines[busiest])
+    machines[busiest] = replace(machines[busiest], speed=2 * machines[busiest].speed)
     yield "machine", f"machine {busiest} twice as fast", replace(cluster, machines=tuple(machines))
     last = cluster.machines[-1]
     another = replace(last, name=f"{last.name}+")
-    yield "more", "one machine more", replace(cluster, machines=(*cluster.machines, another))
+    with suppress(ValueError):  # nothing may link it to the others
+        yield "more", "one machine more", replace(cluster, machines=(*cluster.machines, another))
 
 
-def _twice_as_fast(machine: Machine) -> Machine:
-    return replace(machine, flops_per_s=2 * machine.flops_per_s, bytes_per_s=2 * machine.bytes_per_s)
+def _linked(cluster: Cluster, bytes_per_s: float) -> Cluster:
+    """With no link between hosts slower than this."""
+
+    def faster(link: Link) -> Link:
+        return replace(link, bytes_per_s=max(link.bytes_per_s, bytes_per_s))
+
+    between = tuple(replace(pair, link=faster(pair.link)) for pair in cluster.between)
+    return replace(cluster, link=None if cluster.link is None else faster(cluster.link), between=between)
 
 
 def _places(plan: Plan) -> Iterator[Trial]:

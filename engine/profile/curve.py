@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from partita.engine.profile.lanes import ticks
 from partita.engine.profile.report import PointReport, Report, counted
 from partita.partitioner.drawing import svg
 
@@ -48,7 +47,7 @@ class _Curve:
         return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * speed_up / self.highest
 
     def _grid(self) -> Iterator[str]:
-        step, _, _ = ticks(self.highest, most=8)
+        step = _step(self.highest)
         for n in range(int(self.highest / step) + 1):
             y = self._y(n * step)
             yield _line(LEFT, y, WIDTH - RIGHT, y, svg.FAINT)
@@ -86,6 +85,12 @@ class _Curve:
         x += 28 + svg.text_width("predicted") + 16
         yield _line(x, 20, x + 22, 20, svg.SOFT, stroke_dasharray="2 4")
         yield svg.text(x + 28, 24, "ideal", size=12)
+
+
+def _step(until: float) -> float:
+    """From one tick to the next: at most eight of them, and round."""
+    power = 10.0 ** math.floor(math.log10(until / 8))
+    return next(power * factor for factor in (1, 2, 5, 10) if until / (power * factor) <= 8)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, stroke: str, **more: object) -> str:

@@ -15,11 +15,12 @@ from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.rules import SGD
-from partita.engine.profile.timeline import Timeline, Times
+from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
 from partita.layers.layer import Given
 from partita.partitioner.plan import Plan
+from partita.partitioner.playback import Times
 
 Array = npt.NDArray[Any]
 

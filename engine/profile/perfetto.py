@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from partita.engine.profile.timeline import Bar, Flight, Kind, Timeline
+from partita.engine.profile.timeline import Bar, Flight, Timeline
 from partita.engine.runtime.trace import MESSENGER
 
 Event = dict[str, Any]
@@ -52,9 +52,10 @@ def _events(recording: Recording, first: int, number: int) -> Iterator[Event]:
         for bar in timeline.bars:
             yield _slice(bar, first, began_s, step)
         for machine in range(len(timeline.machines)):
-            for start, stop in timeline.waits(machine):
-                wait = Bar(machine, WAITS, start, stop, Kind.WAIT, "waits", "for a message")
-                yield _slice(wait, first, began_s, step)
+            for wait in timeline.waits(machine):
+                told = f"waits for {wait.what}"
+                bar = Bar(machine, WAITS, wait.start_s, wait.stop_s, "wait", told, told)
+                yield _slice(bar, first, began_s, step)
         for flight in timeline.flights:
             yield from _flight(flight, first, began_s, f"{number}.{step}")
             number += 1
@@ -83,7 +84,7 @@ def _slice(bar: Bar, first: int, began_s: float, step: int) -> Event:
     return {
         "ph": "X",
         "name": bar.label,
-        "cat": bar.kind.value,
+        "cat": bar.kind,
         "pid": first + bar.machine,
         "tid": bar.thread,
         "ts": _us(began_s + bar.start_s),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,9 @@ from partita.engine.profile.curve import curve
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report, counted
 from partita.engine.profile.timeline import Timeline
+from partita.partitioner.drawing.predicted import predicted_timeline
+from partita.partitioner.drawing.time_axis import readable_seconds
+from partita.partitioner.drawing.timeline import Timeline as Drawn
 from partita.partitioner.plan import Plan
 
 MOST_STEPS: Final = 10
@@ -40,18 +43,13 @@ class Point:
         """How many."""
         return len(self.plan.cluster)
 
-    @property
-    def timeline(self) -> Timeline:
-        """A typical step: measured if there is one."""
-        return self.predicted if self.measured is None else self.measured.typical
-
 
 @dataclass(frozen=True)
 class Profile:
     """What a network gains on several numbers of machines.
 
     Args:
-        points: by machines; the first has one.
+        points: by machines; the others are compared with the first.
         cores: of this machine.
         steps: measured of each plan.
     """
@@ -71,7 +69,7 @@ class Profile:
             bool(plan.graph.losses),
             self.cores,
             self.steps,
-            _calibrated(plan),
+            all(point.plan.costs.calibrated for point in self.points),
             tuple(_reported(point, self.points[0]) for point in self.points),
         )
 
@@ -89,35 +87,25 @@ class Profile:
 
     def write_page(self, path: str | Path) -> Path:
         """Writes a page of HTML that needs no other file: the curve, the table, the steps, the changes."""
-        steps = [
-            page.Steps(
-                point.machines, point.predicted, None if point.measured is None else point.measured.typical
-            )
-            for point in self.points
-        ]
+        steps = [_steps(point) for point in self.points]
         return _written(path, page.page(self.report(), steps).encode())
 
     def __str__(self) -> str:
         return str(self.report())
 
 
-def _calibrated(plan: Plan) -> bool:
-    """Whether a plan's costs were measured."""
-    return False
-
-
-def _reported(point: Point, one: Point) -> PointReport:
+def _reported(point: Point, first: Point) -> PointReport:
     predicted, measured = point.predicted.step_s, point.measured
-    speed_up = predicted_speed_up = one.predicted.step_s / predicted
-    if measured is not None and one.measured is not None:
-        speed_up = one.measured.step_s / measured.step_s
+    speed_up = predicted_speed_up = first.predicted.step_s / predicted
+    if measured is not None and first.measured is not None:
+        speed_up = first.measured.step_s / measured.step_s
     return PointReport(
         point.machines,
         "simulated" if measured is None else "measured",
         predicted if measured is None else measured.step_s,
         None if measured is None else measured.spread,
         speed_up,
-        speed_up / point.machines,
+        speed_up * first.machines / point.machines,
         predicted,
         predicted_speed_up,
         None if measured is None else predicted / measured.step_s - 1,
@@ -138,6 +126,17 @@ def _parts(point: Point) -> Iterator[MachineReport]:
             messages, n_bytes = measured.sent_messages[m], measured.sent_bytes[m]
         times_s = (at.computing_s, at.sending_s, at.waiting_s, at.idle_s)
         yield MachineReport(machine.name, machine.threads, *times_s, messages, n_bytes)
+
+
+def _steps(point: Point) -> tuple[Drawn, ...]:
+    """Pictures of a measured and of the predicted step, on one axis."""
+    measured, predicted = point.measured, predicted_timeline(point.plan)
+    if measured is None:
+        return (predicted,)
+    until_s = max(measured.typical.step_s, predicted.stop_s)
+    name, step = f"{point.plan.graph.name}: one step", readable_seconds(measured.typical.step_s)
+    told = f"a measured step of {step} · {counted(point.machines)} · batch {point.plan.batch}"
+    return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
 
 
 def _recording(point: Point) -> perfetto.Recording:

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
+from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.table import readable_bytes
 
 FORMAT: Final = 1
@@ -45,8 +46,9 @@ class PointReport:
         step_s: the median, or the prediction.
         spread: half of what lies between the quartiles of the measured steps, over the median; None if
             simulated.
-        speed_up: over one machine: a measured step over a measured one, a simulated over a simulated one.
-        efficiency: speed-up over machines.
+        speed_up: over the first point (one machine, if the network fits there): of a measured step over a
+            measured one, of a simulated over a simulated one.
+        efficiency: speed-up over how many times as many machines there are.
         predicted_step_s, predicted_speed_up: by simulation.
         prediction_error: predicted over measured step, less one; None if nothing was measured.
         clock_doubt_s: by how much the times of two machines may be shifted against each other.
@@ -132,10 +134,13 @@ class Report:
     def conditions(self) -> str:
         """What the numbers stand on."""
         threads = sorted({part.threads for point in self.points for part in point.parts})
+        first = self.points[0].machines
         told = ["1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"]
         told[0] += " a machine"
         if any(point.source == "measured" for point in self.points):
             told.append(f"measured: the median of {self.steps} steps, on this machine's {self.cores} cores")
+        if first > 1:
+            told.append(f"speed-up over {first} machines, because it does not fit on fewer")
         told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
         return "; ".join(told)
 
@@ -224,12 +229,3 @@ def aligned(rows: list[list[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def readable_seconds(seconds: float) -> str:
-    """`412 ms`: three digits."""
-    for unit, least in (("s", 1.0), ("ms", 1e-3), ("us", 0.0)):
-        if seconds >= least:
-            value = seconds / {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
-            return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
-    raise AssertionError(f"{seconds} seconds")

@@ -7,48 +7,20 @@ waits; or nothing is missing: it is idle, because it has done all or the runtime
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
-from typing import Final
 
+from partita.engine.profile.spans import Span, joined, length, without
 from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.drawing import timeline as drawing
+from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import COMPUTES, Instruction, Op
-from partita.partitioner.simulate import Playback
+from partita.partitioner.playback import Times
+from partita.partitioner.program import COMPUTES, Instruction
 
-KERNEL: Final = 1
+KERNEL = MESSENGER + 1
 """The thread of predicted computations; a machine runs one at a time."""
-
-
-class Kind(StrEnum):
-    """What a bar shows."""
-
-    UP = "up"
-    DOWN = "down"
-    LEARN = "learn"
-    OTHER = "other"
-    SEND = "send"
-    RECEIVE = "receive"
-    WAIT = "wait"
-
-
-KINDS: Final = {
-    Op.MULTIPLY: Kind.UP,
-    Op.UP: Kind.UP,
-    Op.SUMMARISE: Kind.UP,
-    Op.DELTA: Kind.DOWN,
-    Op.ERRORS: Kind.DOWN,
-    Op.LEARN: Kind.LEARN,
-    Op.GRADIENT: Kind.LEARN,
-    Op.UPDATE: Kind.LEARN,
-    Op.SQUARES: Kind.LEARN,
-    Op.SEND: Kind.SEND,
-    Op.RECV: Kind.RECEIVE,
-}
-"""Of each operation; all others are OTHER."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +30,8 @@ class Bar:
     Args:
         machine, thread: whose; thread 0 is the messenger, kernel threads are 1 and above.
         start_s, stop_s: when.
-        kind: what, for a colour.
-        label: what, in two words.
+        kind: what, for a colour; one of `drawing.KINDS`.
+        label: what, in a few words.
         text: what, in full.
     """
 
@@ -67,7 +39,7 @@ class Bar:
     thread: int
     start_s: float
     stop_s: float
-    kind: Kind
+    kind: str
     label: str
     text: str
 
@@ -98,21 +70,12 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """Where a machine's step goes, in seconds; see the head of this module. They add up to the step."""
+class Missing:
+    """A message that a machine could have used from `start_s` on, and that was there at `stop_s`."""
 
-    computing_s: float
-    sending_s: float
-    waiting_s: float
-    idle_s: float
-
-    @property
-    def step_s(self) -> float:
-        """All of it."""
-        return self.computing_s + self.sending_s + self.waiting_s + self.idle_s
-
-
-Span = tuple[float, float]
+    start_s: float
+    stop_s: float
+    what: str
 
 
 @dataclass(frozen=True)
@@ -124,7 +87,7 @@ class Timeline:
         step_s: from the start of the first until the end of the last.
         bars: what threads did, by start.
         flights: messages between them, where they are known.
-        missing: for each machine, spans in which a message that it could use was not there.
+        missing: for each machine, the messages that it had to wait for.
         doubt_s: for each machine, by how much its bars may be shifted against the others'.
     """
 
@@ -132,22 +95,23 @@ class Timeline:
     step_s: float
     bars: tuple[Bar, ...]
     flights: tuple[Flight, ...]
-    missing: tuple[tuple[Span, ...], ...]
+    missing: tuple[tuple[Missing, ...], ...]
     doubt_s: tuple[float, ...]
 
     @classmethod
     def of_trace(cls, plan: Plan, trace: StepTrace) -> Timeline:
         """A step that was played."""
-        zero = trace.began_s
-        bars = [bar for m, part in enumerate(trace.parts) for bar in _bars_of(part, m, zero)]
+        zero, names = trace.began_s, _names(plan)
+        bars = [bar for m, part in enumerate(trace.parts) for bar in _bars_of(part, m, names, zero)]
         flights = []
-        missing: list[list[Span]] = [[] for _ in trace.parts]
+        missing: list[list[Missing]] = [[] for _ in trace.parts]
         for d in trace.deliveries():
             flights.append(_flight(trace, d, zero))
             if d.arrived_s > d.wanted_s:
-                missing[d.destination].append((d.wanted_s - zero, d.arrived_s - zero))
+                what = f"{flights[-1].label} from {names[d.source]}"
+                missing[d.destination].append(Missing(d.wanted_s - zero, d.arrived_s - zero, what))
         return cls(
-            tuple(machine.name for machine in plan.cluster.machines),
+            names,
             trace.over_s - zero,
             tuple(sorted(bars, key=lambda bar: (bar.start_s, bar.machine, bar.thread))),
             tuple(sorted(flights, key=lambda flight: flight.sent_s)),
@@ -156,46 +120,104 @@ class Timeline:
         )
 
     @classmethod
-    def of_playback(cls, plan: Plan, playback: Playback) -> Timeline:
-        """A predicted step. On the virtual clock nothing pauses before a machine's end but for a message."""
-        bars = []
-        ends = [0.0] * len(plan.cluster)
+    def of_playback(cls, plan: Plan) -> Timeline:
+        """The predicted step. On the virtual clock a machine pauses before its end for messages alone."""
+        playback, names = plan.playback, _names(plan)
+        bars, ends = [], [0.0] * len(names)
+        starts = {(bar.machine, bar.position): bar.start_s for bar in playback.bars}
         for bar in playback.bars:
-            instruction = plan.programs[bar.machine].instructions[bar.position]
+            instruction = playback.instruction(bar)
             thread = KERNEL if instruction.op in COMPUTES else MESSENGER
-            bars.append(_bar(bar.machine, thread, bar.start_s, bar.stop_s, instruction))
+            bars.append(_bar(bar.machine, thread, bar.start_s, bar.stop_s, instruction, names))
             ends[bar.machine] = max(ends[bar.machine], bar.stop_s)
-        names = tuple(machine.name for machine in plan.cluster.machines)
-        missing = tuple(((0.0, end),) for end in ends)
-        return cls(names, playback.step_s, tuple(bars), (), missing, (0.0,) * len(names))
+        flights = tuple(
+            Flight(
+                f.source,
+                f.destination,
+                MESSENGER,
+                starts[f.source, f.send],
+                f.start_s,
+                f.stop_s,
+                starts[f.destination, f.receive],
+                str(playback.programs[f.source].instructions[f.send].target),
+            )
+            for f in playback.flights
+        )
+        missing = tuple((Missing(0.0, end, "a message"),) for end in ends)
+        return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
+
+    def drawn(self, title: str, subtitle: str, *, until_s: float = 0.0) -> drawing.Timeline:
+        """As a picture shows it: a lane for each kernel thread, and a thin one for the messenger.
+
+        Args:
+            title: above it.
+            subtitle: below that.
+            until_s: where its axis ends at least.
+        """
+        lanes: list[drawing.Lane] = []
+        number: dict[tuple[int, int], int] = {}
+        for machine, name in enumerate(self.machines):
+            threads = {bar.thread for bar in self.bars if bar.machine == machine} | {KERNEL}
+            for thread in sorted(threads - {MESSENGER}):
+                number[machine, thread] = len(lanes)
+                lanes.append(drawing.Lane(name if thread == KERNEL else ""))
+            number[machine, MESSENGER] = len(lanes)
+            lanes.append(drawing.Lane("", thin=True))
+        bars = [
+            drawing.TimelineBar(number[b.machine, b.thread], b.start_s, b.stop_s, b.label, b.kind)
+            for b in self.bars
+        ]
+        for machine in range(len(self.machines)):
+            lane = number[machine, KERNEL]
+            for wait in self.waits(machine):
+                bars.append(
+                    drawing.TimelineBar(lane, wait.start_s, wait.stop_s, f"waits for {wait.what}", "wait")
+                )
+        flights = tuple(
+            drawing.TimelineFlight(
+                number[f.source, MESSENGER], number[f.destination, MESSENGER], f.sent_s, f.arrived_s, f.label
+            )
+            for f in (self.flights if len(self.machines) <= FLIGHTS else ())
+        )
+        return drawing.Timeline(title, subtitle, tuple(lanes), tuple(bars), flights, until_s)
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
         """For each machine, where its step goes."""
         return tuple(self._times(m) for m in range(len(self.machines)))
 
-    def waits(self, machine: int) -> tuple[Span, ...]:
-        """When a machine did nothing and missed a message."""
-        return _without(_joined(self.missing[machine]), self._busy(machine))
+    def waits(self, machine: int) -> tuple[Missing, ...]:
+        """When a machine did nothing and missed a message: the one that was there when that ended."""
+        missing = self.missing[machine]
+        spans = without(joined((m.start_s, m.stop_s) for m in missing), self._busy(machine))
+        found = []
+        for start_s, stop_s in spans:
+            last = min((m for m in missing if m.start_s < stop_s <= m.stop_s), key=lambda m: m.stop_s)
+            found.append(Missing(start_s, stop_s, last.what))
+        return tuple(found)
 
     def _times(self, machine: int) -> Times:
-        computing = _length(self._busy(machine, messenger=False))
-        busy = _length(self._busy(machine))
-        waiting = _length(self.waits(machine))
+        computing = length(self._busy(machine, messenger=False))
+        busy = length(self._busy(machine))
+        waiting = length((wait.start_s, wait.stop_s) for wait in self.waits(machine))
         return Times(computing, busy - computing, waiting, max(self.step_s - busy - waiting, 0.0))
 
     def _busy(self, machine: int, *, messenger: bool = True) -> tuple[Span, ...]:
-        return _joined(
+        return joined(
             (bar.start_s, bar.stop_s)
             for bar in self.bars
             if bar.machine == machine and (messenger or bar.thread != MESSENGER)
         )
 
 
-def _bars_of(part: PartTrace, machine: int, zero: float) -> Iterator[Bar]:
+def _names(plan: Plan) -> tuple[str, ...]:
+    return tuple(machine.name for machine in plan.cluster.machines)
+
+
+def _bars_of(part: PartTrace, machine: int, names: tuple[str, ...], zero: float) -> Iterator[Bar]:
     for n, instruction in enumerate(part.program.instructions):
         start, stop = float(part.started_s[n]) - zero, float(part.stopped_s[n]) - zero
-        yield _bar(machine, int(part.thread[n]), start, stop, instruction)
+        yield _bar(machine, int(part.thread[n]), start, stop, instruction, names)
 
 
 def _flight(trace: StepTrace, d: Delivery, zero: float) -> Flight:
@@ -212,37 +234,8 @@ def _flight(trace: StepTrace, d: Delivery, zero: float) -> Flight:
     )
 
 
-def _bar(machine: int, thread: int, start_s: float, stop_s: float, instruction: Instruction) -> Bar:
-    kind = KINDS.get(instruction.op, Kind.OTHER)
-    label = f"{instruction.op.value} {layer_of(instruction.target.buffer)}"
+def _bar(
+    machine: int, thread: int, start_s: float, stop_s: float, instruction: Instruction, names: tuple[str, ...]
+) -> Bar:
+    kind, label = KIND_OF[instruction.op], label_of(instruction, names)
     return Bar(machine, thread, start_s, stop_s, kind, label, str(instruction))
-
-
-def _joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same times as disjoint spans in order."""
-    found: list[Span] = []
-    for start, stop in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], stop)
-        else:
-            found.append((start, stop))
-    return tuple(found)
-
-
-def _without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ...]:
-    """What of the first is in none of the others; both disjoint and in order."""
-    found: list[Span] = []
-    for start, stop in spans:
-        for a, b in others:
-            if b <= start or a >= stop:
-                continue
-            if a > start:
-                found.append((start, a))
-            start = max(start, b)
-        if start < stop:
-            found.append((start, stop))
-    return tuple(found)
-
-
-def _length(spans: Iterable[Span]) -> float:
-    return sum(stop - start for start, stop in spans)

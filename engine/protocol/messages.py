@@ -87,7 +87,7 @@ class Pushed(_Message, frozen=True, tag=True):
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is.
 
-    `machine` is a label that its launcher gave it: hosts with the same one may share memory ("": with nobody).
+    `machine` is a label from its launcher: hosts with the same one may share memory ("": with nobody).
     """
 
     name: str

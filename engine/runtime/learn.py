@@ -18,7 +18,7 @@ from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import piece_shape
 from partita.engine.runtime.devices import Device
-from partita.partitioner.cost import LEARN_BLOCK_BYTES
+from partita.partitioner.work import LEARN_BLOCK_BYTES
 
 Apply: TypeAlias = Callable[[float], bool]
 """Updates a range by its gradient times a factor; says whether the gradient was finite."""

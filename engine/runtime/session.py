@@ -56,6 +56,11 @@ class SessionTask:
         return self.plan.cluster.machines[self.machine].threads
 
     @property
+    def title(self) -> str:
+        """Of the network."""
+        return self.plan.graph.name
+
+    @property
     def keeps_gradient(self) -> bool:
         """Whether the whole gradient is there after a step. A rule that needs no norm takes it in blocks."""
         return self.train and (self.rule is None or self.rule.needs_norms)
@@ -145,6 +150,7 @@ class SessionRole(Role):
             self._part.computations,
             self._part.buffers,
             host_of=host_of,
+            send=link.send,
             wake=link.wake,
             lanes=task.threads,
             recorder=self._recorder,
@@ -165,6 +171,7 @@ class SessionRole(Role):
                 self._orders.append((play, event.payload))
             case Load() if event.sender == COORDINATOR and isinstance(event.payload, Payload):
                 event.payload.copy_into(self._part.parameters)
+                event.payload.release()
                 self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
             case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
@@ -179,16 +186,15 @@ class SessionRole(Role):
 
     def wakened(self, now: float) -> None:
         """Answers what is over and begins what may begin."""
-        for over in self._player.flush(self._link.send):
+        for over in self._player.poll():
             self._answer(over)
         if self._playing is None and self._orders and self._player.may_begin():
             self._begin(*self._orders.pop(0))
-            for over in self._player.flush(self._link.send):
-                self._answer(over)
 
     def _begin(self, play: Play, payload: Payload | None) -> None:
         if payload is not None:  # without one, the last batch is played again
             payload.copy_into(*self._part.inputs)
+            payload.release()
         self._playing = play
         self._part.begin(play.examples)
         self._recorder.on = play.trace

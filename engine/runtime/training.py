@@ -133,6 +133,7 @@ class TrainRole(Role):
             self._computations,
             buffers,
             host_of=lambda other: part_name(task.replica, other),
+            send=link.send,
             wake=link.wake,
             lanes=task.threads,
         )
@@ -205,15 +206,12 @@ class TrainRole(Role):
 
     def wakened(self, now: float) -> None:
         """Ends the step that is over, begins the next one."""
-        over = self._player.flush(self._link.send)
-        for step in over:
+        for step in self._player.poll():
             self._end(step, now)
         for refused in self._player.refused():
             self._link.refuse(refused.sender, refused.reason)
         if self._may_begin():
             self._begin(now)
-            for step in self._player.flush(self._link.send):
-                self._end(step, now)
 
     def _start(self, step: int, stop: int) -> None:
         if self._step >= 0:
@@ -286,7 +284,9 @@ class TrainRole(Role):
                     self._staged[span.start] = payload
                 case Install(span=span):
                     own = slice(span.start, span.stop)
-                    self._staged.pop(span.start).copy_into(self._vectors.arriving(own))
+                    payload = self._staged.pop(span.start)
+                    payload.copy_into(self._vectors.arriving(own))
+                    payload.release()
                     self._vectors.changed(own)
                 case Flip(span=span):
                     self._accrual.flip(slice(span.start, span.stop))

@@ -2,8 +2,8 @@
 
 Sizes are checked before anything is kept: the first envelope says how large the payload will be, and from
 then on the size and the place of every frame is known. A sender has at most one unfinished message here, so
-what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from the
-beginning, and where they lie is checked by the ring. Nothing here knows sockets.
+what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from
+the beginning, and where they lie is checked by the ring. Nothing here knows sockets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Hands descriptors from one host to another of the same user, over Unix sockets that are no files.
 
-A doorway's address is an abstract one: it is known by the host's public key, belongs to the network namespace,
-and vanishes with the process, however that ends. Nobody needs to be trusted for knowing it: both sides ask
-the kernel which user the other is, and what is handed over counts only with a token that the authenticated
-connection has brought.
+A doorway's address is an abstract one: it is known by the host's public key, belongs to the network
+namespace, and vanishes with the process, however that ends. Nobody needs to be trusted for knowing it: both
+sides ask the kernel which user the other is, and what is handed over counts only with a token that the
+authenticated connection has brought.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a sender does for a peer on its own machine: large payloads lie in a ring, and the socket only says where.
+"""A sender's way to a peer on its own machine: large payloads lie in a ring, and the socket only says where.
 
 The ring is used once the peer has mapped it; until then, when it is full, and where it cannot be had at all,
 everything goes through the socket as to any other peer. Nothing here waits.

@@ -156,7 +156,6 @@ class RingReader:
                 self._live.popleft()
             self._counters[_RELEASED] = self._live[0].start if self._live else self._next
 
-
     def close(self) -> None:
         """Lets the sender take the socket again. Payloads that are there can still be read."""
         self._counters[_ACCEPTED] = 0

@@ -1,7 +1,8 @@
 """The mailbox of a real host: ZeroMQ over TCP, every connection encrypted and known by its key.
 
-One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other threads
-may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only add to that.
+One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other
+threads may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only
+add to that.
 """
 
 from __future__ import annotations

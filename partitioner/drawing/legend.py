@@ -8,7 +8,7 @@ from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
 from partita.partitioner.drawing.predicted import said_of_step
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)

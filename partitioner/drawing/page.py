@@ -9,9 +9,8 @@ from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import charts
 from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Picture
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes, readable_seconds
 
 STYLE = """
 :root { --ink: #1f2933; --soft: #65717d; --line: #dfe5ea; }

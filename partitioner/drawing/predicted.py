@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.buffer_names import layer_of
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Timeline, TimelineBar, TimelineFlight, lanes_of
 from partita.partitioner.playback import Bar, Flight, Playback
 from partita.partitioner.program import Instruction, Op
+from partita.partitioner.readable import readable_seconds
+from partita.partitioner.words import described
 
 KIND_OF = {
     Op.MULTIPLY: "up",
@@ -92,9 +92,7 @@ def _waits(playback: Playback, names: tuple[str, ...], machine: int) -> Iterator
 
 def _waits_for(playback: Playback, names: tuple[str, ...], received: Bar) -> str:
     instruction = playback.instruction(received)
-    buffer, sender = instruction.target.buffer, names[instruction.peer or 0]
-    what = "errors" if "<" in buffer else buffer.partition(".")[2] or "states"
-    return f"waits for {layer_of(buffer)}'s {what} from {sender}"
+    return f"waits for {described(instruction.target.buffer)} from {names[instruction.peer or 0]}"
 
 
 def _flight(playback: Playback, names: tuple[str, ...], flight: Flight, *, critical: bool) -> TimelineFlight:

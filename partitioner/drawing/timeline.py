@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.time_axis import TimeAxis, readable_seconds, time_axis
+from partita.partitioner.drawing.time_axis import TimeAxis, time_axis
+from partita.partitioner.readable import readable_seconds
 
 KINDS = {
     "up": ("#0072b2", "states"),
@@ -87,6 +88,7 @@ class Timeline:
         lanes: from the top.
         bars: in any order.
         flights: messages that are to be shown.
+        until_s: where the axis ends at least; pictures that are compared share it.
     """
 
     title: str
@@ -94,11 +96,12 @@ class Timeline:
     lanes: tuple[Lane, ...]
     bars: tuple[TimelineBar, ...]
     flights: tuple[TimelineFlight, ...] = ()
+    until_s: float = 0.0
 
     @property
     def stop_s(self) -> float:
-        """When the last bar ends."""
-        return max((bar.stop_s for bar in self.bars), default=0.0)
+        """Where the axis ends: with the last bar, or later."""
+        return max((self.until_s, *(bar.stop_s for bar in self.bars)))
 
 
 def draw_timeline(timeline: Timeline, *, zoomable: bool = False) -> str:

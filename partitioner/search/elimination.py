@@ -86,7 +86,9 @@ def _order(scopes: Sequence[tuple[str, ...]], sizes: Mapping[str, int]) -> tuple
     return order, widest
 
 
-def _fewer(tables: Sequence[Table], kept: dict[str, npt.NDArray[np.int64]]) -> dict[str, npt.NDArray[np.int64]]:
+def _fewer(
+    tables: Sequence[Table], kept: dict[str, npt.NDArray[np.int64]]
+) -> dict[str, npt.NDArray[np.int64]]:
     """Gives up the worse half of the choices of the variables that have most.
 
     A choice is as good as the sum of what each table costs with it at best.

@@ -18,17 +18,9 @@ BLOCKS: Final = 8
 """Of blocks of one size, so many."""
 
 
-def speeds(task: Task) -> dict[int, float]:
-    """How much of the network each machine could do in a second, alone."""
-    rows = {grid.name: (0, grid.n_rows) for grid in task.graph.computed}
-    return {
-        m: 1.0 / max(sum(task.layer_s(layer, whole, m) for layer, whole in rows.items()), 1e-12)
-        for m in range(len(task.cluster))
-    }
-
-
-def groups(task: Task, speed: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
+def groups(task: Task) -> tuple[tuple[int, ...], ...]:
     """Sets of machines, each ascending; one machine first, all of them last."""
+    speed = task.speeds
     ranked = sorted(speed, key=lambda m: (-speed[m], m))
     if len(ranked) <= ALL_SETS:
         sizes = range(1, len(ranked) + 1)

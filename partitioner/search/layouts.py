@@ -44,9 +44,7 @@ def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Ch
                     found[grid.name][Whole(group[0])] = None
             else:
                 for maker in KINDS:
-                    found[grid.name].update(
-                        dict.fromkeys(maker(task, grid, group, cuts[grid.name]))
-                    )
+                    found[grid.name].update(dict.fromkeys(maker(task, grid, group, cuts[grid.name])))
     return {layer: tuple(cuts) for layer, cuts in found.items()}
 
 

@@ -10,8 +10,8 @@ from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shift
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 
-PATIENCE = 400
-"""So many moves are ranked in a round; of a large plan the others are too many to look at."""
+PATIENCE = 20_000
+"""Layers of moves that are ranked in a round: of a large network, fewer moves are looked at."""
 
 
 def improve(
@@ -49,5 +49,5 @@ def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
         shifted(plan, free),
         swapped(plan, free, machines),
     )
-    candidates = [move for move, _ in zip(moves, range(PATIENCE), strict=False)]
+    candidates = [move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False)]
     yield from sorted(candidates, key=trials.additive.cost_s)

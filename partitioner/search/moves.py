@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from partita.layers.graph import Graph
-from partita.partitioner.cuts import Cut, Pieces, Whole
+from partita.partitioner.cuts import Pieces, Whole
 from partita.partitioner.search.layouts import Choice
 
 Plan = Mapping[str, Choice]
@@ -64,5 +64,3 @@ def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
     if isinstance(cut, Pieces) and isinstance(cut.machines, tuple):
         return replace(cut, machines=tuple(names.get(m, m) for m in cut.machines))
     return cut
-
-

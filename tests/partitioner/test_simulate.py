@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, Full, Network, Node, SquaredError
+from partita.layers import Add, Dense, Full, Graph, Network, Node, SquaredError
 from partita.partitioner import (
     Cluster,
     Deadlock,
@@ -21,52 +21,71 @@ from partita.partitioner import (
     Program,
     StepKind,
     Whole,
-    cost,
     partition,
+    work,
 )
+from partita.partitioner.cost import Costs, MessageCost
+from partita.partitioner.playback import Playback
 from partita.partitioner.program import COMPUTES, Operand, parse_program
-from partita.partitioner.simulate import Playback, play
+from partita.partitioner.simulate import play
+from partita.partitioner.sizes import Sizes
 from tests.networks import LEARNS, leaky_sum
 from tests.plans import kinds, plans
 
-ComputeS = Callable[[Instruction, int], float]
-SendS = Callable[[Operand, int, int], tuple[float, float]]
+
+@dataclass(frozen=True)
+class Prices:
+    """Costs that a test gives: of an instruction, of its machine's messages."""
+
+    compute: Callable[[Instruction, int], float]
+    cost: Callable[[int, int, int], MessageCost]
+    held_up: bool = False
+    at_once: bool = True
+    begin_s: float = 0.0
+
+    def compute_s(self, instruction: Instruction, machine: int) -> float:
+        return self.compute(instruction, machine)
+
+    def step_s(self, machine: int) -> float:
+        return self.begin_s
+
+    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
+        return self.cost(n_bytes, source, destination)
+
+    def interrupts(self, machine: int) -> bool:
+        return self.held_up
+
+    def both_ways(self, source: int, destination: int) -> bool:
+        return self.at_once
 
 
-def costs(plan: Plan) -> tuple[ComputeS, SendS]:
-    """The costs that the plan itself predicts with."""
-    sizes, machines, link = plan.sizes, plan.cluster.machines, plan.cluster.link
-    return (
-        lambda instruction, m: cost.compute_seconds(instruction, sizes, machines[m]),
-        lambda operand, a, b: cost.message_seconds(operand, sizes, link),
-    )
+class _OneByte(Sizes):
+    def n_bytes(self, operand: Operand) -> int:
+        return 1
 
 
-def unit_costs(instruction: Instruction, machine: int) -> float:
-    return 1.0
-
-
-def unit_sends(operand: Operand, source: int, destination: int) -> tuple[float, float]:
-    return 1.0, 0.5
+SIZES = _OneByte(Graph("empty", (), ()), 1, "float32")
 
 
 def played(*texts: str) -> Playback:
+    """Programs on machines where all takes a second, but a latency of half a second."""
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
-    return play(programs, unit_costs, unit_sends)
+    prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 0.0))
+    return play(programs, prices, SIZES)
 
 
 @given(plans(shared=True), kinds)
 def test_no_plan_deadlocks_whatever_takes_how_long(plan: Plan, kind: StepKind) -> None:
     for programs in (plan.programs_for(kind), plan.for_prediction().programs):
         for slow in range(len(programs) + 1):
-            play(programs, *one_slow(slow))
+            play(programs, one_slow(slow), plan.sizes)
 
 
-def one_slow(slow: int) -> tuple[ComputeS, SendS]:
+def one_slow(slow: int) -> Prices:
     """Costs of machines of which one takes ages, and is hard to reach."""
-    return (
+    return Prices(
         lambda _, machine: 100.0 if machine == slow else 0.01,
-        lambda _, source, destination: (50.0 if destination == slow else 0.02, 0.1),
+        lambda _, source, destination: MessageCost(0.01, 50.0 if destination == slow else 0.02, 0.1, 0.01),
     )
 
 
@@ -80,24 +99,31 @@ def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
 @settings(max_examples=100)
 @given(plans(shared=True))
 def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
-    compute_s, send_s = costs(plan)
-    ends = critical_path(plan.programs, compute_s, send_s)
-    everything = sum(
-        compute_s(i, p.machine) if i.op in COMPUTES else sum(send_s(i.target, p.machine, i.peer or 0))
+    costs = plan.costs
+    everything = sum(costs.step_s(m) for m in range(len(plan.cluster))) + sum(
+        costs.compute_s(i, p.machine)
+        if i.op in COMPUTES
+        else costs.message(plan.sizes.n_bytes(i.target), p.machine, i.peer or 0).total_s
         for p in plan.programs
         for i in p.instructions
         if i.op is not Op.RECV
     )
-    busy = [sum(compute_s(i, p.machine) for i in p.instructions if i.op in COMPUTES) for p in plan.programs]
+    busy = [
+        sum(costs.compute_s(i, p.machine) for i in p.instructions if i.op in COMPUTES) for p in plan.programs
+    ]
     step = plan.predicted_step_s
-    assert max([ends, *busy]) <= step * (1 + 1e-9) and step <= everything * (1 + 1e-9)
-    assert plan.playback.busy_s == pytest.approx(busy)
+    assert max([critical_path(plan), *busy]) <= step * (1 + 1e-9) and step <= everything * (1 + 1e-9)
+    cores = tuple(replace(machine, cores=2) for machine in plan.cluster.machines)
+    apart = replace(plan, cluster=replace(plan.cluster, machines=cores)).playback
+    assert apart.busy_s == pytest.approx(busy)  # and where messengers have no core of their own, more:
+    assert all(a >= b * (1 - 1e-9) for a, b in zip(plan.playback.busy_s, apart.busy_s, strict=True))
     if len(plan.cluster) == 1:
         assert step == pytest.approx(everything)
 
 
-def critical_path(programs: tuple[Program, ...], compute_s: ComputeS, send_s: SendS) -> float:
+def critical_path(plan: Plan) -> float:
     """When everything would be done if every machine had threads and links for all that is ready."""
+    programs, costs = plan.programs, plan.costs
     ends: dict[tuple[int, int], float] = {}
     senders = {
         (program.machine, instruction.peer, instruction.target.buffer): (program.machine, n)
@@ -109,15 +135,17 @@ def critical_path(programs: tuple[Program, ...], compute_s: ComputeS, send_s: Se
     def end(machine: int, n: int) -> float:
         if (machine, n) not in ends:
             instruction = programs[machine].instructions[n]
-            start = max((end(machine, k) for k in instruction.after), default=0.0)
+            start = max((end(machine, k) for k in instruction.after), default=costs.step_s(machine))
             if instruction.op is Op.RECV:
                 source = senders[instruction.peer or 0, machine, instruction.target.buffer.partition("@")[0]]
                 sent = programs[source[0]].instructions[source[1]].target
-                ends[machine, n] = max(start, end(*source) + send_s(sent, source[0], machine)[1])
+                cost = costs.message(plan.sizes.n_bytes(sent), source[0], machine)
+                ends[machine, n] = max(start, end(*source) + cost.total_s - cost.send_s)
             elif instruction.op is Op.SEND:
-                ends[machine, n] = start + send_s(instruction.target, machine, instruction.peer or 0)[0]
+                n_bytes = plan.sizes.n_bytes(instruction.target)
+                ends[machine, n] = start + costs.message(n_bytes, machine, instruction.peer or 0).send_s
             else:
-                ends[machine, n] = start + compute_s(instruction, machine)
+                ends[machine, n] = start + costs.compute_s(instruction, machine)
         return ends[machine, n]
 
     return max(end(p.machine, n) for p in programs for n in range(len(p)))
@@ -127,11 +155,12 @@ def critical_path(programs: tuple[Program, ...], compute_s: ComputeS, send_s: Se
 def test_a_machine_computes_one_thing_at_a_time_and_sends_one_thing_at_a_time(plan: Plan) -> None:
     for program in plan.programs:
         bars = [bar for bar in plan.playback.bars if bar.machine == program.machine]
-        for sends in (False, True):
-            mine = [bar for bar in bars if (program.instructions[bar.position].op is Op.SEND) is sends]
-            assert all(a.stop_s <= b.start_s for a, b in pairwise(mine))
-        timed = [n for n, instruction in enumerate(program.instructions) if instruction.op is not Op.RECV]
-        assert sorted(bar.position for bar in bars) == timed
+        for messages in (False, True):
+            mine = [
+                bar for bar in bars if (program.instructions[bar.position].op not in COMPUTES) is messages
+            ]
+            assert all(a.stop_s <= b.start_s * (1 + 1e-9) for a, b in pairwise(mine))
+        assert sorted(bar.position for bar in bars) == list(range(len(program)))
 
 
 def without(program: Program, position: int) -> Program:
@@ -159,7 +188,7 @@ def test_a_lost_send_is_a_deadlock_that_names_who_waits_for_what(plan: Plan, dat
     lost = plan.programs[machine].instructions[position]
     programs = [without(p, position) if p.machine == machine else p for p in plan.programs]
     with pytest.raises(Deadlock) as caught:
-        play(programs, *costs(plan))
+        play(programs, plan.costs, plan.sizes)
     assert f"machine {lost.peer} waits for {lost.target.buffer} from machine {machine}:" in str(caught.value)
 
 
@@ -191,6 +220,40 @@ def test_what_is_ready_runs_in_the_order_of_the_list_and_sending_overlaps() -> N
     assert playback.step_s == 3.5  # sent at 2, there at 2.5, computed at 3.5
 
 
+def test_a_messenger_without_a_core_holds_the_kernels_up() -> None:
+    """The first sends for 1 s while it computes; the second takes it in, 1 s, while it computes."""
+    programs = [
+        parse_program(0, "UP a[0:1]\nSEND a[0:1] -> 1 after 0\nUP b[0:1] after 0\nUP c[0:1] after 2"),
+        parse_program(1, "UP d[0:1]\nUP e[0:1] after 0\nUP f[0:1] after 1\nRECV a[0:1] <- 0"),
+    ]
+    prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 1.0), held_up=True)
+    found = play(programs, prices, SIZES)
+    assert [(bar.start_s, bar.stop_s) for bar in found.bars if bar.machine == 0] == [
+        (0, 1),
+        (1, 2),
+        (1, 3),
+        (3, 4),
+    ]
+    assert found.step_s == 4.0 and found.busy_s == (4.0, 4.0)
+
+
+def test_a_link_that_goes_one_way_at_a_time_lets_one_message_wait() -> None:
+    texts = [
+        f"UP {me}[0:1]\nSEND {me}[0:1] -> {n} after 0\nRECV {you}[0:1] <- {n}"
+        for me, you, n in ("ab1", "ba0")
+    ]
+    programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
+    for at_once, step_s in ((True, 3.0), (False, 5.0)):
+        prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 2.0, 0.0, 0.0), at_once=at_once)
+        assert play(programs, prices, SIZES).step_s == step_s
+
+
+def test_a_step_begins_late_by_what_it_costs() -> None:
+    (program,) = [parse_program(0, "UP a[0:1]")]
+    prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 0.0, 0.0, 0.0), begin_s=0.25)
+    assert play([program], prices, SIZES).step_s == 1.25
+
+
 def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:
     net = Network("pair")
     hidden = Dense(512, name="hidden")(net.input("x", shape=512))
@@ -203,7 +266,9 @@ def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:
     base = Cluster.local(2)
     fast = tuple(replace(machine, flops_per_s=2 * machine.flops_per_s) for machine in base.machines)
     assert step(Cluster(fast)) < step(base)
-    assert step(replace(base, link=Link(1e-2, 1e8))) > step(base) > step(replace(base, link=Link(0.0, 1e12)))
+    apart = replace(base, machines=tuple(replace(machine, host="") for machine in base.machines))
+    slow, quick = replace(apart, link=Link(1e-2, 1e8)), replace(apart, link=Link(0.0, 1e12))
+    assert step(slow) > step(apart) > step(base) > step(quick)
 
 
 def free_form() -> Network:
@@ -224,11 +289,11 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
     (program,) = plan.programs_for(StepKind(gradients="whole"))
 
     def kernel_s() -> list[float]:
-        compute_s, _ = costs(plan)
-        return [compute_s(i, 0) - cost.INSTRUCTION_OVERHEAD_S for i in program.instructions]
+        costs = Costs(plan.graph, plan.cluster, batch=8)
+        return [costs.compute_s(i, 0) - plan.cluster.machines[0].instruction_s for i in program.instructions]
 
     slow = kernel_s()
-    monkeypatch.setattr(cost, "FREE_FORM_SLOWDOWN", 1.0)
+    monkeypatch.setattr(work, "FREE_FORM_SLOWDOWN", 1.0)
     factors = [a / b for a, b in zip(slow, kernel_s(), strict=True)]
     of_nodes = [
         i.op in (Op.UP, Op.GRADIENT, Op.ERRORS)
@@ -241,5 +306,5 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
 
 def test_a_machine_that_plays_free_form_nodes_counts_as_busy() -> None:
     by_hand = {"nodes": Whole(0), "wide": Whole(1), "both": Whole(1), "loss": Whole(1)}
-    plan = partition(free_form(), Cluster.local(2), batch=8, cuts=by_hand)
+    plan = partition(free_form(), Cluster.local(2), batch=8, cuts=by_hand, strategy="balanced")
     assert [piece.machine for piece in plan.ownership.of("below")] == [1]

@@ -23,7 +23,7 @@ def network() -> Network:
 
 
 def made(cluster: Cluster, **cuts: Pieces | Whole) -> Plan:
-    return partition(network(), cluster, batch=64, cuts=cuts)
+    return partition(network(), cluster, batch=64, cuts=cuts, strategy="balanced")
 
 
 WHOLE: dict[str, Pieces | Whole] = {"h1": Whole(0), "h2": Whole(0), "h3": Whole(1), "scores": Whole(1)}

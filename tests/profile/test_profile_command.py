@@ -20,7 +20,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
     monkeypatch.setattr(sys.modules["partita.engine.drivers.session"], "ProcessLauncher", ThreadLauncher)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(sys, "argv", ["partita", "profile", *arguments])
+    monkeypatch.setattr(sys, "argv", ["partita", "profile", "--uncalibrated", *arguments])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code

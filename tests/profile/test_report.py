@@ -7,8 +7,7 @@ import statistics
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.engine.profile.report import readable_seconds
-from partita.partitioner import Cluster, Link, Machine
+from partita.partitioner import Cluster, Link, Machine, partition
 from tests.faults import toy
 from tests.profile.conftest import STEPS
 
@@ -68,21 +67,28 @@ def test_the_text_says_which_is_which(profile: Profile) -> None:
     assert [line.partition(":")[0].strip() for line in lines[9:]] == ["1 machine", "2 machines", "4 machines"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.0, "0.00 us"), (4.2e-6, "4.20 us"), (0.0123, "12.3 ms"), (0.4567, "457 ms"), (12.3, "12.3 s")],
-)
-def test_seconds_have_three_digits(seconds: float, text: str) -> None:
-    assert readable_seconds(seconds) == text
-
-
 def test_a_described_cluster_is_simulated_alone() -> None:
     fast, slow = (Machine(name, flops_per_s=rate) for name, rate in (("fast", 9e10), ("slow", 3e10)))
     cluster = Cluster((fast, slow), link=Link(bytes_per_s=1e9))
-    found = profile_network(toy.network(), (2,), batch=8, cluster=cluster, hosts="threads", cores=64)
+    settings = {"batch": 8, "cluster": cluster, "strategy": "balanced"}
+    found = profile_network(toy.network(), (2,), cores=64, **settings)
     assert [point.source for point in found.report().points] == ["simulated", "simulated"]
     assert found.points[0].plan.cluster.machines == (fast,)
     assert found.points[1].plan.cluster == cluster
     assert found.report().conditions == "1 thread a machine; simulated: predicted, uncalibrated"
     with pytest.raises(ValueError, match="the cluster has 2 machines, not 3; ask for fewer, or add some"):
-        profile_network(toy.network(), (1, 3), batch=8, cluster=cluster)
+        profile_network(toy.network(), (1, 3), **settings)
+
+
+def test_a_network_that_fits_on_no_single_machine_is_compared_with_the_fewest_that_hold_it() -> None:
+    whole = partition(toy.network(), Cluster.local(1), batch=8).memory_bytes(0)
+    machines = tuple(Machine(name, memory_bytes=int(0.9 * whole)) for name in "abcd")
+    settings = {"batch": 8, "cluster": Cluster(machines), "strategy": "balanced"}
+    found = profile_network(toy.network(), (2, 4), **settings).report()
+    assert [point.machines for point in found.points] == [2, 4]
+    two, four = found.points
+    assert (two.speed_up, two.efficiency) == (1.0, 1.0)
+    assert four.speed_up == two.step_s / four.step_s and four.efficiency == four.speed_up / 2
+    assert "speed-up over 2 machines, because it does not fit on fewer" in found.conditions
+    with pytest.raises(ValueError, match="the part of machine 'a' takes"):
+        profile_network(toy.network(), (1, 2), **settings)
