@@ -26,20 +26,23 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
-from partita.partitioner.cost import Costs, MessageCost
+from partita.partitioner.cost import Costs
 from partita.partitioner.drawing.curves import Curve, Mark, draw_curves
-from partita.partitioner.program import Instruction
 from partita.partitioner.simulate import play
 
 BATCH = 100  # of Le et al., "Building high-level features ...", 2012, on the same system; ours is silent
 CORES = 20  # "no more than 20 cores per machine" (section 5)
 FLOPS_PER_CORE = 5e9  # a guess: a quarter of what SSE does at 2.5 GHz (4 products and 4 sums a cycle)
 MEMORY_BYTES_PER_S = 25e9  # a server's best on STREAM in 2010: 25 to 29 GB/s (AnandTech on the Xeon X7560)
+SPARE_CORES = 4  # a guess: 24 in two sockets; messages need not share those of the kernels
 LINK = Link(
-    latency_s=250e-6, bytes_per_s=100e6
-)  # half of "500 us round trip", "2K bytes in 20 us" (Dean, 2009)
-HANDLING_S = 100e-6  # a guess: a remote call costs each side so much of a thread
-COPYING_BYTES_PER_S = 1e9  # a guess: to pack and unpack, each side
+    latency_s=250e-6,  # half of "round trip within the same data center: 500 us" (Dean, 2009)
+    bytes_per_s=100e6,  # "send 2K bytes over a 1 Gbps network: 20 us" (Dean, 2009)
+    send_s=100e-6,  # a guess: a remote call keeps a thread of each side so long ...
+    receive_s=100e-6,
+    send_bytes_per_s=1e9,  # ... and packs and unpacks what it carries at this rate
+    receive_bytes_per_s=1e9,
+)
 SPREAD = 0.24  # of a machine's speed from step to step, over its mean; measured on EC2 (Schad et al., 2010)
 SEEDS = 10
 MACHINES = (1, 2, 4, 8, 16, 32, 64, 81)
@@ -67,41 +70,22 @@ def image(filters: int, *, size: int = 100, last: int = 11, classes: int = 21_00
     return net
 
 
-def cluster(machines: int) -> Cluster:
-    """So many machines of the time."""
+def cluster(machines: int, *, seed: int | None = None) -> Cluster:
+    """So many machines of the time; with a seed, as fast as they are in one step (lognormal)."""
+    draw, sigma = random.Random(seed), math.sqrt(math.log(1 + SPREAD**2))
+    slower = [1.0 if seed is None else draw.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(machines)]
     made = (
-        Machine(f"m{n}", threads=CORES, flops_per_s=FLOPS_PER_CORE, bytes_per_s=MEMORY_BYTES_PER_S)
+        Machine(
+            f"m{n}",
+            threads=CORES,
+            cores=CORES + SPARE_CORES,
+            flops_per_s=FLOPS_PER_CORE,
+            bytes_per_s=MEMORY_BYTES_PER_S,
+            speed=1 / slower[n],
+        )
         for n in range(machines)
     )
     return Cluster(tuple(made), LINK)
-
-
-class OfItsDay:
-    """Costs of instructions by Partita's uncalibrated formulas, of messages as assumed here.
-
-    In each step a machine is faster or slower than in others: lognormal, with a mean of 1 and `SPREAD`.
-
-    Args:
-        plan: whose.
-        seed: of that; None: all machines are steady.
-    """
-
-    def __init__(self, plan: Plan, seed: int | None) -> None:
-        self.costs = Costs(plan.graph, plan.cluster, batch=plan.batch)
-        draw, sigma = random.Random(seed), math.sqrt(math.log(1 + SPREAD**2))
-        self.slower = [
-            1.0 if seed is None else draw.lognormvariate(-(sigma**2) / 2, sigma)
-            for _ in plan.cluster.machines
-        ]
-
-    def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """Seconds of an instruction."""
-        return self.costs.compute_s(instruction, machine) * self.slower[machine]
-
-    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """Seconds of a message."""
-        side = HANDLING_S + n_bytes / COPYING_BYTES_PER_S
-        return MessageCost(side, n_bytes / LINK.bytes_per_s, LINK.latency_s, side)
 
 
 @dataclass(frozen=True)
@@ -113,19 +97,21 @@ class Point:
     steady_s: float
 
 
-def measured(network: Network, counts: Sequence[int], *, seeds: int = SEEDS) -> list[Point]:
-    """Simulates a step of SGD on each number of machines."""
+def simulated(network: Network, counts: Sequence[int], *, seeds: int = SEEDS) -> list[Point]:
+    """A step of SGD on each number of machines, with equal parts."""
     graph, found = network.graph(), []
     for count in counts:
         plan = partition(graph, cluster(count), batch=BATCH, strategy="balanced")
-        steady = _step_s(plan, None)
-        varying = fmean(_step_s(plan, seed) for seed in range(seeds)) if count > 1 else steady
+        steady = plan.predicted_step_s
+        varying = fmean(step_s(plan, seed) for seed in range(seeds)) if count > 1 else steady
         found.append(Point(count, varying, steady))  # alone, the mean over many steps is that of a steady one
     return found
 
 
-def _step_s(plan: Plan, seed: int | None) -> float:
-    return play(plan.programs, OfItsDay(plan, seed), plan.sizes).step_s
+def step_s(plan: Plan, seed: int) -> float:
+    """Seconds of a step of the same plan when machines are as fast as this seed says."""
+    costs = Costs(plan.graph, cluster(len(plan.cluster), seed=seed), batch=plan.batch)
+    return play(plan.programs, costs, plan.sizes).step_s
 
 
 def curves(name: str, points: Sequence[Point]) -> list[Curve]:
@@ -141,7 +127,7 @@ def main(target: Path = Path("docs/pictures/figure3.svg")) -> None:
     drawn: list[Curve] = []
     for kind, network in (("speech", speech()), *(("images", image(m)) for m in (8, 16, 36))):
         name = f"{kind}, {network.graph().n_parameters / 1e6:,.0f}M parameters"
-        points = measured(network, MACHINES)
+        points = simulated(network, MACHINES)
         pair = curves(name, points)
         drawn += pair
         print(name)

@@ -14,7 +14,7 @@ from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import HEAD, Look
 from partita.partitioner.drawing.routes import Point, Port, Route
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""

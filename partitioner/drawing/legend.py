@@ -7,7 +7,8 @@ import math
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.drawing.predicted import said_of_step
+from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)
@@ -20,10 +21,9 @@ NARROW = 20
 def heading(plan: BarePlan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
-    uncalibrated = "" if plan.costs.calibrated else " (uncalibrated)"
     told = (
         f"{machines} · {plan.portions} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
-        f"predicted step {plan.predicted_step_s * 1e3:.2f} ms{uncalibrated}"
+        f"{said_of_step(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT

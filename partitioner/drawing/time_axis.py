@@ -58,9 +58,3 @@ def round_step(rough: float) -> float:
     """The least of 1, 2 and 5 times a power of ten that is not less."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
-
-
-def readable_seconds(seconds: float) -> str:
-    """`1.23 ms`, three digits."""
-    unit_s, unit = next((found for found in UNITS if seconds >= found[0]), UNITS[-1])
-    return f"{float(f'{seconds / unit_s:.3g}'):g} {unit}"

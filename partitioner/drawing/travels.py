@@ -14,7 +14,7 @@ from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.messages import Message
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 LANE = 11.0
 """From one line to the next, in pixels."""

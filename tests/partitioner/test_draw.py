@@ -38,9 +38,8 @@ def digits(machines: int, *, names: str = "m{}") -> Plan:
     net = Network("digits")
     hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    return partition(
-        net, Cluster(tuple(Machine(names.format(m)) for m in range(machines))), batch=32, strategy="balanced"
-    )
+    cluster = Cluster(tuple(Machine(names.format(m)) for m in range(machines)))
+    return partition(net, cluster, batch=32, strategy="balanced")
 
 
 @settings(max_examples=80)

@@ -8,9 +8,8 @@ import pytest
 
 from examples import figure3
 from partita.layers import Network
-from partita.partitioner import Link, partition
+from partita.partitioner import Link
 from partita.partitioner.drawing.curves import draw_curves
-from partita.partitioner.simulate import play
 
 
 def small() -> Network:
@@ -24,9 +23,9 @@ def test_the_networks_have_about_as_many_parameters_as_the_papers() -> None:
 
 
 def test_every_number_of_machines_is_simulated_and_drawn() -> None:
-    points = figure3.measured(small(), (1, 2, 4), seeds=2)
+    points = figure3.simulated(small(), (1, 2, 4), seeds=2)
     assert [point.machines for point in points] == [1, 2, 4]
-    assert points == figure3.measured(small(), (1, 2, 4), seeds=2)  # the same seeds, the same steps
+    assert points == figure3.simulated(small(), (1, 2, 4), seeds=2)  # the same seeds, the same steps
     varying, steady = figure3.curves("small", points)
     assert varying.points[0] == steady.points[0] == (1, 1)
     picture = draw_curves("figure", "", [varying, steady], axes=("x", "y"), ticks=(1, 2, 4))
@@ -34,20 +33,17 @@ def test_every_number_of_machines_is_simulated_and_drawn() -> None:
 
 
 def test_a_better_link_never_makes_a_step_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = small().graph()
-    plan = partition(graph, figure3.cluster(4), batch=figure3.BATCH, strategy="balanced")
     steps = []
     for latency_s, bytes_per_s, handling_s in ((1e-2, 1e6, 1e-3), (1e-3, 1e8, 1e-4), (1e-6, 1e10, 1e-6)):
-        monkeypatch.setattr(figure3, "LINK", Link(latency_s, bytes_per_s))
-        monkeypatch.setattr(figure3, "HANDLING_S", handling_s)
-        steps.append(play(plan.programs, figure3.OfItsDay(plan, None), plan.sizes).step_s)
+        link = Link(latency_s, bytes_per_s, send_s=handling_s, receive_s=handling_s)
+        monkeypatch.setattr(figure3, "LINK", link)
+        steps.append(figure3.simulated(small(), (4,), seeds=1)[0].steady_s)
     assert steps == sorted(steps, reverse=True) and steps[0] > 2 * steps[-1]
 
 
 def test_machines_vary_around_their_mean() -> None:
-    plan = partition(small().graph(), figure3.cluster(4), batch=1, strategy="balanced")
-    drawn = [slower for seed in range(200) for slower in figure3.OfItsDay(plan, seed).slower]
-    mean = sum(drawn) / len(drawn)
-    spread = (sum((slower - mean) ** 2 for slower in drawn) / len(drawn)) ** 0.5
+    slower = [1 / m.speed for seed in range(200) for m in figure3.cluster(4, seed=seed).machines]
+    mean = sum(slower) / len(slower)
+    spread = (sum((found - mean) ** 2 for found in slower) / len(slower)) ** 0.5
     assert mean == pytest.approx(1, abs=0.03) and spread == pytest.approx(figure3.SPREAD, abs=0.03)
-    assert figure3.OfItsDay(plan, None).slower == [1.0] * 4
+    assert [m.speed for m in figure3.cluster(4).machines] == [1.0] * 4
