@@ -5,7 +5,7 @@ its predicted step, prints itself as a table and draws itself as SVG.
 """
 
 from partita.partitioner.cluster import Cluster, Link, Machine
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cuts import Pieces, Tiles, Whole
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
@@ -29,6 +29,7 @@ __all__ = [
     "Playback",
     "Program",
     "StepKind",
+    "Tiles",
     "Whole",
     "parse_program",
     "partition",

@@ -11,17 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import Access
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Op, Program
-from partita.partitioner.windows import WindowPlan
-
-ALIGNMENT: Final = 64
-"""Bytes: windows begin where lines of the cache do."""
+from partita.partitioner.windows import ALIGNMENT, WindowPlan
 
 
 def arranged(

@@ -116,7 +116,7 @@ class BarePlan:
             for piece in self.pieces
             if piece.machine == machine
             for parameter in self.graph[piece.layer].parameters
-            for start, stop in [parameter.span(piece.rows)]
+            for start, stop in parameter.spans(piece.rows)
         )
 
     def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:

@@ -5,7 +5,6 @@ Rates come from the `Machine` and the `Link`; overheads are guesses, stated here
 
 from __future__ import annotations
 
-from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.node import Node
@@ -46,19 +45,19 @@ def _operations(instruction: Instruction, sizes: Sizes) -> float:
         grid, share = graph[layer], 1.0
         if grid.layer.splits_sum or isinstance(grid.layer, Loss):
             scores = instruction.sources[0]
-            share = row_sets.count(scores.rows) / max(graph[scores.buffer].n_rows, 1)
-        rows = 1 if op is Op.SUMMARISE else row_sets.count(target.rows)
-        return _effort(grid) * rows * grid.nodes_per_row * sizes.batch * share
+            share = graph[scores.buffer].nodes_in(scores.rows) / max(graph[scores.buffer].n_nodes, 1)
+        nodes = grid.nodes_in(((0, 1),) if op is Op.SUMMARISE else target.rows)
+        return _effort(grid) * nodes * sizes.batch * share
     if op is Op.ERRORS:
         grid = graph[target.buffer.partition("<")[2].partition("#")[0]]
-        own = row_sets.count(instruction.sources[0].rows)
-        share = row_sets.count(target.rows) / max(graph[layer].n_rows, 1)
+        own = grid.nodes_in(instruction.sources[0].rows)
+        share = graph[layer].nodes_in(target.rows) / max(graph[layer].n_nodes, 1)
         if not grid.layer.splits_sum:
-            share = min(1.0, share * grid.n_rows / max(own, 1))
-        return _effort(grid) * own * grid.nodes_per_row * sizes.batch * share
+            share = min(1.0, share * grid.n_nodes / max(own, 1))
+        return _effort(grid) * own * sizes.batch * share
     if op in (Op.GRADIENT, Op.LEARN):
         grid = graph[layer]
-        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
+        return _effort(grid) * grid.nodes_in(instruction.sources[0].rows) * sizes.batch
     return 0.0
 
 
@@ -68,7 +67,7 @@ def _weights(instruction: Instruction, sizes: Sizes) -> float:
     if op is Op.UP and not sizes.graph[target.buffer].layer.splits_sum:
         grid = sizes.graph[target.buffer]
         per_node = grid.bytes_per_node(batch=sizes.batch, item_bytes=PRECISIONS[sizes.precision])
-        return per_node * row_sets.count(target.rows) * grid.nodes_per_row
+        return per_node * grid.nodes_in(target.rows)
     return 0.0
 
 
@@ -87,7 +86,7 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 def _numbers(operand: Operand, sizes: Sizes) -> int:
     """How many parameters these rows have."""
     grid = sizes.graph[layer_of(operand.buffer)]
-    spans = [parameter.span(rows) for parameter in grid.parameters for rows in operand.rows]
+    spans = (span for p in grid.parameters for run in operand.rows for span in p.spans(run))
     return sum(stop - start for start, stop in spans)
 
 

@@ -14,6 +14,7 @@ from partita.layers.graph import Graph
 from partita.layers.layer import Given
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
+from partita.layers.rows import Run
 from partita.partitioner.buffer_names import (
     NORMS,
     holds_gradient,
@@ -76,9 +77,17 @@ class Sizes:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision
 
+    def shape(self, buffer: str, run: Run) -> Shape:
+        """Of an array of a run of rows of a buffer, or of a box of a picture."""
+        row, _ = self.row(buffer)
+        extents = (stop - start for start, stop in zip(run[::2], run[1::2], strict=True))
+        return (*extents, *row[len(run) // 2 - 1 :])
+
     def n_bytes(self, operand: Operand) -> int:
         """Of these rows of a buffer."""
         shape, kind = self.row(operand.buffer)
+        if operand.rows and len(operand.rows[0]) > 2:
+            shape = shape[1:]
         return row_sets.count(operand.rows) * math.prod(shape) * ITEM_BYTES[kind]
 
     def _shared(self, layer: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from partita.layers import rows as row_sets
 from partita.partitioner.bare_plan import BarePlan
 
 
@@ -21,7 +22,7 @@ def _layers(plan: BarePlan) -> str:
     rows = [["layer", "grid", "kind", *(plan.cluster.machines[m].name for m in machines)]]
     for grid in plan.graph.computed:
         owned = (plan.ownership.rows(grid.name, m) for m in machines)
-        cells = ("-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned)
+        cells = ("-" if rows is None else row_sets.text((rows,)) for rows in owned)
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
     return _aligned(rows, right_from=3)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
+from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
@@ -15,8 +16,8 @@ from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
-from partita.engine.runtime.window import Window
-from partita.layers.graph import Grid
+from partita.engine.runtime.views import Views
+from partita.layers.rows import Run, WholeRows
 from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
@@ -27,8 +28,8 @@ class Feed(ABC):
     """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
 
     @abstractmethod
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
-        """Writes rows `[start, stop)` of the input or target for every example of the batch into `out`."""
+    def fill(self, name: str, rows: Run, out: Array) -> None:
+        """Writes rows `[start, stop)`, or a box, of the input or target for every example of the batch."""
 
     @property
     @abstractmethod
@@ -68,11 +69,12 @@ class Computations:
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)
         self._team = Team(plan.cluster.machines[machine].threads)
-        self._kernels = {
-            grid.name: self._kernel(grid, rows)
+        self._views = {
+            grid.name: Views(self.owned, machine, buffers, grid)
             for grid in self.graph.computed
-            if (rows := self.owned.rows(grid.name, machine)) is not None
+            if self.owned.rows(grid.name, machine) is not None
         }
+        self._kernels = {name: self._kernel(name, views) for name, views in self._views.items()}
         self._learnings = {
             name: Learning(
                 self._kernels[name],
@@ -137,8 +139,10 @@ class Computations:
     def _up(self, instruction: Instruction) -> Call:
         name = instruction.target.buffer
         kernel = self._kernels[name]
-        block = instruction.sources[0].rows[0] if self.graph[name].layer.splits_sum else None
-        call = kernel.up(block=block, first=not instruction.accumulate, last=instruction.op is Op.UP)
+        block = _rows(instruction.sources[0])[0] if self.graph[name].layer.splits_sum else None
+        last, views = instruction.op is Op.UP, self._views[name]
+        call = kernel.up(block=block, first=not instruction.accumulate, last=last)
+        call = in_turn(views.before_up, call, views.after_up if last else nothing)
         if not isinstance(kernel, LossKernel):
             return call
         judge = kernel
@@ -157,12 +161,13 @@ class Computations:
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
-        return self._kernels[operand.buffer].delta()
+        return in_turn(self._views[operand.buffer].before_delta, self._kernels[operand.buffer].delta())
 
     def _errors(self, instruction: Instruction) -> Call:
         edge = self._edge(instruction.target.buffer)
-        kernel = self._kernels[edge.consumer]
-        return kernel.errors(edge.number, instruction.target.rows, accumulate=instruction.accumulate)
+        kernel, rows = self._kernels[edge.consumer], _rows(instruction.target)
+        call = kernel.errors(edge.number, rows, accumulate=instruction.accumulate)
+        return in_turn(call, self._views[edge.consumer].after_errors(edge.number, rows))
 
     def _add(self, instruction: Instruction) -> Call:
         (other,) = instruction.sources
@@ -246,43 +251,37 @@ class Computations:
         layer = buffer.partition("<")[0]
         return next(edge for edge in self.owned.edges(layer) if edge.name == buffer)
 
-    def _kernel(self, grid: Grid, rows: tuple[int, int]) -> Kernel:
+    def _kernel(self, name: str, views: Views) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes."""
-        sources = [self._heard(source, grid) for source in grid.sources]
-        edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
-        returned = [self.buffers.windows.get(edge.name) for edge in edges]
-        own = next((self.buffers.windows.get(edge.name) for edge in self.owned.edges(grid.name)), None)
         site = Site(
-            grid,
-            rows,
-            tuple(self.graph[source] for source in grid.sources),
-            tuple(window.rows for window in sources),
-            tuple((0, 0) if window is None else window.rows for window in returned),
+            views.grid,
+            views.rows,
+            views.sources,
+            tuple(held.rows for held in views.heard),
+            tuple(held.rows for held in views.returned),
             self.plan.batch,
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
         )
-        borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
-        told = self.buffers.windows.get(grid.name + SUMMARY)
+        borrowed = self.buffers.parameters_in(name + PARAMETERS)
+        told = self.buffers.windows.get(name + SUMMARY)
         arrays = Arrays(
-            sources=tuple(window.array for window in sources),
-            state=self.buffers[grid.name].of((rows,))[0],
-            delta=None if own is None else own.of((rows,))[0],
-            errors=tuple(None if window is None else window.array for window in returned),
-            parameters=tuple(borrowed or self.vectors.views(grid.name, self.vectors.read)),
+            sources=tuple(held.array for held in views.heard),
+            state=views.state,
+            delta=views.delta,
+            errors=tuple(held.array for held in views.returned),
+            parameters=tuple(borrowed or self.vectors.views(name, self.vectors.read)),
             summaries=None if told is None else told.array,
         )
         return build(site, arrays, self._team)
-
-    def _heard(self, source: str, grid: Grid) -> Window:
-        """What a layer hears of an input: all that is here; but a judge its own scores, and no others."""
-        window, own = self.buffers[source], self.owned.rows(source, self.machine)
-        if own is None or not self.owned.judges(grid.name):
-            return window
-        return Window(own[0], window.of((own,))[0])
 
 
 def _layer(operand: Operand) -> str:
     """Whose parameters or gradient an operand names."""
     return operand.buffer.rpartition(".")[0]
+
+
+def _rows(operand: Operand) -> WholeRows:
+    """The rows that an operand names; a kernel computes all columns that it knows."""
+    return tuple((run[0], run[1]) for run in operand.rows)

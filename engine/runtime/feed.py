@@ -14,6 +14,7 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
 from partita.engine.runtime.compute import Feed
+from partita.layers.rows import Run
 
 
 class Sampler:
@@ -85,7 +86,7 @@ class DatasetFeed(Feed):
         """The step that follows."""
         self._chosen = self._sampler.indices(step)
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
+    def fill(self, name: str, rows: Run, out: Array) -> None:
         """See `Feed`."""
         array = self._arrays[name]
         taken = self._taken.get(name)
@@ -110,7 +111,7 @@ class GivenFeed(Feed):
     def __init__(self) -> None:
         self.real = 0
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
+    def fill(self, name: str, rows: Run, out: Array) -> None:
         """Nothing is left to do."""
 
     @property
@@ -119,7 +120,15 @@ class GivenFeed(Feed):
         return self.real
 
 
-def node_major(examples: Array, rows: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    """Rows of a batch-first array as `[rows, ..., example]`; a view where possible."""
+def node_major(examples: Array, rows: Run, shape: tuple[int, ...]) -> Array:
+    """Rows of a batch-first array as `[rows, ..., example]`, or a box of pictures; a view where possible.
+
+    Args:
+        examples: `[example, *shape]`, or labels `[example]`.
+        rows: `(start, stop)`, or `(start, stop, left, right)`.
+        shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
+    """
+    if len(rows) > 2:
+        return np.moveaxis(examples, 0, -1)[rows[0] : rows[1], rows[2] : rows[3]]
     turned = np.moveaxis(examples.reshape(len(examples), -1, *shape[1:-1]), 0, -1)
     return turned[rows[0] : rows[1]]

@@ -128,6 +128,8 @@ class SessionPart:
         rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
         if rows is None or name not in self.buffers.windows:
             return None
+        if name in self.buffers.tiles:
+            return self.buffers.device.given(self.buffers.tiles[name])
         return np.ascontiguousarray(self.buffers[name].download((rows,))[0])
 
 

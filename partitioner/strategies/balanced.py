@@ -73,7 +73,7 @@ def _aligned(
     if not isinstance(patch, Patch):
         return None
     pieces = above[consumer.name]
-    if [p.machine for p in pieces] != [p.machine for p in fair]:
+    if any(p.columns for p in pieces) or [p.machine for p in pieces] != [p.machine for p in fair]:
         return None
     axis = patch.axes(grid.shape)[0]
     met = [0, *(piece.start * axis.stride - axis.before for piece in pieces[1:]), grid.n_rows]
