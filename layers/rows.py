@@ -48,7 +48,9 @@ def intersection(left: tuple[R, ...], right: tuple[R, ...]) -> tuple[R, ...]:
 
 def difference(left: tuple[R, ...], right: tuple[R, ...]) -> tuple[R, ...]:
     """Every row of `left` that is not in `right`."""
-    if left and len(left[0]) > 2:
+    if not left or not right:
+        return left
+    if len(left[0]) > 2:
         return cast(tuple[R, ...], boxes.without(left, right))
     rest: list[Run] = list(left)
     for start, stop in right:

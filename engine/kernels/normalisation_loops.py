@@ -68,8 +68,8 @@ def normalise(
     first: int,
     left: int,
 ) -> None:
-    """Rows from `first` on; `x` and `sums` begin at row `window` of an input of `height` rows. Column 0 of the
-    state lies over column `left` of `x`.
+    """Rows from `first` on; `x` and `sums` begin at row `window` of an input of `height` rows. Column 0 of
+    the state lies over column `left` of `x`.
 
     `kept` is `[row, 3, column, example]` of the state's rows: the mean; 1 over what is divided by; and that
     over the variance, or 0 where the floor is larger. `scratch` is as one row of `sums`.

@@ -33,7 +33,7 @@ class Heard(NamedTuple):
 
 
 class Returned(NamedTuple):
-    """Rows `[start, stop)` of an input's errors, and the array into which a kernel writes them, if it does."""
+    """Rows `[start, stop)` of an input's errors, and the array into which a kernel writes them, if any."""
 
     rows: tuple[int, int]
     array: Array | None
@@ -134,7 +134,9 @@ class Views:
 
     def _narrow_source(self, edge: Edge, columns: Columns) -> Grid:
         source = self._owned.graph[edge.layer]
-        return source if columns in (None, (0, source.shape[1])) else source.within(columns, None, None)
+        if columns is None or columns == (0, source.shape[1]):
+            return source
+        return source.within(columns, None, None)
 
     def _brought(self, buffer: str, own: Run, *, out: bool) -> Call:
         """Copies the machine's own tile out into its window, or in from there, where the two lie apart."""

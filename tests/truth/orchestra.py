@@ -38,6 +38,7 @@ from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.layer import Given
+from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.program import COMPUTES, Instruction
 from tests.partitioner.interpreter import beside_each_other
@@ -117,7 +118,7 @@ class Player:
             if instruction.op is Op.FEED:
                 operand = instruction.target
                 for rows, out in zip(
-                    operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True
+                    operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
                 ):
                     out[...] = stored(node_major(batch[operand.buffer], rows, out.shape), out.dtype)
 
@@ -205,7 +206,9 @@ class Orchestra:
                 case Place(position=position, payload=payload):
                     operand = self.players[m].program.instructions[position].target
                     assert isinstance(payload, Payload)
-                    payload.copy_into(*self.players[m].buffers[operand.buffer].of(operand.rows))
+                    window = self.players[m].buffers[operand.buffer]
+                    payload.copy_into(*window.arriving(operand.rows))
+                    window.upload(operand.rows)
                 case StepOver():
                     self.over.append(m)
                 case Send(to=to, message=message):
@@ -235,13 +238,13 @@ class Orchestra:
         self,
         into: dict[str, Array],
         name: str,
-        rows: tuple[int, int],
+        rows: Run,
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
         """Puts a machine's rows into place; what several machines own of a loss adds up."""
         if name not in buffers.windows or (self.keep is not None and name not in self.keep):
             return
-        own = widen_array(buffers[name].of((rows,))[0])
+        own = widen_array(buffers.own(name, rows))
         whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
-        whole[rows[0] : rows[1]] += own
+        whole[tuple(slice(*ends) for ends in zip(rows[::2], rows[1::2], strict=True))] += own
