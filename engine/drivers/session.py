@@ -257,7 +257,10 @@ class Session:
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
                 place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
                 own = states[name][place]
-                judged = bool(self._plan.ownership.judges(name))  # then it is the machine's share of a loss
+                graph, owned = self._plan.graph, self._plan.ownership
+                judged = name in graph and bool(
+                    owned.judges(name)
+                )  # then it is the machine's share of a loss
                 if judged or not own.flags.c_contiguous:
                     share = np.zeros(own.shape, own.dtype)
                     finish.append(partial(_put, own, share, adds=judged))

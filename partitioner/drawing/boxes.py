@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.drawing import svg
 from partita.partitioner.ownership import Ownership, Piece
@@ -74,10 +75,10 @@ def place(grid: Grid, pieces: tuple[Piece, ...], *, centre: float, top: float, w
     """The bar around a centre; pieces are as wide as their labels, and share the rest by their rows."""
     rest = width - sum(map(_piece_width, pieces))
     left = centre - width / 2
-    total = sum(piece.stop - piece.start for piece in pieces)  # a loss may be on several machines at once
+    total = row_sets.count(tuple(piece.rows for piece in pieces))  # a loss may be on several machines at once
     spans, x = {}, left
     for piece in pieces:
-        share = _piece_width(piece) + rest * (piece.stop - piece.start) / total
+        share = _piece_width(piece) + rest * row_sets.count((piece.rows,)) / total
         spans[piece.machine] = (x, x + share)
         x += share
     return Box(grid, left, left + width, top, spans)
@@ -135,7 +136,7 @@ def _given(box: Box) -> str:
 
 
 def _rows(piece: Piece) -> str:
-    return f"{piece.start}:{piece.stop}"
+    return row_sets.text((piece.rows,))
 
 
 def _piece_width(piece: Piece) -> float:

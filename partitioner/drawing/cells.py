@@ -17,6 +17,7 @@ import numpy as np
 from partita.layers.connectivity import PADDING, Connectivity, Patch
 from partita.layers.graph import Grid
 from partita.layers.region import Shape
+from partita.layers.rows import Run
 from partita.partitioner.drawing import svg
 
 Place: TypeAlias = tuple[int, int, int]
@@ -78,9 +79,10 @@ class Sheets:
         x = self.left + sheet * (self.sheet_width + SHEET_GAP) + (self.horizontal[0] + column) * STEP
         return x, self.top + (self.vertical[0] + row - self.rows[0]) * STEP
 
-    def places(self, rows: tuple[int, int]) -> list[Place]:
-        """Of all nodes of these rows."""
-        row_numbers, columns = range(*rows), range(self.columns)
+    def places(self, run: Run) -> list[Place]:
+        """Of all nodes of these rows, or of a box."""
+        start, stop, *ends = run
+        row_numbers, columns = range(start, stop), range(*ends) if ends else range(self.columns)
         return [(row, column, n) for n in range(self.n_sheets) for row in row_numbers for column in columns]
 
     def padding(self) -> list[Place]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.rows import Rows, Run
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.cells import Place, Sheets, padding_around
 from partita.partitioner.ownership import Edge, Ownership
@@ -39,11 +39,14 @@ class Held:
 
     def shows(self, place: Place) -> bool:
         """Whether a place is drawn: a node of these rows, or padding beside them."""
-        rows = row_sets.union(self.own, self.heard)
-        inside = any(start <= place[0] < stop for start, stop in rows)
+        row, column, _ = place
+        runs = row_sets.union(self.own, self.heard)
+        inside = any(
+            start <= row < stop and (not ends or ends[0] <= column < ends[1]) for start, stop, *ends in runs
+        )
         return self.cells.shows(place) and (inside or not self.cells.holds(place))
 
-    def middle(self, run: tuple[int, int]) -> float:
+    def middle(self, run: Run) -> float:
         """The y of the middle of a run of these rows."""
         top = self.cells.corner((run[0], 0, 0))[1]
         return (top + self.cells.corner((run[1], 0, 0))[1]) / 2 - 1
@@ -97,7 +100,7 @@ def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ..
         around = [*padding_around(grid.layer.connectivity, source.shape), (0, 0)]
         above, below = around[0] if mine is not None else (0, 0)
         vertical = (above if window[0] == 0 else 0, below if window[1] == source.n_rows else 0)
-        cells = Sheets(source.shape, window, vertical, around[1], 0.0, 0.0)
+        cells = Sheets(source.shape, (window[0], window[1]), vertical, around[1], 0.0, 0.0)
         heard = row_sets.difference(needed, own)
         found.append(Held(source.name, cells, own, heard) if own or heard else None)
     return tuple(found)
@@ -121,7 +124,7 @@ def _panel(
     if mine is None:
         return Panel(machine, tuple(placed), None, top, y - BETWEEN)
     shape, none = owned.graph[layer].shape, (0, 0)
-    cells = Sheets(shape, mine, none, none, 0.0, 0.0)
+    cells = Sheets(shape, (mine[0], mine[1]), none, none, 0.0, 0.0)
     height = max(y - BETWEEN - first, CAPTION + cells.height)
     own = Held(layer, cells, (mine,))
     middle = first + (height - CAPTION - cells.height) / 2

@@ -45,9 +45,9 @@ def travels(plan: BarePlan, layer: str) -> list[Travel]:
         for edge in edges_into(owned, layer):
             if message.buffer == edge.name:
                 found.append(Travel(message, message.rows, edge.number))
-            rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
-            if message.buffer == edge.layer and rows:
-                found.append(Travel(message, rows, edge.number))
+            if message.buffer == edge.layer:
+                rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
+                found += [Travel(message, rows, edge.number)] if rows else []
     return found
 
 
