@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
@@ -19,10 +18,7 @@ from partita.partitioner.access import Access
 from partita.partitioner.buffer_names import plain
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Op, Program
-from partita.partitioner.windows import WindowPlan
-
-ALIGNMENT: Final = 64
-"""Bytes: windows begin where lines of the cache do."""
+from partita.partitioner.windows import ALIGNMENT, WindowPlan
 
 
 def arranged(

@@ -188,7 +188,7 @@ class BarePlan:
             stop - start
             for piece in self.ownership.of_machine(machine)
             for parameter in self.graph[piece.layer].parameters
-            for start, stop in [parameter.span(piece.rows)]
+            for start, stop in parameter.spans(piece.rows)
         )
 
     def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:

@@ -169,7 +169,7 @@ class Costs:
     def _key(self, instruction: Instruction) -> Key:
         """What its work follows from."""
         target, sources = instruction.target, instruction.sources
-        counts = tuple(row_sets.count(operand.rows) for operand in (target, *sources))
+        counts = tuple(_count(operand) for operand in (target, *sources))
         place = target.rows if self._by_place and layer_of(target.buffer) in self._by_place else None
         return (
             instruction.op,
@@ -206,9 +206,16 @@ class Costs:
         key = (layer, rows, source)
         found = self._heard.get(key)
         if found is None:
-            runs = (self.graph.source_rows(layer, (run[0], run[1]), source) for run in rows)
-            found = self._heard[key] = row_sets.union(*runs)
+            boxes = len(rows[0]) > 2 and self.graph[self.graph[layer].sources[source]].is_picture
+            runs = (run if boxes else run[:2] for run in rows)
+            heard = (self.graph.source_rows(layer, run, source, boxes=boxes) for run in runs)
+            found = self._heard[key] = row_sets.union(*heard)
         return found
+
+
+def _count(operand: Operand) -> tuple[int, bool]:
+    """How many rows, or places of a picture."""
+    return row_sets.count(operand.rows), bool(operand.rows) and len(operand.rows[0]) > 2
 
 
 def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:

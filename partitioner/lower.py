@@ -25,6 +25,7 @@ from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.program import Op, Operand, Program
 from partita.partitioner.step_kind import StepKind
+from partita.partitioner.tiling import bands
 from partita.partitioner.writer import Writer
 
 
@@ -174,9 +175,24 @@ def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
 
 
 def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
-    """The machine's own rows first, then those of each other machine, in the order of their pieces."""
+    """The machine's own rows first, then those of each other machine, in the order of their pieces.
+
+    Of a picture that is cut into tiles, row of tiles after row of tiles.
+    """
     if writer.graph[needed.buffer].is_given:
         return [(needed,)]
+    if needed.buffer in writer.owned.narrow:
+        return _bands(writer, needed)
     pieces = sorted(writer.owned.of(needed.buffer), key=lambda piece: piece.machine != writer.machine)
     found = [row_sets.intersection(needed.rows, (piece.rows,)) for piece in pieces]
+    return [(Operand(needed.buffer, rows),) for rows in found if rows]
+
+
+def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
+    """A kernel takes whole rows: the row of tiles of which one is the machine's own first."""
+    own = writer.own(needed.buffer)
+    rows = bands([piece.rows for piece in writer.owned.of(needed.buffer)])
+    width = writer.graph[needed.buffer].shape[1]
+    found = [row_sets.intersection(needed.rows, ((*band, 0, width),)) for band in rows]
+    found.sort(key=lambda band: not row_sets.overlap(own, band))
     return [(Operand(needed.buffer, rows),) for rows in found if rows]

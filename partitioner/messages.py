@@ -3,7 +3,8 @@
 Up: a state goes once to each machine that needs it, however many edges lead there. Down: along each edge of
 the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
 machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
-on the cut; in a fully connected layer each machine sends the sum over its own receivers to the owner.
+on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over its own
+receivers to the owner.
 
 Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
 returns the sum of its gradients. Where every machine must know something of every other (of the scores that
@@ -170,7 +171,8 @@ def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 
 def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
-    return _sums_by_part(owned, edge) if owned.by_part(edge) else _sums_in_order(owned, edge)
+    by_part = owned.by_part(edge) or owned.across(edge)
+    return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
 
 
 def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:

@@ -39,7 +39,7 @@ class Op(StrEnum):
     SUMMARISE = "SUMMARISE"
     """Computes what other machines must know of the scores that this one judges."""
     DELTA = "DELTA"
-    """Turns errors of states into errors of sums."""
+    """Turns errors of states into errors of sums; where kernels take a tile apart, first takes it out."""
     ERRORS = "ERRORS"
     """Computes errors of an input's rows."""
     ADD = "ADD"
@@ -60,7 +60,7 @@ COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Rows of a buffer: `h1[0:3,5:8]`."""
+    """Rows of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
 
     buffer: str
     rows: Rows
@@ -70,9 +70,7 @@ class Operand:
 
     def overlaps(self, other: Operand) -> bool:
         """Whether they share a row of a buffer."""
-        if self.buffer != other.buffer:
-            return False
-        return any(a < d and c < b for a, b in self.rows for c, d in other.rows)
+        return self.buffer == other.buffer and row_sets.overlap(self.rows, other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Instruction:
         return " ".join(words)
 
 
-_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,]*)\]")
+_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,x]*)\]")
 _LINE = re.compile(
     r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
     r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"

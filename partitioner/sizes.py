@@ -15,6 +15,7 @@ from partita.layers.graph import Graph
 from partita.layers.layer import Given
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
+from partita.layers.rows import Run
 from partita.partitioner.buffer_names import (
     NORMS,
     holds_gradient,
@@ -85,15 +86,24 @@ class Sizes:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision
 
+    def shape(self, buffer: str, run: Run) -> Shape:
+        """Of an array of a run of rows of a buffer, or of a box of a picture."""
+        row, _ = self.row(buffer)
+        extents = (stop - start for start, stop in zip(run[::2], run[1::2], strict=True))
+        return (*extents, *row[len(run) // 2 - 1 :])
+
     def n_bytes(self, operand: Operand) -> int:
         """Of these rows of a buffer."""
-        if operand.buffer not in self._row_bytes:
+        boxed = bool(operand.rows) and len(operand.rows[0]) > 2
+        key = operand.buffer, boxed
+        if key not in self._row_bytes:
             shape, kind = self.row(operand.buffer)
-            self._row_bytes[operand.buffer] = math.prod(shape) * ITEM_BYTES[kind]
-        return row_sets.count(operand.rows) * self._row_bytes[operand.buffer]
+            self._row_bytes[key] = math.prod(shape[1:] if boxed else shape) * ITEM_BYTES[kind]
+        return row_sets.count(operand.rows) * self._row_bytes[key]
 
     @cached_property
-    def _row_bytes(self) -> dict[str, int]:
+    def _row_bytes(self) -> dict[tuple[str, bool], int]:
+        """Of a row, or of a place of a picture, all of its channels."""
         return {}
 
     def _shared(self, layer: str) -> int:

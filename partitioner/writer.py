@@ -115,8 +115,17 @@ class Writer:
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
-    def receive_and_add(self, message: Message, target: Operand) -> None:
-        """Takes a message into a buffer of its own, and adds it to rows that hold a sum."""
+    def receive_and_add(self, message: Message, target: Operand, copied: Rows = ()) -> None:
+        """Takes a message into a buffer of its own, and adds it to rows that hold a sum.
+
+        Args:
+            message: what arrives.
+            target: rows to which it is added.
+            copied: the rest of its rows, that hold none yet.
+        """
         buffer = f"{message.buffer}@{message.source}"
         self.receive(message, buffer)
-        self.emit(Op.ADD, target, Operand(self._sent(buffer), message.rows), accumulate=True)
+        sent = self._sent(buffer)
+        self.emit(Op.ADD, target, Operand(sent, target.rows), accumulate=True)
+        if copied:
+            self.emit(Op.ADD, Operand(target.buffer, copied), Operand(sent, copied))

@@ -7,7 +7,7 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -307,16 +307,25 @@ class Session:
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
-                own = states[name][rows[0] : rows[1]]
-                if self._plan.ownership.judges(layer_of(name)):  # each machine's share of a loss
-                    share = np.zeros_like(own)
-                    finish.append(lambda o=own, s=share: np.add(o, s, out=o))  # type: ignore[misc]
+                place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
+                own = states[name][place]
+                judged = bool(self._plan.ownership.judges(layer_of(name)))  # the machine's share of a loss
+                if judged or not own.flags.c_contiguous:
+                    share = np.zeros(own.shape, own.dtype)
+                    finish.append(partial(_put, own, share, adds=judged))
                     own = share
                 targets.append(own)
         if payload is not None:
             payload.copy_into(*targets, *table)
         for act in finish:
             act()
+
+
+def _put(place: Array, numbers: Array, *, adds: bool) -> None:
+    if adds:
+        np.add(place, numbers, out=place)
+    else:
+        np.copyto(place, numbers)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

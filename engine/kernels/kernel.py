@@ -21,7 +21,7 @@ import numpy.typing as npt
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, storage
 from partita.layers.graph import Grid
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 Array: TypeAlias = npt.NDArray[Any]
 Call: TypeAlias = Callable[[], None]
@@ -142,7 +142,7 @@ class Kernel(ABC):
         return nothing
 
     @abstractmethod
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Writes the errors of these rows of input number `source` into the array of its error window.
 
         With `accumulate` the rows already hold the sum over receivers of lower rows, and it is continued:

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Runs of rows of a layer, `(start, stop)` each, ascending and disjoint."""
+Rows: TypeAlias = tuple[tuple[int, ...], ...]
+"""Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
 
 class MalformedMessage(ValueError):

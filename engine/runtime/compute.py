@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
@@ -17,8 +18,8 @@ from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
-from partita.engine.runtime.window import Window
-from partita.layers.graph import Grid
+from partita.engine.runtime.views import Views
+from partita.layers.rows import Run, WholeRows
 from partita.partitioner.buffer_names import (
     GRADIENT,
     NORMS,
@@ -39,9 +40,9 @@ class Feed(ABC):
     """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
 
     @abstractmethod
-    def fill(self, name: str, rows: tuple[int, int], out: Array, *, first: int = 0) -> None:
-        """Writes rows `[start, stop)` of the input or target into `out`, for as many of the step's examples
-        as that has, from number `first` on. May be called from several threads.
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+        """Writes rows `[start, stop)`, or a box, of the input or target into `out`, for as many of the step's
+        examples as that has, from number `first` on. May be called from several threads.
         """
 
     @property
@@ -84,12 +85,13 @@ class Computations:
         self._team = Team(plan.cluster.machines[machine].threads)
         self._slots = program.slots
         numbers = [None] if program.pipeline.portions == 1 else range(program.slots)
-        self._kernels = {
-            (grid.name, number): self._kernel(grid, rows, number)
+        self._views = {
+            (grid.name, number): Views(self.owned, machine, buffers, grid, number)
             for grid in self.graph.computed
-            if (rows := self.owned.rows(grid.name, machine)) is not None
+            if self.owned.rows(grid.name, machine) is not None
             for number in numbers
         }
+        self._kernels = {key: self._kernel(*key, views) for key, views in self._views.items()}
         self._made: dict[tuple[object, ...], Call] = {}
         self._learners: dict[tuple[str, tuple[Kernel, ...]], Callable[[int], None]] = {}
         self._updated: defaultdict[str, int] = defaultdict(int)
@@ -152,6 +154,10 @@ class Computations:
         """A layer's kernel for the portion of which a buffer is."""
         return self._kernels[layer, number_of(place_of(buffer, self._slots))]
 
+    def _views_of(self, layer: str, buffer: str) -> Views:
+        """The arrays of that kernel."""
+        return self._views[layer, number_of(place_of(buffer, self._slots))]
+
     def _feed(self, instruction: Instruction) -> Call:
         name, rows = instruction.target.buffer, instruction.target.rows
         window, layer, first = self.buffers[name], plain(name), self._first_example(name)
@@ -187,8 +193,10 @@ class Computations:
     def _sum(self, instruction: Instruction) -> Call:
         layer = layer_of(instruction.target.buffer)
         kernel = self._kernel_of(layer, instruction.target.buffer)
-        block = instruction.sources[0].rows[0] if self.graph[layer].layer.splits_sum else None
-        return kernel.up(block=block, first=not instruction.accumulate, last=instruction.op is Op.UP)
+        block = _rows(instruction.sources[0])[0] if self.graph[layer].layer.splits_sum else None
+        last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
+        call = kernel.up(block=block, first=not instruction.accumulate, last=last)
+        return in_turn(views.before_up, call, views.after_up if last else nothing)
 
     def _summarise(self, instruction: Instruction) -> Call:
         kernel = self._kernel_of(_layer(instruction.target), instruction.target.buffer)
@@ -197,12 +205,16 @@ class Computations:
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
-        return self._kernel_of(plain(operand.buffer), operand.buffer).delta()
+        layer = plain(operand.buffer)
+        call = self._kernel_of(layer, operand.buffer).delta()
+        return in_turn(self._views_of(layer, operand.buffer).before_delta, call)
 
     def _errors(self, instruction: Instruction) -> Call:
-        edge = self._edge(instruction.target.buffer)
+        edge, rows = self._edge(instruction.target.buffer), _rows(instruction.target)
         kernel = self._kernel_of(edge.consumer, instruction.target.buffer)
-        return kernel.errors(edge.number, instruction.target.rows, accumulate=instruction.accumulate)
+        views = self._views_of(edge.consumer, instruction.target.buffer)
+        call = kernel.errors(edge.number, rows, accumulate=instruction.accumulate)
+        return in_turn(call, views.after_errors(edge.number, rows))
 
     def _add(self, instruction: Instruction) -> Call:
         (other,) = instruction.sources
@@ -302,51 +314,39 @@ class Computations:
         layer = layer_of(buffer)
         return next(edge for edge in self.owned.edges(layer) if edge.name == plain(buffer))
 
-    def _kernel(self, grid: Grid, rows: tuple[int, int], number: int | None) -> Kernel:
+    def _kernel(self, name: str, number: int | None, views: Views) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes for portions of this number."""
-
-        def window(buffer: str) -> Window | None:
-            return self.buffers.windows.get(buffer if number is None else numbered(buffer, number))
-
-        states, *heard = (window(name) for name in (grid.name, *grid.sources))
-        assert states is not None, f"there is no room for '{grid.name}'"
-        sources = [self._heard(source, one, grid) for source, one in zip(grid.sources, heard, strict=True)]
-        edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
-        returned = [window(edge.name) for edge in edges]
-        own = next((window(edge.name) for edge in self.owned.edges(grid.name)), None)
         site = Site(
-            grid,
-            rows,
-            tuple(self.graph[source] for source in grid.sources),
-            tuple(source.rows for source in sources),
-            tuple((0, 0) if one is None else one.rows for one in returned),
-            self.plan.sizes.examples(grid.name),
+            views.grid,
+            views.rows,
+            views.sources,
+            tuple(held.rows for held in views.heard),
+            tuple(held.rows for held in views.returned),
+            self.plan.sizes.examples(name),
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
             self.plan.batch,
         )
-        borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
-        told = window(grid.name + SUMMARY)
+        borrowed = self.buffers.parameters_in(name + PARAMETERS)
+        summary = name + SUMMARY
+        told = self.buffers.windows.get(summary if number is None else numbered(summary, number))
         arrays = Arrays(
-            sources=tuple(source.array for source in sources),
-            state=states.of((rows,))[0],
-            delta=None if own is None else own.of((rows,))[0],
-            errors=tuple(None if one is None else one.array for one in returned),
-            parameters=tuple(borrowed or self.vectors.views(grid.name, self.vectors.read)),
+            sources=tuple(held.array for held in views.heard),
+            state=views.state,
+            delta=views.delta,
+            errors=tuple(held.array for held in views.returned),
+            parameters=tuple(borrowed or self.vectors.views(name, self.vectors.read)),
             summaries=None if told is None else told.array,
         )
         return build(site, arrays, self._team)
-
-    def _heard(self, source: str, window: Window | None, grid: Grid) -> Window:
-        """What a layer hears of an input: all that is here; but a judge its own scores, and no others."""
-        own = self.owned.rows(source, self.machine)
-        assert window is not None, f"'{grid.name}' hears nothing of '{source}'"
-        if own is None or not self.owned.judges(grid.name):
-            return window
-        return Window(own[0], window.of((own,))[0])
 
 
 def _layer(operand: Operand) -> str:
     """Whose parameters or gradient an operand names."""
     return layer_of(operand.buffer)
+
+
+def _rows(operand: Operand) -> WholeRows:
+    """The rows that an operand names; a kernel computes all columns that it knows."""
+    return tuple((run[0], run[1]) for run in operand.rows)

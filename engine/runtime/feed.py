@@ -15,6 +15,7 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
 from partita.engine.runtime.compute import Feed
+from partita.layers.rows import Run
 
 
 class Sampler:
@@ -91,7 +92,7 @@ class DatasetFeed(Feed):
         """The step that follows."""
         self._chosen = self._sampler.indices(step)
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
         array, key, count = self._arrays[name], (name, threading.get_ident()), out.shape[-1]
         taken = self._taken.get(key)
@@ -118,14 +119,14 @@ class GivenFeed(Feed):
 
     def __init__(self) -> None:
         self.real = 0
-        self._beside: dict[tuple[str, tuple[int, int], int], Array] = {}
+        self._beside: dict[tuple[str, Run, int], Array] = {}
 
-    def beside(self, name: str, rows: tuple[int, int], like: Array, *, first: int) -> Array:
+    def beside(self, name: str, rows: Run, like: Array, *, first: int) -> Array:
         """Makes the array in which these rows will come, see `fill`."""
         found = self._beside[name, rows, first] = np.zeros_like(like)
         return found
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """Copies what is not in place."""
         found = self._beside.get((name, rows, first))
         if found is not None:
@@ -137,7 +138,15 @@ class GivenFeed(Feed):
         return self.real
 
 
-def node_major(examples: Array, rows: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    """Rows of a batch-first array as `[rows, ..., example]`; a view where possible."""
+def node_major(examples: Array, rows: Run, shape: tuple[int, ...]) -> Array:
+    """Rows of a batch-first array as `[rows, ..., example]`, or a box of pictures; a view where possible.
+
+    Args:
+        examples: `[example, *shape]`, or labels `[example]`.
+        rows: `(start, stop)`, or `(start, stop, left, right)`.
+        shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
+    """
+    if len(rows) > 2:
+        return np.moveaxis(examples, 0, -1)[rows[0] : rows[1], rows[2] : rows[3]]
     turned = np.moveaxis(examples.reshape(len(examples), -1, *shape[1:-1]), 0, -1)
     return turned[rows[0] : rows[1]]

@@ -150,13 +150,9 @@ class SessionPart:
         """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
-        rows, windows = (
-            self._plan.ownership.rows(layer_of(name), self._machine),
-            self.buffers.portions_of(name),
-        )
-        if rows is None or not windows:
-            return None
-        return np.concatenate([window.download((rows,))[0] for window in windows], axis=-1)
+        rows = self._plan.ownership.rows(layer_of(name), self._machine)
+        portions = [] if rows is None else self.buffers.collected(name, rows)
+        return np.concatenate(portions, axis=-1) if portions else None
 
 
 class SessionRole(Role):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
@@ -250,7 +251,7 @@ def _given(box: Box) -> str:
 
 
 def _rows(piece: Piece) -> str:
-    return f"{piece.start}:{piece.stop}"
+    return row_sets.text((piece.rows,))
 
 
 def _label_width(piece: Piece) -> float:

@@ -97,7 +97,7 @@ def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ..
         around = [*padding_around(grid.layer.connectivity, source.shape), (0, 0)]
         above, below = around[0] if mine is not None else (0, 0)
         vertical = (above if window[0] == 0 else 0, below if window[1] == source.n_rows else 0)
-        cells = Sheets(source.shape, window, vertical, around[1], 0.0, 0.0)
+        cells = Sheets(source.shape, (window[0], window[1]), vertical, around[1], 0.0, 0.0)
         heard = row_sets.difference(needed, own)
         found.append(Held(source.name, cells, own, heard) if own or heard else None)
     return tuple(found)

@@ -19,7 +19,7 @@ from partita.partitioner import Instruction, Op, Plan, Program
 from partita.partitioner.buffer_names import is_learnt, number_of, place_of, plain
 from partita.partitioner.program import Operand
 from partita.partitioner.windows import WindowPlan
-from tests.partitioner.expected import Expected, members
+from tests.partitioner.expected import Expected, Unit, members
 
 Term: TypeAlias = tuple[object, ...]
 """Of an error: (step, consumer, which of its inputs, its row), or (step, "delta")."""
@@ -118,6 +118,8 @@ class Interpreter:
         self.hosts = [
             Host(program, beside_each_other(plan.windows(program, keep=keep))) for program in programs
         ]
+        windows = [plan.windows(program, keep=keep) for program in programs]
+        self.apart = [{name for name, window in of_one.items() if window.own} for of_one in windows]
         for host in self.hosts:
             for buffer in host.beside:
                 self._spoil(host, buffer)
@@ -361,7 +363,7 @@ class Interpreter:
         for row in self.expected.own(layer, machine):
             terms: list[Term] = [(host.step, *term) for term in self.expected.error(layer, row, machine)]
             found = self._error(host, buffer, row)
-            if delta and self.graph[layer].layer.activation != "linear":
+            if delta and (self.graph[layer].layer.activation != "linear" or buffer in self.apart[machine]):
                 if not terms:  # nobody listens: the error is zero, however often it is scaled
                     assert not [term for term in found if term[1] != "delta"]
                     continue
@@ -426,9 +428,10 @@ class Interpreter:
         """The rows that a piece is computed from, in order: for a split sum, the machine's own come first."""
         grid, found = self.graph[layer], []
         for number, source in enumerate(grid.sources):
-            mine = self.expected.own(source, machine) if grid.layer.splits_sum else []
+            mine = [_row(unit) for unit in self.expected.own(source, machine) if grid.layer.splits_sum]
             rows = sorted(
-                self.expected.needed(layer, number, machine), key=lambda row: (row not in mine, row)
+                self.expected.needed(layer, number, machine),
+                key=lambda unit: (_row(unit) not in mine, unit),
             )
             found += [(source, row) for row in rows]
         return found
@@ -450,3 +453,8 @@ class Interpreter:
             ]
             key = (instruction.target.buffer, row)
             host.errors[key] = [*(self._error(host, *key) if instruction.accumulate else []), *new]
+
+
+def _row(unit: Unit) -> int:
+    """Of a place, that of its row of tiles: a kernel takes whole rows."""
+    return int(unit[0]) if isinstance(unit, tuple) else int(unit)

@@ -38,6 +38,7 @@ from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.layer import Given
+from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.buffer_names import number_of, plain
 from partita.partitioner.program import COMPUTES, Instruction
@@ -119,7 +120,7 @@ class Player:
             if instruction.op is Op.FEED:
                 operand = instruction.target
                 for rows, place in zip(
-                    operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True
+                    operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
                 ):
                     name, first = plain(operand.buffer), (number_of(operand.buffer) or 0) * place.shape[-1]
                     takes_turns = self.program.kind.overlap > 1
@@ -211,7 +212,9 @@ class Orchestra:
                 case Place(position=position, payload=payload):
                     operand = self.players[m].program.instructions[position].target
                     assert isinstance(payload, Payload)
-                    payload.copy_into(*self.players[m].buffers[operand.buffer].of(operand.rows))
+                    window = self.players[m].buffers[operand.buffer]
+                    payload.copy_into(*window.arriving(operand.rows))
+                    window.upload(operand.rows)
                 case StepOver():
                     self.over.append(m)
                 case Send(to=to, message=message):
@@ -241,16 +244,16 @@ class Orchestra:
         self,
         into: dict[str, Array],
         name: str,
-        rows: tuple[int, int],
+        rows: Run,
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
         """Puts a machine's rows into place; what several machines own of a loss adds up."""
-        windows = buffers.portions_of(name)
-        if not windows or (self.keep is not None and name not in self.keep):
+        portions = buffers.collected(name, rows)
+        if not portions or (self.keep is not None and name not in self.keep):
             return
         if self.players[0].program.kind.overlap > 1:
             return  # others have taken their place
-        own = np.concatenate([widen_array(window.of((rows,))[0]) for window in windows], axis=-1)
+        own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
-        whole[rows[0] : rows[1]] += own
+        whole[tuple(slice(*ends) for ends in zip(rows[::2], rows[1::2], strict=True))] += own

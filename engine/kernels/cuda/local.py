@@ -16,7 +16,7 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import bound
 from partita.layers.connectivity import Patch
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class LocallyConnectedKernel(TensorKernel):
@@ -25,9 +25,9 @@ class LocallyConnectedKernel(TensorKernel):
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
         layer = site.grid.layer
-        assert isinstance(layer.connectivity, Patch)
+        assert isinstance(site.grid.connectivity, Patch)
         self._function, self._loops = layer.activation, loops(site.master)
-        self._geometry = PatchGeometry.of(layer.connectivity, site.sources[0].shape)
+        self._geometry = PatchGeometry.of(site.grid.connectivity, site.sources[0].shape)
         self._inputs = shared(_picture(self.sources[0]))
         self._weight = shared(self._shaped(self.parameters[0]))
         self._device = self.state.device.index
@@ -56,7 +56,7 @@ class LocallyConnectedKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
         picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
         out, delta, cells = (
