@@ -4,8 +4,10 @@
 its predicted step, prints itself as a table and draws itself as SVG.
 """
 
-from partita.partitioner.cluster import Cluster, Link, Machine
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
+from partita.partitioner.cost import Costs, MessageCost
+from partita.partitioner.cuts import Pieces, Tiles, Whole
+from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
@@ -16,14 +18,19 @@ from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
+    "SHARED_MEMORY",
     "Bar",
+    "Between",
     "Cluster",
+    "Costs",
     "Deadlock",
     "Flight",
     "Instruction",
+    "KernelTimes",
     "Link",
     "Machine",
     "Message",
+    "MessageCost",
     "Op",
     "Ownership",
     "Piece",
@@ -32,6 +39,7 @@ __all__ = [
     "Playback",
     "Program",
     "StepKind",
+    "Tiles",
     "Times",
     "Whole",
     "parse_program",

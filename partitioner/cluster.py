@@ -2,105 +2,58 @@
 
 from __future__ import annotations
 
-import math
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from numbers import Real
+from pathlib import Path
 
 from partita.layers.checks import check_whole
+from partita.partitioner.cluster_file import Parts, read_parts, write_parts
+from partita.partitioner.machine import SHARED_MEMORY, Between, Link, Machine, check_link
 
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not name:
-        raise ValueError(f"{name!r} cannot name a machine; write for example Machine('a')")
-
-
-def _check_device(device: object, machine: str) -> None:
-    if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda:(0|[1-9]\d*)", device):
-        raise ValueError(
-            f"machine '{machine}': the device is {device!r}; write 'cpu', or for example 'cuda:0'"
-        )
-
-
-def _check_number(value: object, what: str, *, may_be_zero: bool = False) -> None:
-    number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-    if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
-        least = "at least" if may_be_zero else "more than"
-        raise ValueError(f"{what} {value!r}; write a finite number of {least} zero")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """One machine of a replica.
-
-    Args:
-        name: as plans print it.
-        threads: kernel threads.
-        flops_per_s: rate of its matrix products. The default is a guess for a server's core of the 2020s.
-        bytes_per_s: rate at which arithmetic on whole arrays reads and writes memory.
-        memory_bytes: what a part may take; None for no limit.
-        device: where its kernels run: "cpu", or a GPU as "cuda:0".
-        host: machines of the same host share memory; "" is a host of its own.
-
-    Raises:
-        ValueError: one of them is not such a number, or not more than zero, or there is no such device.
-    """
-
-    name: str
-    threads: int = 1
-    flops_per_s: float = 80e9
-    bytes_per_s: float = 10e9
-    memory_bytes: int | None = None
-    device: str = "cpu"
-    host: str = ""
-
-    def __post_init__(self) -> None:
-        _check_name(self.name)
-        found = f"machine '{self.name}': the number of"
-        object.__setattr__(self, "threads", check_whole(self.threads, f"{found} threads is"))
-        _check_number(self.flops_per_s, f"{found} flop/s is")
-        _check_number(self.bytes_per_s, f"{found} bytes/s is")
-        if self.memory_bytes is not None:
-            object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{found} bytes is"))
-        _check_device(self.device, self.name)
-
-    @property
-    def place(self) -> str:
-        """The name, and the device where that is no CPU: `a (cuda:0)`."""
-        return self.name if self.device == "cpu" else f"{self.name} ({self.device})"
-
-
-@dataclass(frozen=True)
-class Link:
-    """A message between two machines takes `latency_s + bytes / bytes_per_s`. The defaults are guesses.
-
-    Raises:
-        ValueError: the latency is less than zero, or the rate not more.
-    """
-
-    latency_s: float = 100e-6
-    bytes_per_s: float = 2e9
-
-    def __post_init__(self) -> None:
-        _check_number(self.latency_s, "the latency of a link is", may_be_zero=True)
-        _check_number(self.bytes_per_s, "the bytes/s of a link are")
+__all__ = ["SHARED_MEMORY", "Between", "Cluster", "Link", "Machine"]
 
 
 @dataclass(frozen=True)
 class Cluster:
     """The machines over which one replica is cut, and the link between any two of them.
 
+    Args:
+        machines: of different names.
+        link: between hosts for which there is no other in `between`; None: there is none.
+        between: links between hosts or kinds of machines; one between hosts counts before one of kinds.
+        memory: between machines of one host.
+
     Raises:
-        ValueError: there are none, or these are no machines of different names, or no link.
+        ValueError: there are none, or these are no machines of different names, or no links, or two hosts
+            have no link.
     """
 
     machines: tuple[Machine, ...]
-    link: Link = field(default=Link())
+    link: Link | None = field(default=Link())
+    between: tuple[Between, ...] = ()
+    memory: Link = field(default=SHARED_MEMORY)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machines", _machines_of(self.machines))
-        _check_link(self.link)
+        if self.link is not None:
+            check_link(self.link)
+        check_link(self.memory)
+        object.__setattr__(self, "between", tuple(self.between))
+        known = {name for machine in self.machines for name in (machine.site, machine.kind) if name}
+        for found in self.between:
+            if not isinstance(found, Between):
+                raise ValueError(
+                    f"a link of a cluster is {found!r}; write for example Between('a', 'b', Link())"
+                )
+            for name in (found.one, found.other):
+                if name not in known:
+                    raise ValueError(
+                        f"a link leads to '{name}', but no machine has this host or kind; there are "
+                        f"{', '.join(sorted(known))}"
+                    )
+        if self.link is None:
+            self._check_links()
 
     @classmethod
     def local(cls, machines: int = 1, *, threads: int = 1) -> Cluster:
@@ -110,31 +63,90 @@ class Cluster:
             ValueError: one of them is not a whole number of at least 1.
         """
         n_machines = check_whole(machines, "the number of machines is")
-        return cls(tuple(Machine(f"local{m}", threads=threads) for m in range(n_machines)))
+        return cls(tuple(Machine(f"local{m}", threads=threads, host="local") for m in range(n_machines)))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Cluster:
+        """The cluster that a TOML file describes; what may stand there is told in `docs/calibration.md`.
+
+        Raises:
+            ValueError: the file has a mistake, said in one sentence.
+            OSError: it cannot be read.
+        """
+        parts = read_parts(Path(path))
+        try:
+            return cls(parts.machines, parts.link, parts.between, parts.memory)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def write(self, path: str | Path) -> Path:
+        """Writes a TOML file that `read` reads; times of kernels go into files beside it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_parts(Parts(self.machines, self.link, self.between, self.memory), Path(path))
+        return Path(path)
+
+    def link_between(self, source: int, destination: int) -> Link:
+        """The link from one machine to another, by their numbers."""
+        one, other = self.machines[source], self.machines[destination]
+        found = self._link(one, other)
+        assert found is not None, f"{one.name} and {other.name} have no link"
+        return found
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """For each machine the name of its host; one that names none has its own."""
-        return tuple(machine.host or f"host of {machine.name}" for machine in self.machines)
+        return tuple(machine.site for machine in self.machines)
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
         """For each machine the first one that is like it, in all but its name, its host and its memory."""
-        first: dict[Machine, int] = {}
+        first: dict[tuple[Machine, int], int] = {}
         return tuple(
-            first.setdefault(replace(machine, name="any", host="", memory_bytes=None), m)
+            first.setdefault((replace(machine, name="any", host="", memory_bytes=None), id(machine.times)), m)
             for m, machine in enumerate(self.machines)
         )
 
-    def link_between(self, source: int, destination: int) -> Link:
-        """How messages of one machine reach another."""
-        return self.link
+    def _link(self, one: Machine, other: Machine) -> Link | None:
+        if one.site == other.site:
+            return self.memory
+        if not self.between:
+            return self.link
+        pairs = (
+            (one.site, other.site),
+            (one.kind, other.kind),
+            (one.site, other.kind),
+            (one.kind, other.site),
+        )
+        return next((self._between[pair] for pair in pairs if pair in self._between), self.link)
+
+    @cached_property
+    def _between(self) -> dict[tuple[str, str], Link]:
+        pairs = ((one, other, b.link) for b in self.between for one, other in _both(b.one, b.other))
+        return {(one, other): link for one, other, link in pairs}
+
+    def _check_links(self) -> None:
+        first = {(machine.site, machine.kind): machine for machine in self.machines}
+        for one in first.values():
+            for other in first.values():
+                if self._link(one, other) is None:
+                    raise ValueError(
+                        f"there is no link between '{one.site}' and '{other.site}'; give one between these "
+                        "two, or one for all that have no other"
+                    )
 
     def __len__(self) -> int:
         return len(self.machines)
 
     def __str__(self) -> str:
         return f"{len(self)} machines ({', '.join(f'{m.place}: {m.threads} threads' for m in self.machines)})"
+
+
+def _both(one: str, other: str) -> Iterator[tuple[str, str]]:
+    yield one, other
+    yield other, one
 
 
 def _machines_of(given: object) -> tuple[Machine, ...]:
@@ -151,8 +163,3 @@ def _machines_of(given: object) -> tuple[Machine, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f"the machines of a cluster are named {', '.join(names)}; give each its own name")
     return tuple(machines)
-
-
-def _check_link(link: object) -> None:
-    if not isinstance(link, Link):
-        raise ValueError(f"the link of a cluster is {link!r}; write for example Link(latency_s=1e-4)")

@@ -1,133 +1,55 @@
-"""What an instruction costs on a machine: a first, uncalibrated model of operations and bytes.
+"""What the instructions and messages of one network cost on one cluster.
 
-Rates come from the `Machine` and the `Link`; overheads are guesses, stated here.
+A kernel takes what was measured of it on a machine, or of kernels like it (`kernel_times`); where nothing was
+measured, what its operations and bytes take at the machine's rates. The runtime adds an overhead for every
+instruction and message. A cost knows neither when something runs nor what runs beside it: that is the
+simulator's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Graph, Grid
-from partita.layers.losses import Loss
-from partita.layers.node import Node
+from partita.layers.layer import Given
 from partita.layers.rows import Rows
+from partita.partitioner.access import BLOCK
 from partita.partitioner.buffer_names import PARAMETERS, layer_of
-from partita.partitioner.cluster import Cluster, Link, Machine
+from partita.partitioner.cluster import Cluster, Machine
 from partita.partitioner.program import Instruction, Op, Operand
-from partita.partitioner.sizes import PRECISIONS, Sizes
+from partita.partitioner.sizes import Sizes
+from partita.partitioner.work import Work, work_of
 
-INSTRUCTION_OVERHEAD_S = 40e-6
-"""To hand an instruction to a kernel thread and hear that it is done. A guess for Python."""
-MESSAGE_OVERHEAD_S = 60e-6
-"""To encode a message, and to find its buffer. A guess."""
-FREE_FORM_SLOWDOWN = 30.0
-"""How many times longer an operation of a `Node` takes than one of a matrix product: it runs as scalar code.
-Measured once on one machine; it stands until there is calibration."""
-
-LEARN_BLOCK_BYTES = 2 << 20
-"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half
-of a core's second cache."""
-
-
-def compute_seconds(instruction: Instruction, sizes: Sizes, machine: Machine) -> float:
-    """How long a machine's kernel threads are busy with an instruction."""
-    flops = _operations(instruction, sizes)
-    n_bytes = _traffic(instruction, sizes)
-    return (
-        INSTRUCTION_OVERHEAD_S
-        + flops / (machine.flops_per_s * machine.threads)
-        + n_bytes / machine.bytes_per_s
-    )
-
-
-def _operations(instruction: Instruction, sizes: Sizes) -> float:
-    """Of a kernel's arithmetic, in those of a matrix product."""
-    graph, op, target = sizes.graph, instruction.op, instruction.target
-    layer = layer_of(target.buffer)
-    if op in (Op.MULTIPLY, Op.UP, Op.SUMMARISE):
-        grid, share = graph[layer], 1.0
-        if grid.layer.splits_sum or isinstance(grid.layer, Loss):
-            scores = instruction.sources[0]
-            share = row_sets.count(scores.rows) / max(graph[scores.buffer].n_rows, 1)
-        rows = 1 if op is Op.SUMMARISE else row_sets.count(target.rows)
-        return _effort(grid) * rows * grid.nodes_per_row * sizes.batch * share
-    if op is Op.ERRORS:
-        grid = graph[target.buffer.partition("<")[2].partition("#")[0]]
-        own = row_sets.count(instruction.sources[0].rows)
-        share = row_sets.count(target.rows) / max(graph[layer].n_rows, 1)
-        if not grid.layer.splits_sum:
-            share = min(1.0, share * grid.n_rows / max(own, 1))
-        return _effort(grid) * own * grid.nodes_per_row * sizes.batch * share
-    if op in (Op.GRADIENT, Op.LEARN):
-        grid = graph[layer]
-        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
-    return 0.0
-
-
-def _weights(instruction: Instruction, sizes: Sizes) -> float:
-    """Bytes that a kernel must read or write while it computes, however fast it computes."""
-    op, target = instruction.op, instruction.target
-    if op is Op.UP and not sizes.graph[target.buffer].layer.splits_sum:
-        grid = sizes.graph[target.buffer]
-        per_node = grid.bytes_per_node(batch=sizes.batch, item_bytes=PRECISIONS[sizes.precision])
-        return per_node * row_sets.count(target.rows) * grid.nodes_per_row
-    return 0.0
-
-
-def _traffic(instruction: Instruction, sizes: Sizes) -> float:
-    """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
-    op, target = instruction.op, instruction.target
-    if op in (Op.UPDATE, Op.LEARN):  # the parameters and a rule's state; a whole gradient was written before
-        return (4.0 if op is Op.UPDATE else 3.0) * _numbers(target, sizes) * sizes.master_bytes
-    if op is Op.SQUARES:
-        return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
-    if op in (Op.FEED, Op.DELTA, Op.ADD):
-        return 2.0 * sizes.n_bytes(target)
-    return 0.0
-
-
-def _numbers(operand: Operand, sizes: Sizes) -> int:
-    """How many parameters these rows have."""
-    grid = sizes.graph[layer_of(operand.buffer)]
-    spans = [parameter.span(rows) for parameter in grid.parameters for rows in operand.rows]
-    return sum(stop - start for start, stop in spans)
-
-
-def slowdown(grid: Grid) -> float:
-    """How many times longer an operation of the layer takes than one of a matrix product.
-
-    `FREE_FORM_SLOWDOWN` for a `Node`, which is played by its definition; 1 for all others. A user's own class
-    of layer counts as 1, because its `flops_per_node` is its own too.
-    """
-    return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
-
-
-def message_seconds(operand: Operand, sizes: Sizes, link: Link) -> tuple[float, float]:
-    """How long a message occupies its sender's link, and how long after that it arrives."""
-    return MESSAGE_OVERHEAD_S + sizes.n_bytes(operand) / link.bytes_per_s, link.latency_s
-
-
-def _effort(grid: Grid) -> float:
-    """Operations of one node for one example, in those of a matrix product."""
-    return grid.flops_per_node * slowdown(grid)
+Key: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCost:
-    """Seconds of a message: of its sender's messenger, on the link, besides on its way, of its receiver's."""
+    """What a message costs, in seconds, one after another.
+
+    Args:
+        send_s: the messenger of the sender is busy.
+        wire_s: the link is busy: the way out of the sender's host, and the way into the receiver's.
+        latency_s: nobody is busy.
+        receive_s: the messenger of the receiver is busy.
+    """
 
     send_s: float
     wire_s: float
     latency_s: float
     receive_s: float
 
+    @property
+    def total_s(self) -> float:
+        """From when it may be sent until it may be used, if nothing else is going on."""
+        return self.send_s + self.wire_s + self.latency_s + self.receive_s
+
 
 class Costs:
-    """What the instructions and messages of one network take on one cluster. Immutable; remembers answers."""
-
-    calibrated = False
+    """Costs of one network on one cluster. Immutable but for what it remembers."""
 
     def __init__(
         self,
@@ -137,57 +59,174 @@ class Costs:
         batch: int,
         precision: str = "float32",
         micro_batches: int = 1,
+        feeds: bool = True,
     ) -> None:
-        self.graph, self.cluster, self.micro_batches = graph, cluster, micro_batches
-        self.sizes = Sizes(graph, batch, precision)
-        self._compute: dict[tuple[object, ...], float] = {}
-        self._message: dict[tuple[int, bool], MessageCost] = {}
+        """Takes the network and the cluster.
+
+        Args:
+            graph: the network.
+            cluster: its machines.
+            batch: examples in a minibatch.
+            precision: of states and errors.
+            micro_batches: into how many a minibatch falls.
+            feeds: whether examples are taken from data, as in training. In a session they come with the
+                order to play, before a step begins.
+        """
+        self.graph, self.cluster = graph, cluster
+        self.sizes = Sizes(graph, batch, precision, micro_batches)
+        self._examples, self._feeds = batch // micro_batches, feeds
+        self._alike = _numbered(cluster.machines)
+        self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}
+        self._kernel_s: dict[Key, float] = {}
+        self._layer_s: dict[Key, float] = {}
+        self._heard: dict[tuple[str, Rows, int], Rows] = {}
 
     def compute_s(self, instruction: Instruction, machine: int) -> float:
-        """Seconds for which a machine's kernel threads are busy with an instruction."""
+        """How long a machine's kernel threads are busy with an instruction."""
+        key = (*self._key(instruction), self._alike[machine])
+        found = self._kernel_s.get(key)
+        if found is None:
+            found = self._kernel_s[key] = self._computed(instruction, self.cluster.machines[machine])
+        return found
+
+    def step_s(self, machine: int) -> float:
+        """What a step costs a machine besides: to be told to begin, and to tell that it is over."""
+        return self.cluster.machines[machine].step_s
+
+    def interrupts(self, machine: int) -> bool:
+        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
         found = self.cluster.machines[machine]
-        key = (
-            instruction.op,
-            instruction.target,
-            instruction.sources,
-            found.threads,
-            found.flops_per_s,
-            found.bytes_per_s,
-        )
-        if key not in self._compute:
-            self._compute[key] = compute_seconds(instruction, self.sizes, found)
-        return self._compute[key]
+        return found.cores is None or found.cores <= found.threads
+
+    def both_ways(self, source: int, destination: int) -> bool:
+        """Whether messages between two machines may go both ways at once."""
+        return self.cluster.link_between(source, destination).both_ways
 
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
-        """Seconds of a message of so many bytes from one machine to another."""
+        """What a message of so many bytes costs from one machine to another."""
         link = self.cluster.link_between(source, destination)
         return MessageCost(
-            MESSAGE_OVERHEAD_S, n_bytes / link.bytes_per_s, link.latency_s, MESSAGE_OVERHEAD_S / 2
+            link.send_s + n_bytes / link.send_bytes_per_s,
+            n_bytes / link.bytes_per_s,
+            link.latency_s,
+            link.receive_s + n_bytes / link.receive_bytes_per_s,
         )
 
     def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
-        """Seconds of these rows of a layer: the way up, and where it trains, errors and learning."""
-        return sum(
-            self.compute_s(i, machine) for i in self._instructions(self.graph[layer], rows, train=train)
+        """How long a machine is busy in a step with these rows of a layer, if it hears all that they hear.
+
+        Args:
+            layer: a computed one.
+            rows: of it.
+            machine: whose.
+            train: with errors and learning.
+        """
+        key = (layer, rows, self._alike[machine], train)
+        found = self._layer_s.get(key)
+        if found is None:
+            instructions = self._instructions(self.graph[layer], rows, train=train)
+            found = self._layer_s[key] = sum(self.compute_s(i, machine) for i in instructions)
+        return found
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether of every kernel of every layer, on each machine, some size was measured."""
+        machines = {alike: m for m, alike in enumerate(self._alike)}
+        return all(self._knows(self.cluster.machines[m]) for m in machines.values())
+
+    def work(self, instruction: Instruction, machine: int) -> Work:
+        """What the kernel of an instruction has to do on a machine."""
+        at = self.cluster.machines[machine]
+        return self._work(instruction, at)
+
+    def _knows(self, machine: Machine) -> bool:
+        times = machine.times
+        return times is not None and all(
+            times.knows(self._work(instruction, machine))
+            for grid in self.graph.computed
+            for instruction in self._instructions(grid, ((0, grid.n_rows),), train=bool(self.graph.losses))
+        )
+
+    def _work(self, instruction: Instruction, machine: Machine) -> Work:
+        return work_of(
+            instruction,
+            self.sizes,
+            examples=self._examples,
+            threads=machine.threads,
+            device=machine.device.partition(":")[0],
+        )
+
+    def _computed(self, instruction: Instruction, machine: Machine) -> float:
+        if instruction.op is Op.FEED and not self._feeds:
+            return machine.instruction_s
+        work = self._work(instruction, machine)
+        if machine.times is None:
+            took = work.seconds(machine.flops_per_s, machine.bytes_per_s)
+        else:
+            took = machine.times.seconds(work)
+        return took / machine.speed + machine.instruction_s
+
+    def _key(self, instruction: Instruction) -> Key:
+        """What its work follows from."""
+        target, sources = instruction.target, instruction.sources
+        counts = tuple(_count(operand) for operand in (target, *sources))
+        place = target.rows if self._by_place and layer_of(target.buffer) in self._by_place else None
+        return (
+            instruction.op,
+            target.buffer,
+            instruction.accumulate,
+            counts,
+            sources and sources[0].buffer,
+            sources if instruction.op is Op.SQUARES else None,
+            place,
         )
 
     def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
+        """What a machine does for these rows."""
         own = Operand(grid.name, rows)
-        heard = tuple(
-            Operand(source, row_sets.union(*(self.graph.source_rows(grid.name, run, k) for run in rows)))
-            for k, source in enumerate(grid.sources)
-        )
-        yield Instruction(Op.UP, own, heard)
+        heard = [
+            Operand(source, self._rows_heard(grid.name, rows, k)) for k, source in enumerate(grid.sources)
+        ]
+        yield Instruction(Op.UP, own, tuple(heard))
         if not train or grid.name not in self.graph.needs_error:
             return
-        errors = [(k, source) for k, source in enumerate(grid.sources) if source in self.graph.needs_error]
-        above = self.graph.consumers(grid.name)
-        error = Operand(f"{grid.name}<{above[0][0]}", rows) if above else own
-        if grid.layer.activation != "linear":
+        consumers = self.graph.consumers(grid.name)
+        error = Operand(f"{grid.name}<{consumers[0][0]}", rows) if consumers else own
+        if consumers and grid.layer.activation != "linear":
             yield Instruction(Op.DELTA, error, (own,), accumulate=True)
-        for k, source in errors:
-            name = f"{source}<{grid.name}" + (f"#{k}" if k else "")
-            yield Instruction(Op.ERRORS, Operand(name, heard[k].rows), (error,))
+        for k, operand in enumerate(heard):
+            if operand.buffer in self.graph.needs_error:
+                name = f"{operand.buffer}<{grid.name}" + (f"#{k}" if k else "")
+                yield Instruction(Op.ERRORS, Operand(name, operand.rows), (error,))
         if grid.parameters:
-            learnt: Rows = ((0, 1),) if grid.shares_weights else rows
-            yield Instruction(Op.LEARN, Operand(grid.name + PARAMETERS, learnt), (error,), accumulate=True)
+            learnt = Operand(grid.name + PARAMETERS, BLOCK if grid.shares_weights else rows)
+            yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
+
+    def _rows_heard(self, layer: str, rows: Rows, source: int) -> Rows:
+        key = (layer, rows, source)
+        found = self._heard.get(key)
+        if found is None:
+            boxes = len(rows[0]) > 2 and self.graph[self.graph[layer].sources[source]].is_picture
+            runs = (run if boxes else run[:2] for run in rows)
+            heard = (self.graph.source_rows(layer, run, source, boxes=boxes) for run in runs)
+            found = self._heard[key] = row_sets.union(*heard)
+        return found
+
+
+def _count(operand: Operand) -> tuple[int, bool]:
+    """How many rows, or places of a picture."""
+    return row_sets.count(operand.rows), bool(operand.rows) and len(operand.rows[0]) > 2
+
+
+def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:
+    """For each machine a number, the same for those on which everything costs the same."""
+    known: dict[Key, int] = {}
+    found = []
+    for m in machines:
+        key = (m.threads, m.flops_per_s, m.bytes_per_s, m.device, m.speed, m.instruction_s, id(m.times))
+        found.append(known.setdefault(key, len(known)))
+    return tuple(found)
+
+
+def _has_uneven_rows(grid: Grid) -> bool:
+    return not isinstance(grid.layer, Given) and any(p.row_starts is not None for p in grid.parameters)

@@ -16,6 +16,7 @@ from partita.layers.rows import Rows
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.cells import squares
+from partita.partitioner.drawing.look import Look
 from partita.partitioner.drawing.marks import behind, marks, over
 from partita.partitioner.drawing.panels import Held, Panel, caption, panels, right_of
 from partita.partitioner.drawing.travels import drawn_travels, lanes, travels
@@ -77,6 +78,8 @@ class _Picture:
 
     def __init__(self, plan: BarePlan, layer: str, nodes: Sequence[int]) -> None:
         self.plan, self.owned, self.grid = plan, plan.ownership, plan.graph[layer]
+        self.look = Look(tuple(machine.name for machine in plan.cluster.machines))
+        self.palette = self.look.palette
         self.alone = len(plan.cluster) == 1
         self.travels = [] if self.alone else travels(plan, layer)
         left, self.beside = lanes(self.travels)
@@ -102,7 +105,7 @@ class _Picture:
             svg.element("defs", *self._arrows()),
             svg.text(MARGIN, MARGIN + 12, self._heading, size=13, font_weight=600),
             *("".join(self._panel(panel)) for panel in self.panels),
-            *drawn_travels(self.travels, self.panels),
+            *drawn_travels(self.travels, self.panels, self.palette),
             *notes,
         ]
         return svg.document(self._heading, width, height, parts)
@@ -130,7 +133,7 @@ class _Picture:
         return found
 
     def _arrows(self) -> Iterator[str]:
-        return (svg.arrow(f"to{m}", svg.line_colour(m)) for m in range(len(self.plan.cluster)))
+        return self.look.definitions()
 
     def _panel(self, panel: Panel) -> Iterator[str]:
         if not self.alone:
@@ -143,23 +146,25 @@ class _Picture:
         yield from over(panel, self.marks, inset=0.0 if self.alone else INSET)
 
     def _machine(self, panel: Panel) -> str:
-        fill, name = svg.colour(panel.machine), self.plan.cluster.machines[panel.machine].name
+        palette, name = self.palette, self.look.names[panel.machine]
         x = min(h.cells.left for h in (*panel.inputs, panel.layer) if h is not None)
-        swatch = svg.element("rect", x=x, y=panel.top + 2, width=22, height=15, rx=3, fill=fill)
-        ink = svg.ink_on(fill)
+        swatch = svg.element(
+            "rect", x=x, y=panel.top + 2, width=22, height=15, rx=3, fill=palette.fill(panel.machine)
+        )
+        ink = palette.ink(panel.machine)
         tag = svg.text(x + 11, panel.top + 13, f"#{panel.machine}", size=9, fill=ink, text_anchor="middle")
         return swatch + tag + svg.text(x + 30, panel.top + 14, name, size=12, font_weight=600)
 
     def _cells(self, held: Held, machine: int) -> Iterator[str]:
-        own = ALONE if self.alone else svg.mixed(svg.colour(machine), "#ffffff", 0.45)
+        own = ALONE if self.alone else svg.mixed(self.palette.colour(machine), "#ffffff", 0.45)
         yield _filled(held, held.own, fill=own)
         if self.plan.graph[held.name].is_given:
             yield _filled(held, held.heard, fill=GIVEN, stroke="#9aa5b1")
         else:
             for piece in self.owned.of(held.name):
                 rows = row_sets.intersection(held.heard, (piece.rows,))
-                pale = svg.mixed(svg.colour(piece.machine), "#ffffff", 0.8)
-                line = svg.line_colour(piece.machine)
+                pale = svg.mixed(self.palette.colour(piece.machine), "#ffffff", 0.8)
+                line = self.palette.line(piece.machine)
                 yield _filled(held, rows, fill=pale, stroke=line, stroke_dasharray="2 2")
         padding = [held.cells.corner(place) for place in held.cells.padding()]
         if padding:

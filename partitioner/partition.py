@@ -24,6 +24,7 @@ def partition(
     cuts: Cuts | None = None,
     strategy: str = "automatic",
     precision: str = "float32",
+    micro_batches: int = 1,
 ) -> Plan:
     """Cuts one replica of a network over the machines of a cluster.
 
@@ -31,15 +32,18 @@ def partition(
         network: as declared.
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
-        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`.
+        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`,
+            `Tiles(4, across=(2, 2))`.
         strategy: what decides for the other layers: "automatic" searches for the shortest predicted step, on
             all machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers"
             keeps them whole, one run of them after the other on each machine.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
+        micro_batches: into how many equal portions a minibatch is divided. They follow one another through
+            the machines of a horizontal cut, which so work at the same time; what is learnt is the same.
 
     Raises:
-        ValueError: the network is not finished or cannot be trained, a cut cannot be, or a part does not fit
-            into memory.
+        ValueError: the network is not finished or cannot be trained, a cut cannot be, the micro-batches do
+            not divide the batch, or a part does not fit into memory.
     """
     graph = _graph_of(network)
     if not isinstance(cluster, Cluster):
@@ -52,9 +56,9 @@ def partition(
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
     cuts = {layer: plain(cut) for layer, cut in cuts.items()}
-    task = Task(graph, cluster, batch, precision, cuts)
+    task = Task(graph, cluster, batch, precision, cuts, micro_batches)
     owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
-    plan = Plan(graph, cluster, batch, owned, precision)
+    plan = Plan(graph, cluster, batch, owned, precision, micro_batches)
     _check_memory(plan, task, strategy)
     return plan
 

@@ -10,6 +10,9 @@ from partita.layers.region import Shape
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.draw_layer import draw_layer
+from partita.partitioner.drawing.page import plan_page
+from partita.partitioner.drawing.predicted import predicted_timeline
+from partita.partitioner.drawing.timeline import draw_timeline
 from partita.partitioner.table import plan_table
 
 
@@ -38,6 +41,29 @@ class Plan(BarePlan):
         target = Path(path)
         drawn = draw_plan(self) if layer is None else draw_layer(self, layer, nodes)
         target.write_text(drawn, encoding="utf-8")
+        return target
+
+    def draw_timeline(self, path: str | Path) -> Path:
+        """Writes the predicted step as an SVG picture: what each machine does when, who waits for what.
+
+        Args:
+            path: of the file.
+        """
+        target = Path(path)
+        target.write_text(draw_timeline(predicted_timeline(self)), encoding="utf-8")
+        return target
+
+    def write_page(self, path: str | Path) -> Path:
+        """Writes all that is known of the plan as one HTML page, which needs no other file.
+
+        The table, the picture, the timeline of a predicted step (which can be enlarged), the messages by
+        size, and the memory of each machine.
+
+        Args:
+            path: of the file.
+        """
+        target = Path(path)
+        target.write_text(plan_page(self, str(self)), encoding="utf-8")
         return target
 
     def __str__(self) -> str:

@@ -27,8 +27,12 @@ SENT: Final = 1
 AT_HOST: Final = 2
 ARRIVED: Final = 3
 TAKEN: Final = 4
+BEGIN: Final = 5
 """What happens: a computation ends; a message is handed over, begins to come in at its receiver's host, is
-there, and has been taken in."""
+there, and has been taken in; a machine begins (the number is the machine's)."""
+
+
+NOTHING: Final = -1
 
 
 class Deadlock(RuntimeError):
@@ -53,9 +57,8 @@ def play(
     Raises:
         Deadlock: instructions are left that nothing will ever start; it lists the first of each machine.
     """
-    tracks = [track_of(program, costs, sizes) for program in programs]
-    seconds = [took for track in tracks for took in track.seconds]
-    return Playback(tuple(programs), play_tracks(tracks, hosts), seconds)
+    stage = _played([track_of(program, costs, sizes) for program in programs], hosts)
+    return Playback(tuple(programs), stage.record(), stage.seconds)
 
 
 def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> Record:
@@ -64,11 +67,15 @@ def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> 
     Raises:
         Deadlock: as `play`.
     """
+    return _played(tracks, hosts).record()
+
+
+def _played(tracks: Sequence[Track], hosts: Sequence[str] | None) -> _Stage:
     stage = _Stage(tracks, tuple(map(str, range(len(tracks)))) if hosts is None else hosts)
     stage.run()
     if stage.left:
         raise Deadlock(stage.stuck())
-    return stage.record()
+    return stage
 
 
 @dataclass(slots=True)
@@ -77,8 +84,11 @@ class _Lanes:
 
     ready: list[int]
     post: deque[int]
-    computing: bool = False
+    interrupts: bool
+    computing: int = NOTHING
     posting: bool = False
+    computed_at: float = 0.0
+    posted_at: float = 0.0
 
 
 class _Stage:
@@ -99,7 +109,8 @@ class _Stage:
         self.arrived: dict[int, float] = {}
         self.enabled = [False] * self.left
         self.taken = [False] * self.left
-        self.lanes = [_Lanes([], deque()) for _ in tracks]
+        self.lanes = [_Lanes([], deque(), track.interrupts) for track in tracks]
+        self.one_way = {self.firsts[m] + n for m, track in enumerate(tracks) for n in track.one_way}
         self.way_out: dict[str, float] = {}
         self.way_in: dict[str, float] = {}
         self.events: list[tuple[float, int, int, int]] = []
@@ -108,19 +119,22 @@ class _Stage:
     def run(self) -> None:
         """Until nothing more happens."""
         events, machine, lanes = self.events, self.machine, self.lanes
-        for n, missing in enumerate(self.missing):
-            if not missing:
-                self._enable(n, 0.0)
-        for m in range(len(lanes)):
-            self._start(m, 0.0)
+        for m, track in enumerate(self.tracks):
+            self._at(track.step_s, BEGIN, m)
         while events:
             now, _, what, n = heapq.heappop(events)
             if what == AT_HOST:
                 self._come_in(n, now)
                 continue
+            if what == BEGIN:
+                self._begin(n, now)
+                continue
             m = machine[n]
             if what == COMPUTED:
-                lanes[m].computing = False
+                if lanes[m].computed_at > now:  # it was held up meanwhile
+                    self._at(lanes[m].computed_at, COMPUTED, n)
+                    continue
+                lanes[m].computing = NOTHING
                 self._finish(n, now)
             elif what == SENT:
                 lanes[m].posting = False
@@ -158,6 +172,11 @@ class _Stage:
         self.counter += 1
         heapq.heappush(self.events, (time, self.counter, what, n))
 
+    def _begin(self, m: int, now: float) -> None:
+        for n in [n for n in range(self.firsts[m], self.firsts[m + 1]) if not self.missing[n]]:
+            self._enable(n, now)
+        self._start(m, now)
+
     def _enable(self, n: int, now: float) -> None:
         self.ready[n] = now
         kind, lanes = self.kinds[n], self.lanes[self.machine[n]]
@@ -172,11 +191,13 @@ class _Stage:
 
     def _start(self, m: int, now: float) -> None:
         lanes = self.lanes[m]
-        if lanes.ready and not lanes.computing:
-            lanes.computing = True
-            n = heapq.heappop(lanes.ready)
+        if lanes.ready and lanes.computing == NOTHING:
+            lanes.computing = n = heapq.heappop(lanes.ready)
             self.start[n] = now
-            self._at(now + self.seconds[n], COMPUTED, n)
+            if lanes.interrupts and lanes.posting:
+                self.seconds[n] += lanes.posted_at - now
+            lanes.computed_at = now + self.seconds[n]
+            self._at(lanes.computed_at, COMPUTED, n)
         if lanes.post and not lanes.posting:
             lanes.posting = True
             n = lanes.post.popleft()
@@ -184,7 +205,11 @@ class _Stage:
             n = max(n, ~n)
             own = n if what == SENT else self.mates[n]
             self.start[own] = now
-            self._at(now + self.seconds[own], what, n)
+            lanes.posted_at = now + self.seconds[own]
+            self._at(lanes.posted_at, what, n)
+            if lanes.interrupts and lanes.computing != NOTHING:
+                self.seconds[lanes.computing] += self.seconds[own]
+                lanes.computed_at += self.seconds[own]
 
     def _travel(self, n: int, now: float) -> None:
         """Onto the link, which carries one message at a time; within a host there is none."""
@@ -195,6 +220,9 @@ class _Stage:
             self._at(now + self.latencies[n] + self.wires[n], ARRIVED, n)
             return
         begun = max(now, self.way_out.get(host, 0.0))
+        if n in self.one_way:
+            begun = max(begun, self.way_in.get(host, 0.0))
+            self.way_in[host] = begun + self.wires[n]
         self.way_out[host] = begun + self.wires[n]
         self._at(begun + self.latencies[n], AT_HOST, n)
 

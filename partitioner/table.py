@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ownership import Piece
@@ -21,7 +22,7 @@ def plan_table(plan: BarePlan) -> str:
     """The whole plan, for a terminal 100 columns wide (as long as names are short)."""
     precision = plan.precision
     head = (
-        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, batch {plan.batch}, {precision}, "
+        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, {plan.portions}, {precision}, "
         f"{plan.graph.n_parameters:,} parameters"
     )
     parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]
@@ -36,7 +37,7 @@ def _layers(plan: BarePlan) -> str:
     for grid in plan.graph.computed:
         if few:
             owned = (plan.ownership.rows(grid.name, m) for m in machines)
-            cells = ["-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned]
+            cells = ["-" if rows is None else row_sets.text((rows,)) for rows in owned]
         else:
             cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])

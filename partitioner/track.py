@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from partita.partitioner.buffer_names import sent_as
@@ -25,6 +25,15 @@ class InstructionCosts(Protocol):
     def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
         """Seconds of a message from one machine to another."""
 
+    def step_s(self, machine: int) -> float:
+        """Seconds that a step costs a machine before its first instruction."""
+
+    def interrupts(self, machine: int) -> bool:
+        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
+
+    def both_ways(self, source: int, destination: int) -> bool:
+        """Whether messages between two machines may go both ways at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Track:
@@ -37,6 +46,9 @@ class Track:
         missing: how many instructions it waits for.
         followers: which wait for it.
         wires, latencies: of a SEND, how long the link is busy, and what is added on its way; else zero.
+        one_way: the SENDs whose link goes one way at a time.
+        step_s: before the first instruction.
+        interrupts: whether the messenger takes its time from the kernel threads.
     """
 
     program: Program
@@ -46,6 +58,9 @@ class Track:
     followers: list[list[int]]
     wires: list[float]
     latencies: list[float]
+    one_way: set[int] = field(default_factory=set)
+    step_s: float = 0.0
+    interrupts: bool = False
 
 
 def track_of(program: Program, costs: InstructionCosts, sizes: Sizes) -> Track:
@@ -53,7 +68,15 @@ def track_of(program: Program, costs: InstructionCosts, sizes: Sizes) -> Track:
     instructions, machine = program.instructions, program.machine
     n = len(instructions)
     track = Track(
-        program, [COMPUTE] * n, [0.0] * n, [0] * n, [[] for _ in instructions], [0.0] * n, [0.0] * n
+        program,
+        [COMPUTE] * n,
+        [0.0] * n,
+        [0] * n,
+        [[] for _ in instructions],
+        [0.0] * n,
+        [0.0] * n,
+        step_s=costs.step_s(machine),
+        interrupts=costs.interrupts(machine),
     )
     for k, instruction in enumerate(instructions):
         track.missing[k] = len(instruction.after)
@@ -68,6 +91,8 @@ def track_of(program: Program, costs: InstructionCosts, sizes: Sizes) -> Track:
             cost = costs.message(n_bytes, machine, instruction.peer)
             track.kinds[k], track.seconds[k] = SEND, cost.send_s
             track.wires[k], track.latencies[k] = cost.wire_s, cost.latency_s
+            if not costs.both_ways(machine, instruction.peer):
+                track.one_way.add(k)
         else:
             cost = costs.message(n_bytes, instruction.peer, machine)
             track.kinds[k], track.seconds[k] = RECV, cost.receive_s

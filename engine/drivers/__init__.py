@@ -4,8 +4,7 @@
 user's arrays. `job` makes the tasks of all hosts, `train` runs them and `supervisor` carries out what the
 coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts report and `display` shows it;
 `run` is what is left in the end. `session` plays single steps of one replica (`stages`: where its parts are;
-`step`: what they come to);
-`evaluate` and `predict` stand on it.
+`step`: what they come to; `tracing`: what each did when); `evaluate` and `predict` stand on it.
 """
 
 from partita.engine.drivers.downpour import Downpour

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -20,6 +21,7 @@ from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.clocks import Offset, Round, offset_of
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,
@@ -30,17 +32,23 @@ from partita.engine.protocol.messages import (
     Informed,
     Load,
     Message,
+    Ping,
     Play,
     Played,
+    Pong,
     Ready,
     Stop,
 )
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionPart, SessionTask
-from partita.engine.runtime.task import pack_task
+from partita.engine.runtime.task import Task, pack_task
+from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
 
 Answer = TypeVar("Answer", bound=Message)
+
+PINGS: Final = 16
+"""Messages to each part and back, by which its clock is compared with ours."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,8 @@ class PartStep:
         loss, correct: sums over the real examples, of the losses that the part computes.
         step_s, busy_s: seconds from begin to end, and of these in kernels.
         sent: to other parts.
-        collected: the arrays that were asked for, one after another, as one payload.
+        collected: the arrays that were asked for, and the trace's table if one is recorded, one after
+            another, as one payload.
     """
 
     loss: float
@@ -75,12 +84,26 @@ class Stage(ABC):
 
     @abstractmethod
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
-        """Plays a step, of the last inputs if none are given.
+        """Plays a step, of the last inputs if none are given; with `trace`, what was done when is collected.
 
         Raises:
             HostError: a part fails, dies, or does not answer in time.
+        """
+
+    @abstractmethod
+    def clocks(self) -> list[Offset]:
+        """How far each part's clock is from this thread's (`perf_counter`), measured now.
+
+        Raises:
+            HostError: a part does not answer.
         """
 
     @abstractmethod
@@ -105,7 +128,8 @@ class InlineStage(Stage):
             raise
         computations = self._part.computations
         self._metrics = computations.metrics
-        self._calls = [call for call in computations.calls if call is not None]
+        self._calls = [(n, call) for n, call in enumerate(computations.calls) if call is not None]
+        self._recorder = Recorder(task.program, partial(part_name, 0))
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
         """See `Stage`."""
@@ -113,7 +137,13 @@ class InlineStage(Stage):
         self._part.changed()
 
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
         """See `Stage`."""
         if inputs is not None:
@@ -122,17 +152,37 @@ class InlineStage(Stage):
         self._part.begin(real)
         began = time.perf_counter()
         try:
-            for call in self._calls:
-                call()
+            if trace:
+                self._trace(step, began)
+            else:
+                for _, call in self._calls:
+                    call()
             self._part.computations.finish()
         except Exception as error:
             raise self._failure(error) from error
         took = time.perf_counter() - began
-        collected = self._collected(collect) if collect else None
+        collected = self._collected(collect, trace=trace) if collect or trace else None
         return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
 
-    def _collected(self, collect: tuple[str, ...]) -> Payload:
+    def _trace(self, step: int, began: float) -> None:
+        """Plays a step and writes down what is done when."""
+        recorder = self._recorder
+        recorder.on = True
+        recorder.begin(step, began)
+        for position, call in self._calls:
+            started = time.perf_counter()
+            call()
+            recorder.played(position, started, time.perf_counter())
+        recorder.end(time.perf_counter())
+
+    def clocks(self) -> list[Offset]:
+        """See `Stage`."""
+        return [Offset(0.0, 0.0)]
+
+    def _collected(self, collect: tuple[str, ...], *, trace: bool) -> Payload:
         found = [self._part.collected(name) for name in collect]
+        if trace:
+            found.append(self._recorder.table())
         return Payload([array.reshape(-1).view(np.uint8).data for array in found if array is not None])
 
     def _failure(self, error: Exception) -> HostError:
@@ -152,10 +202,22 @@ class InlineStage(Stage):
         self._limits.restore_original_limits()
 
 
+class HostedTask(Task, Protocol):
+    """What a host of a stage is given: a role that plays a step for each `Play`."""
+
+    @property
+    def machine(self) -> int:
+        """As whom, by which the host is named."""
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+
+
 class HostedStage(Stage):
     """A host for each part, and the conversation with them."""
 
-    def __init__(self, tasks: Sequence[SessionTask], launcher: Launcher, *, timeout_s: float) -> None:
+    def __init__(self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float) -> None:
         self.launcher, self._timeout_s = launcher, timeout_s
         self._names = [part_name(0, task.machine) for task in tasks]
         try:
@@ -171,11 +233,17 @@ class HostedStage(Stage):
         self._answers(Ready)
 
     def play(
-        self, step: int, inputs: Sequence[Sequence[Array]] | None, real: int, collect: tuple[str, ...]
+        self,
+        step: int,
+        inputs: Sequence[Sequence[Array]] | None,
+        real: int,
+        collect: tuple[str, ...],
+        *,
+        trace: bool = False,
     ) -> list[PartStep]:
         """See `Stage`."""
         for n, name in enumerate(self._names):
-            self._say(name, Play(step, real, collect), None if inputs is None else list(inputs[n]))
+            self._say(name, Play(step, real, collect, trace), None if inputs is None else list(inputs[n]))
         return [
             PartStep(
                 played.loss,
@@ -188,6 +256,15 @@ class HostedStage(Stage):
             for played, payload in self._answers(Played)
         ]
 
+    def clocks(self) -> list[Offset]:
+        """See `Stage`. One part after another, so that none waits for another's answer."""
+        return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
+
+    def _round(self, name: str) -> Round:
+        self._say(name, Ping(time.perf_counter()))
+        [(pong, _)] = self._answers(Pong, [name])
+        return Round(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
+
     def close(self, *, orderly: bool = True) -> None:
         """See `Stage`."""
         if not orderly:
@@ -197,13 +274,13 @@ class HostedStage(Stage):
             self._say(name, Stop())
         self.launcher.close()
 
-    def _assemble(self, tasks: Sequence[SessionTask]) -> None:
+    def _assemble(self, tasks: Sequence[HostedTask]) -> None:
         for name in self._names:
             self.launcher.launch(name, 0)
         for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
             self.launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(tasks, self._names, strict=True):
-            self._say(name, Assign(task.plan.graph.name), pack_task(task))
+            self._say(name, Assign(task.title), pack_task(task))
         self._answers(Ready)
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)
@@ -215,11 +292,14 @@ class HostedStage(Stage):
     def _say(self, name: str, message: Message, payload: object = None) -> None:
         self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
 
-    def _answers(self, kind: type[Answer]) -> list[tuple[Answer, Payload | None]]:
-        """The next message of this kind from every host, in the order of the machines."""
+    def _answers(
+        self, kind: type[Answer], names: Sequence[str] | None = None
+    ) -> list[tuple[Answer, Payload | None]]:
+        """The next message of this kind from each of some hosts, or from all in the order of the machines."""
+        names = self._names if names is None else names
         found: dict[str, tuple[Answer, Payload | None]] = {}
         began = time.monotonic()
-        while len(found) < len(self._names):
+        while len(found) < len(names):
             for event in self.launcher.mailbox.receive(0.1):
                 _check(event)
                 if isinstance(event.message, kind):
@@ -228,9 +308,9 @@ class HostedStage(Stage):
             for name, _, reason in self.launcher.ended():
                 raise HostError(name, reason)
             if time.monotonic() - began > self._timeout_s:
-                missing = ", ".join(name for name in self._names if name not in found)
+                missing = ", ".join(name for name in names if name not in found)
                 raise HostError(missing, f"no {kind.__name__} for {self._timeout_s:.0f} s")
-        return [found[name] for name in self._names]
+        return [found[name] for name in names]
 
 
 def _check(event: Received) -> None:

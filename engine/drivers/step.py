@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.parameters.vector import Vector
+from partita.engine.runtime.trace import StepTrace
 
 
 class HostError(RuntimeError):
@@ -43,6 +44,7 @@ class Step:
         sent: what each part has sent to others.
         states: what was collected, by buffer: node-major, `[*grid, batch]`.
         vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
+        trace: what each part did when, where that was asked for.
     """
 
     loss: float
@@ -52,3 +54,4 @@ class Step:
     sent: tuple[Sent, ...]
     states: Mapping[str, Array] = field(default_factory=dict)
     vectors: Mapping[str, dict[str, Vector]] = field(default_factory=dict)
+    trace: StepTrace | None = None

@@ -163,5 +163,5 @@ class Supervisor:
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:
             self._from[name] = restart.checkpoint
-            key = self._launcher.launch(name, incarnation)
-            self._tell(Launched(name, incarnation, key))
+            host = self._launcher.launch(name, incarnation)
+            self._tell(Launched(name, incarnation, host.public_key, host.machine))

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.host import Host
@@ -24,13 +26,16 @@ class Launcher(ABC):
     def __init__(self) -> None:
         self._running: dict[str, Peer] = {}
 
-    def launch(self, name: str, incarnation: int) -> str:
-        """Starts a host, after ending an older one of this name and revoking its key; returns its new key."""
+    def launch(self, name: str, incarnation: int) -> Peer:
+        """Starts a host, after ending an older one of this name and revoking its key.
+
+        Returns:
+            Who it is, with its new key and the label of its machine; where it listens it will say itself.
+        """
         self.end(name)
-        key = self._start(name, incarnation)
-        self._running[name] = Peer(name, incarnation, "", key)
+        self._running[name] = started = self._start(name, incarnation)
         self.mailbox.allow(self._running.values())
-        return key
+        return started
 
     def reach(self, name: str, incarnation: int, endpoint: str) -> None:
         """This process has said where it listens; one that has been replaced meanwhile is not meant.
@@ -41,7 +46,7 @@ class Launcher(ABC):
         known = self._running.get(name)
         if known is None or known.incarnation != incarnation:
             return
-        self._running[name] = Peer(name, known.incarnation, endpoint, known.public_key)
+        self._running[name] = msgspec.structs.replace(known, endpoint=endpoint)
         self.mailbox.connect(self._running[name])
 
     @property
@@ -68,7 +73,7 @@ class Launcher(ABC):
         self.mailbox.close()
 
     @abstractmethod
-    def _start(self, name: str, incarnation: int) -> str: ...
+    def _start(self, name: str, incarnation: int) -> Peer: ...
 
     @abstractmethod
     def _started(self) -> list[str]:
@@ -98,7 +103,7 @@ class ThreadLauncher(Launcher):
         self.mailbox = self._network.mailbox(COORDINATOR)
         self._threads: dict[str, tuple[Host, threading.Thread]] = {}
 
-    def _start(self, name: str, incarnation: int) -> str:
+    def _start(self, name: str, incarnation: int) -> Peer:
         mailbox = self._network.mailbox(name, incarnation=incarnation)
         coordinator = Peer(COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key)
         host = Host(mailbox, name, incarnation, coordinator)
@@ -110,7 +115,7 @@ class ThreadLauncher(Launcher):
         thread = threading.Thread(target=live, name=name, daemon=True)
         self._threads[name] = host, thread
         thread.start()
-        return mailbox.public_key
+        return Peer(name, incarnation, "", mailbox.public_key)
 
     def ended(self) -> list[tuple[str, int, str]]:
         """A thread that has ended although nobody stopped it."""

@@ -1,4 +1,7 @@
-"""Hosts as processes on this machine, supervised: they die with their parent and leave nothing behind.
+"""Hosts as processes that this one starts, supervised: they die with their parent and leave nothing behind.
+
+They are all on this machine unless their launcher is told of other places; beyond loopback, as on it, every
+connection is encrypted, and only the keys that were given out get in.
 
 A process gets its key pair and its coordinator's address through its standard input: no secret is ever in a
 command line, in the environment or on disk.
@@ -8,24 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
+import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.placement import Placement
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport.keys import KeyPair
-from partita.engine.transport.sockets import LOOPBACK
+from partita.engine.transport.sockets import LOOPBACK, is_loopback
 from partita.engine.transport.zeromq import ZmqMailbox
-
-_LOOPBACK: Final = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
@@ -36,6 +37,8 @@ class Bootstrap(msgspec.Struct, frozen=True):
     public_key: str
     secret_key: str
     coordinator: Peer
+    listen: str
+    machine: str
     parent: int
     path: tuple[str, ...]
 
@@ -44,46 +47,53 @@ class Bootstrap(msgspec.Struct, frozen=True):
 
 
 class ProcessLauncher(Launcher):
-    """Starts each host as `python -m partita.engine.launch.worker NAME`, talking ZeroMQ over loopback."""
+    """Starts each host as `python -m partita.engine.launch.worker NAME`, talking encrypted ZeroMQ."""
 
-    def __init__(self, *, listen: str | None = None) -> None:
+    def __init__(self, *, listen: str | None = None, places: Mapping[str, Placement] | None = None) -> None:
         """Opens the coordinator's mailbox.
 
         Args:
-            listen: its endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
+            listen: its endpoint, `tcp://ADDRESS:PORT`; any free port of loopback if not given. Other
+                addresses than loopback's are for those who give places.
+            places: where hosts run, by name; those that are not in it run here, on loopback, and share memory
+                with one another and with the coordinator.
 
         Raises:
-            ValueError: the endpoint is none, or not of this machine's loopback.
-            OSError: it is in use.
+            ValueError: the endpoint is none, or hosts could not reach it.
+            OSError: it is in use, or no address of this machine.
         """
         super().__init__()
-        if listen is not None and not _LOOPBACK.fullmatch(listen):
-            raise ValueError(
-                f"'{listen}' is no endpoint for hosts that are all on this machine; "
-                "write tcp://127.0.0.1:PORT, or leave it out"
-            )
+        endpoint = listen or LOOPBACK
+        self._places = dict(places or {})
+        _check(endpoint, self._places)
+        self._here = Placement(machine=secrets.token_hex(8))
         self._keys = KeyPair.generate()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.mailbox = ZmqMailbox(self._keys, endpoint=listen or LOOPBACK)
+        self.mailbox = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
+        self._coordinator = Peer(
+            COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key, self._here.machine
+        )
 
     def pid(self, name: str) -> int:
         """The process of a host."""
         return self._processes[name].pid
 
-    def _start(self, name: str, incarnation: int) -> str:
-        keys = KeyPair.generate()
+    def _start(self, name: str, incarnation: int) -> Peer:
+        keys, place = KeyPair.generate(), self._places.get(name, self._here)
         bootstrap = Bootstrap(
             name,
             incarnation,
             keys.public,
             keys.secret,
-            Peer(COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key),
+            self._coordinator,
+            place.endpoint,
+            place.machine,
             os.getpid(),
             tuple(sys.path),
         )
         process = subprocess.Popen(
             # Without -P, modules of the current folder would hide those of others. The name is for people.
-            [sys.executable, "-P", "-m", "partita.engine.launch.worker", name],
+            [*place.command, sys.executable, "-P", "-m", "partita.engine.launch.worker", name],
             stdin=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
         )
@@ -92,7 +102,7 @@ class ProcessLauncher(Launcher):
         # Where it has died already, `ended` will say so.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(msgspec.json.encode(bootstrap))
-        return keys.public
+        return Peer(name, incarnation, "", keys.public, place.machine)
 
     def ended(self) -> list[tuple[str, int, str]]:
         """Processes that have exited or were killed."""
@@ -119,6 +129,20 @@ class ProcessLauncher(Launcher):
                 process.kill()
             for process in ending:
                 process.wait()
+
+
+def _check(endpoint: str, places: Mapping[str, Placement]) -> None:
+    far = [name for name, place in places.items() if not place.is_loopback]
+    if is_loopback(endpoint) and far:
+        raise ValueError(
+            f"'{far[0]}' has the address {places[far[0]].address}, from which the coordinator at {endpoint} "
+            "cannot be reached; give listen= an address that all hosts reach"
+        )
+    if not is_loopback(endpoint) and not places:
+        raise ValueError(
+            f"'{endpoint}' is no endpoint for hosts that are all on this machine; "
+            "write tcp://127.0.0.1:PORT, or leave it out"
+        )
 
 
 def _reason(code: int) -> str:

@@ -36,7 +36,8 @@ def main() -> None:
     # Numbers that run away are found in the loss and told once; kernel threads would warn of each.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     sys.path.extend(folder for folder in bootstrap.path if folder not in sys.path)
-    with ZmqMailbox(KeyPair(bootstrap.public_key, bootstrap.secret_key)) as mailbox:
+    keys = KeyPair(bootstrap.public_key, bootstrap.secret_key)
+    with ZmqMailbox(keys, endpoint=bootstrap.listen, machine=bootstrap.machine) as mailbox:
         host = Host(
             mailbox,
             bootstrap.name,

@@ -2,7 +2,8 @@
 
 `compiled` holds the decorators and the fused multiply-add, `precision` the names of precisions, the types in
 which their numbers are stored, and the conversions between them, `arrays` what is done to whole arrays of
-them, `functions` the exponential and its kin for compiled loops. `cache` finds the user's cache folder.
+them, `functions` the exponential and its kin for compiled loops. `cache` finds the user's cache folder, and
+`kept_file` is a file there that several processes add to.
 `cuda` compiles for a GPU (and imports what that takes: it is not imported here), and `plain` has what
 compiled code calls in plain Python, for a GPU that is simulated. Nothing here knows a layer, a rule or a
 message.

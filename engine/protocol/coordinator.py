@@ -145,10 +145,11 @@ class Coordinator:
             case Died(name=name, incarnation=incarnation, reason=reason):
                 host = self._roster.current(name, incarnation)
                 return self._died(host, reason or "its process ended", now) if host is not None else []
-            case Launched(name=name, incarnation=incarnation, public_key=key):
-                launched = self._roster.current(name, incarnation)
+            case Launched():
+                launched = self._roster.current(event.name, event.incarnation)
                 if launched is not None and launched.state is HostState.LAUNCHED:
-                    launched.public_key, launched.since = key, now
+                    launched.public_key, launched.machine = event.public_key, event.machine
+                    launched.since = now
                 return []
             case Opened():
                 return self._start(now)

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Runs of rows of a layer, `(start, stop)` each, ascending and disjoint."""
+Rows: TypeAlias = tuple[tuple[int, ...], ...]
+"""Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
 
 class MalformedMessage(ValueError):
@@ -85,12 +85,16 @@ class Pushed(_Message, frozen=True, tag=True):
 
 
 class Peer(msgspec.Struct, frozen=True, array_like=True):
-    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is."""
+    """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is.
+
+    `machine` is a label from its launcher: hosts with the same one may share memory ("": with nobody).
+    """
 
     name: str
     incarnation: int
     endpoint: str
     public_key: str
+    machine: str = ""
 
 
 class Hello(_Message, frozen=True, tag=True):
@@ -137,13 +141,15 @@ class Begin(_Message, frozen=True, tag=True):
 
 
 class Report(_Message, frozen=True, tag=True):
-    """Progress of a part: steps done, and sums over the examples since the last report."""
+    """Progress of a part: steps done, and sums over the examples since the last report; and over all pushes
+    so far.
+    """
 
     step: int
     examples: int
     loss: float
     correct: int
-    staleness: int
+    staleness: float
     pushes: int
 
 
@@ -162,12 +168,13 @@ class Play(_Message, frozen=True, tag=True):
     """One step over a batch of which the first `examples` are real.
 
     The payload is the machine's inputs, in the program's order; without one, the last batch is played again.
-    `collect` names buffers to send back.
+    `collect` names buffers to send back; with `trace`, what was done when follows them.
     """
 
     step: int
     examples: int
     collect: tuple[str, ...] = ()
+    trace: bool = False
 
 
 class Played(_Message, frozen=True, tag=True):
@@ -183,6 +190,20 @@ class Played(_Message, frozen=True, tag=True):
     busy_s: float
     sent_messages: int
     sent_bytes: int
+
+
+class Ping(_Message, frozen=True, tag=True):
+    """Asks a part for its clock. `sent_s` is the sender's own."""
+
+    sent_s: float
+
+
+class Pong(_Message, frozen=True, tag=True):
+    """Answers `Ping` at once: its `sent_s`, and when it was heard and answered by the sender's clock."""
+
+    sent_s: float
+    heard_s: float
+    said_s: float
 
 
 class Load(_Message, frozen=True, tag=True):
@@ -268,6 +289,8 @@ Message: TypeAlias = (
     | Finished
     | Play
     | Played
+    | Ping
+    | Pong
     | Load
     | Heartbeat
     | Save

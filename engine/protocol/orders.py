@@ -23,11 +23,15 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Event, answers `Restart` for each of its hosts: the process runs, with this public key (Z85)."""
+    """Event, answers `Restart` for each of its hosts: the process runs, with this public key (Z85).
+
+    `machine` is the label of where it runs, see `Peer`.
+    """
 
     name: str
     incarnation: int
     public_key: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Progress:
     examples: int
     loss: float
     correct: int
-    staleness: int
+    staleness: float
     pushes: int
 
 

@@ -32,6 +32,7 @@ class HostRecord:
     state: HostState = HostState.LAUNCHED
     public_key: str = ""
     endpoint: str = ""
+    machine: str = ""
     step: int = 0  # done, as last reported (parts)
     acknowledged: bool = False  # a report has come: it need not be told to begin again
     finished: int = -1  # the directory under which it said Finished
@@ -43,7 +44,7 @@ class HostRecord:
         """The next incarnation, of which nothing is known yet."""
         self.incarnation += 1
         self.state, self.since = HostState.LAUNCHED, now
-        self.public_key = self.endpoint = ""
+        self.public_key = self.endpoint = self.machine = ""
         self.acknowledged, self.finished, self.informed = False, -1, 0
         return self.name, self.incarnation
 
@@ -157,7 +158,7 @@ class Roster:
     def tell(self, receiver: HostRecord) -> Send:
         """Whom this host may talk to: a part its own replica and the shards, a shard every part."""
         peers = tuple(
-            Peer(host.name, host.incarnation, host.endpoint, host.public_key)
+            Peer(host.name, host.incarnation, host.endpoint, host.public_key, host.machine)
             for host in self.reachable()
             if host is not receiver and self._may_talk(receiver, host)
         )

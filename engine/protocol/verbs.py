@@ -24,8 +24,10 @@ from partita.engine.protocol.messages import (
     Lost,
     Message,
     Parameters,
+    Ping,
     Play,
     Played,
+    Pong,
     Push,
     Pushed,
     Ready,
@@ -41,10 +43,10 @@ from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 Role: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
 
 VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
-    ("coordinator", "part"): frozenset({Assign, Directory, Heartbeat, Begin, Load, Play, Stop}),
+    ("coordinator", "part"): frozenset({Assign, Directory, Heartbeat, Begin, Load, Play, Ping, Stop}),
     ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Save, Stop}),
     ("part", "coordinator"): frozenset(
-        {Hello, Informed, Ready, Heartbeat, Report, Finished, Played, Failed, Refused}
+        {Hello, Informed, Ready, Heartbeat, Report, Finished, Played, Pong, Failed, Refused}
     ),
     ("shard", "coordinator"): frozenset({Hello, Informed, Ready, Heartbeat, Saved, Lost, Failed, Refused}),
     ("part", "part"): frozenset({Tensor, Credit}),

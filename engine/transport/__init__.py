@@ -4,7 +4,8 @@
 factory of sockets), `authenticator` (who may get in), `keys` and `outgoing` (the way to a peer). `in_process`
 is its twin for threads, `simulated` a network with faults on a virtual clock. The first two share `wire`
 (what a message looks like), `assembly` and `senders` (putting it together again, sender by sender), `payload`
-and `counters`.
+and `counters`. Between hosts of one machine, `neighbour` puts large payloads into a `ring` of shared memory,
+whose descriptor goes through a `doorway`.
 """
 
 from partita.engine.transport.counters import Count, Counters

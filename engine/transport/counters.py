@@ -1,7 +1,7 @@
 """What a mailbox has carried and what it has turned away, as numbers that tests and reports compare with a
 plan.
 
-Only the thread that owns the mailbox writes; other threads may read and see numbers a moment old.
+The mailbox writes, one thread at a time; other threads may read and see numbers a moment old.
 """
 
 from __future__ import annotations
@@ -19,6 +19,11 @@ class Count:
     messages: int = 0
     payload_bytes: int = 0
 
+    def add(self, n_bytes: int) -> None:
+        """One more message."""
+        self.messages += 1
+        self.payload_bytes += n_bytes
+
 
 Counts = defaultdict[tuple[str, str], Count]
 """By (name of the other host, kind of message), as in `("part 0.1", "Tensor")`."""
@@ -35,6 +40,8 @@ class Counters:
     Attributes:
         sent: messages that `send` accepted, whether or not they have left by now.
         received: messages that `receive` returned.
+        sent_shared, received_shared: those of them whose payload lay in memory that both hosts share; all
+            other payloads went through the socket.
         refused_handshakes: times that somebody without a listed key asked to be let in.
         refused_messages: frames that arrived on a live connection whose key is no longer listed; and messages
             that the host turned away, because it was not for their sender to say that.
@@ -44,21 +51,23 @@ class Counters:
 
     sent: Counts = field(default_factory=_empty)
     received: Counts = field(default_factory=_empty)
+    sent_shared: Count = field(default_factory=Count)
+    received_shared: Count = field(default_factory=Count)
     refused_handshakes: int = 0
     refused_messages: int = 0
     malformed: int = 0
 
-    def note_sent(self, to: str, message: Message, n_bytes: int) -> None:
+    def note_sent(self, to: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
         """Counts an accepted message."""
-        count = self.sent[to, type(message).__name__]
-        count.messages += 1
-        count.payload_bytes += n_bytes
+        self.sent[to, type(message).__name__].add(n_bytes)
+        if is_shared:
+            self.sent_shared.add(n_bytes)
 
-    def note_received(self, sender: str, message: Message, n_bytes: int) -> None:
+    def note_received(self, sender: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
         """Counts a delivered message."""
-        count = self.received[sender, type(message).__name__]
-        count.messages += 1
-        count.payload_bytes += n_bytes
+        self.received[sender, type(message).__name__].add(n_bytes)
+        if is_shared:
+            self.received_shared.add(n_bytes)
 
     def sent_of(self, kind: str) -> Count:
         """The sum over all receivers of the sent messages of a kind, as in `sent_of("Tensor")`."""
@@ -70,5 +79,6 @@ class Counters:
 
 
 def _total(counts: Counts, kind: str) -> Count:
-    chosen = [count for (_, of_kind), count in counts.items() if of_kind == kind]
+    # In one go, because another thread may add a kind of message meanwhile.
+    chosen = [count for (_, of_kind), count in list(counts.items()) if of_kind == kind]
     return Count(sum(c.messages for c in chosen), sum(c.payload_bytes for c in chosen))

@@ -133,6 +133,7 @@ class InProcessMailbox(Mailbox):
         self._max_backlog = max_backlog
         self._senders = Senders(self.counters, max_payload=max_payload)
         self._links: dict[str, _Link] = {}
+        self._sending = threading.Lock()
         self._strangers: dict[_Link, None] = {}  # those who knock until they are listed, in order
         self._arrivals: queue.SimpleQueue[_Link | None] = queue.SimpleQueue()  # None: a wake-up
         self._closed = False
@@ -183,8 +184,9 @@ class InProcessMailbox(Mailbox):
         if link is None:
             raise UnknownPeer(to)
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
-        link.put(message, buffers, n_bytes, max_backlog=self._max_backlog)
-        self.counters.note_sent(to, message, n_bytes)
+        with self._sending:
+            link.put(message, buffers, n_bytes, max_backlog=self._max_backlog)
+            self.counters.note_sent(to, message, n_bytes)
         self._network.announce(link)
 
     def receive(self, timeout_s: float) -> list[Received]:
@@ -240,9 +242,7 @@ class InProcessMailbox(Mailbox):
                 return
             link.admitted = True
         for group in link.take():
-            received = self._senders.accept(link.sender_key, group)
-            if received is not None:
-                arrived.append(received)
+            arrived += self._senders.accept(link.sender_key, group)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -58,8 +58,9 @@ class MailboxClosed(RuntimeError):
 class Mailbox(ABC):
     """One host's messages, in and out.
 
-    A mailbox belongs to one thread: only `wake` may be called by others. Its owner must call `receive`
-    regularly, because handshakes are answered and waiting messages leave only there (and in later sends).
+    A mailbox belongs to one thread: only `send` and `wake` may be called by others. Its owner must call
+    `receive` regularly, because handshakes are answered and waiting messages leave only there (and in its own
+    later sends).
 
     From one sender, messages arrive in the order of sending, each once or not at all: a connection that
     breaks may lose what was on its way. Between senders there is no order.
@@ -111,7 +112,7 @@ class Mailbox(ABC):
 
     @abstractmethod
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
-        """Sends a message, with a payload or without. Never blocks.
+        """Sends a message, with a payload or without. Never blocks. Safe from every thread.
 
         Args:
             to: the name of a connected peer.

@@ -14,11 +14,12 @@ import zmq
 
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.mailbox import PeerStalled
-from partita.engine.transport.wire import frames
+from partita.engine.transport.neighbour import ToNeighbour
+from partita.engine.transport.wire import frames, offered
 
 
 class Outgoing:
-    """Sends to one peer, in order, without blocking.
+    """Sends to one peer, in order, without blocking. One thread at a time.
 
     Invariant: nothing is handed to the socket while something waits in the queue.
 
@@ -26,11 +27,20 @@ class Outgoing:
         peer: who is at the other end.
         socket: from `SocketFactory.outgoing`; closed by `close`.
         max_backlog: how many bytes may wait here, if the message that first has to wait is not larger itself.
+        neighbour: the near way to the peer, where it is on this machine.
     """
 
-    def __init__(self, peer: Peer, socket: zmq.Socket[bytes], *, max_backlog: int) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        socket: zmq.Socket[bytes],
+        *,
+        max_backlog: int,
+        neighbour: ToNeighbour | None = None,
+    ) -> None:
         self.peer = peer
         self.socket = socket
+        self._neighbour = neighbour
         self._max_backlog = max_backlog
         self._queue: deque[tuple[bytes, zmq.Frame | None]] = deque()
         self._waiting_bytes = 0
@@ -42,23 +52,33 @@ class Outgoing:
         """Whether something waits until the socket takes more."""
         return bool(self._queue)
 
-    def send(self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int) -> None:
+    def send(self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int) -> bool:
         """Sends or queues a message as a whole; its payload (`n_bytes` in all) is copied.
+
+        Returns:
+            Whether the payload lies in shared memory.
 
         Raises:
             PeerStalled: there is a backlog and this would exceed its bound. Nothing of the message is sent
                 then.
             ValueError: the encoded message is too large. Nothing is sent.
         """
-        if self._queue:
-            self.flush()
-            if self._queue and self._waiting_bytes + n_bytes > self._max_backlog:
-                raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
+        if self._queue and self._waiting_bytes + n_bytes > self._max_backlog:
+            raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
+        if self._neighbour is not None:
+            offer = self._neighbour.offer(n_bytes)
+            if offer is not None:
+                self._pass(offered(offer), None)
+            header = self._neighbour.place(self._number, message, payload, n_bytes)
+            if header is not None:
+                if not self._neighbour.tell(header):
+                    self._pass(header, None)
+                self._number += 1
+                return n_bytes > 0
         for envelope, chunk in frames(self._number, message, payload):
-            frame = None if chunk is None else _copied(chunk)
-            if self._queue or not self._taken(envelope, frame):
-                self._wait(envelope, frame)
+            self._pass(envelope, None if chunk is None else _copied(chunk))
         self._number += 1
+        return False
 
     def flush(self) -> None:
         """Hands over what waits, until the socket takes no more."""
@@ -71,10 +91,16 @@ class Outgoing:
             self._since = time.monotonic()
 
     def close(self) -> None:
-        """Closes the socket at once and forgets what waits."""
+        """Closes the socket at once, forgets what waits, and shares no memory any more."""
+        if self._neighbour is not None:
+            self._neighbour.close()
         self._queue.clear()
         self._waiting_bytes = 0
         self.socket.close(linger=0)
+
+    def _pass(self, envelope: bytes, frame: zmq.Frame | None) -> None:
+        if self._queue or not self._taken(envelope, frame):
+            self._wait(envelope, frame)
 
     def _wait(self, envelope: bytes, frame: zmq.Frame | None) -> None:
         if not self._queue:

@@ -5,7 +5,7 @@ A payload is bytes. What they mean (dtype, shape, rows) is known to both ends fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,17 +21,26 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Payload:
-    """The bytes that came with a message, still in the frames in which they came.
+    """The bytes that came with a message, still in the frames or the shared memory in which they came.
 
-    Nothing is copied before `copy_into`. The frames are freed with the payload, so do not keep it for long.
-    May be read by any thread, by one at a time.
+    Nothing is copied before `copy_into`. What holds the bytes is given back by `release`, or with the
+    payload: a sender on this machine has that much less room until then. May be read by any thread, by one at
+    a time.
     """
 
-    __slots__ = ("_pieces", "n_bytes")
+    __slots__ = ("_pieces", "_release", "is_shared", "n_bytes")
 
-    def __init__(self, pieces: Sequence[memoryview]) -> None:
-        self._pieces = tuple(pieces)
-        self.n_bytes: int = sum(piece.nbytes for piece in self._pieces)
+    def __init__(self, pieces: Sequence[memoryview], *, release: Callable[[], None] | None = None) -> None:
+        """Takes over the pieces.
+
+        Args:
+            pieces: flat views of bytes, one after another.
+            release: gives back the shared memory in which they lie; None: they lie in none.
+        """
+        self._pieces: tuple[memoryview, ...] | None = tuple(pieces)
+        self._release = release
+        self.is_shared = release is not None
+        self.n_bytes: int = sum(piece.nbytes for piece in pieces)
 
     def copy_into(self, *destinations: npt.NDArray[Any]) -> None:
         """Copies the payload into one array, or into several one after another (runs of rows, say).
@@ -40,25 +49,41 @@ class Payload:
             destinations: writable C-contiguous arrays of any dtype and shape, `n_bytes` in all.
 
         Raises:
-            ValueError: their sizes do not add up to `n_bytes`, or one cannot be written. Nothing is changed
-                then.
+            ValueError: their sizes do not add up to `n_bytes`, one cannot be written, or the payload was
+                released. Nothing is changed then.
         """
+        pieces = self._readable()
         targets = [_writable_bytes(destination) for destination in destinations]
         room = sum(target.size for target in targets)
         if room != self.n_bytes:
             raise ValueError(
                 f"a payload of {self.n_bytes} bytes cannot fill {room} bytes; give arrays of exactly its size"
             )
-        sources = [np.frombuffer(piece, np.uint8) for piece in self._pieces]
+        sources = [np.frombuffer(piece, np.uint8) for piece in pieces]
         for target, source in _aligned(targets, sources):
             np.copyto(target, source)
 
     def to_bytes(self) -> bytes:
         """The payload as one new bytes object, for payloads that are not arrays."""
-        return b"".join(self._pieces)
+        return b"".join(self._readable())
+
+    def release(self) -> None:
+        """The bytes are where they belong: they cannot be read here any more. May be called again."""
+        self._pieces = None
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def _readable(self) -> tuple[memoryview, ...]:
+        if self._pieces is None:
+            raise ValueError(f"the payload of {self.n_bytes} bytes was released; copy it before that")
+        return self._pieces
+
+    def __del__(self) -> None:
+        self.release()
 
     def __repr__(self) -> str:
-        return f"Payload({self.n_bytes} bytes in {len(self._pieces)} frames)"
+        return f"Payload({self.n_bytes} bytes{' in shared memory' * self.is_shared})"
 
 
 def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] | None, int]:

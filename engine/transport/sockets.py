@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import re
+import socket
 
 import zmq
 from zmq.utils import z85
@@ -29,6 +30,7 @@ _HANDSHAKE_MS = 1000
 _CONNECT_MS = 2000
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
+_LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
 
@@ -68,6 +70,16 @@ def check_endpoint(endpoint: str, *, listening: bool) -> None:
         )
     if match["port"] != "*" and not 0 < int(match["port"]) < 65536:
         raise ValueError(f"'{endpoint}' has a port outside 1 to 65535; choose another port or leave it out")
+
+
+def is_loopback(endpoint: str) -> bool:
+    """Whether only this machine reaches the endpoint."""
+    return _LOOPBACK.fullmatch(endpoint) is not None
+
+
+def local_socket() -> socket.socket:
+    """A Unix socket that keeps packets apart and never blocks: for descriptors on one machine."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 
 class SocketFactory:

@@ -6,6 +6,12 @@ A large payload would hold up everything behind it and need its whole size at on
     [Opening(number, n_bytes, message), first chunk]  [Following(number, 1), second chunk]  ...
 
 Chunks are full but for the last one, so that `n_bytes` says how many frames there must be, and of which size.
+
+Between two hosts of one machine the payload may lie in memory that they share, which was offered before, and
+the envelope may then take another way, so that the numbers tell the order:
+
+    [Offer(token, size)]   [Opening(number, n_bytes, message, place)]  ...
+
 Nothing here knows sockets.
 """
 
@@ -32,11 +38,15 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknown_fields=True, gc=False):
-    """Begins a message: the sender's number for it, the payload's size (None: there is none), its bytes."""
+    """Begins a message: the sender's number for it, the payload's size (None: there is none), its bytes.
+
+    `place` is where in the shared memory the payload lies (None: in the chunks).
+    """
 
     number: _Count
     n_bytes: _Count | None
     message: bytes
+    place: _Count | None = None
 
 
 class Following(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
@@ -46,12 +56,22 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unkn
     index: _Count
 
 
+class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True, gc=False):
+    """From now on payloads may lie in memory of this size, which was left at the doorway with this token."""
+
+    token: bytes
+    n_bytes: _Count
+
+
+Envelope: TypeAlias = Opening | Following | Offer
+
+
 class MalformedFrames(ValueError):
     """Frames that are no part of a message."""
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Opening | Following] = msgspec.msgpack.Decoder(Opening | Following)
+_decoder: msgspec.msgpack.Decoder[Envelope] = msgspec.msgpack.Decoder(Envelope)
 
 
 def frames(
@@ -67,12 +87,7 @@ def frames(
     Raises:
         ValueError: the encoded message is larger than `MAX_MESSAGE_BYTES`. Raised before anything is yielded.
     """
-    encoded = encode(message)
-    if len(encoded) > MAX_MESSAGE_BYTES:
-        raise ValueError(
-            f"{type(message).__name__} is {len(encoded)} bytes long and may have {MAX_MESSAGE_BYTES}; "
-            "send what is large as its payload"
-        )
+    encoded = _encoded(message)
     if payload is None:
         yield _encoder.encode(Opening(number, None, encoded)), None
         return
@@ -83,7 +98,30 @@ def frames(
         yield _encoder.encode(Following(number, index)), piece
 
 
-def decode_envelope(data: bytes | memoryview) -> Opening | Following:
+def placed(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
+    """The one envelope of a message whose payload lies in shared memory, or that has no bytes beside it.
+
+    Arguments and errors as of `frames`.
+    """
+    return _encoder.encode(Opening(number, n_bytes, _encoded(message), place))
+
+
+def offered(offer: Offer) -> bytes:
+    """The one frame of an offer."""
+    return _encoder.encode(offer)
+
+
+def _encoded(message: Message) -> bytes:
+    encoded = encode(message)
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        raise ValueError(
+            f"{type(message).__name__} is {len(encoded)} bytes long and may have {MAX_MESSAGE_BYTES}; "
+            "send what is large as its payload"
+        )
+    return encoded
+
+
+def decode_envelope(data: bytes | memoryview) -> Envelope:
     """The envelope in these bytes.
 
     Raises:

@@ -1,10 +1,13 @@
 """The mailbox of a real host: ZeroMQ over TCP, every connection encrypted and known by its key.
 
-One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`.
+One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other
+threads may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only
+add to that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -17,12 +20,15 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
 from partita.engine.transport.counters import Counters
+from partita.engine.transport.doorway import Doorway
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, UnknownPeer
+from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
 from partita.engine.transport.outgoing import Outgoing
 from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.senders import Senders
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
+from partita.engine.transport.wire import Offer
 
 _MOST_AT_ONCE = 256  # groups of frames per look: a busy inbox must not starve handshakes and the way out
 
@@ -37,6 +43,8 @@ class ZmqMailbox(Mailbox):
         max_backlog: how much may wait for one peer beyond what ZeroMQ holds (bytes).
         io_threads: ZeroMQ's own threads. Encryption runs there, at about 0.35 ms per MiB and side, so a
             host that sends and receives much may want a second one, if it has a core for it.
+        machine: which machine this is, see `Peer`. Between peers on the same one, messages need no encryption
+            and payloads lie in memory that both share. "" shares memory with nobody.
 
     Raises:
         ValueError: this is not an endpoint.
@@ -52,17 +60,26 @@ class ZmqMailbox(Mailbox):
         max_payload: int = MAX_PAYLOAD,
         max_backlog: int = MAX_PAYLOAD,
         io_threads: int = 1,
+        machine: str = "",
     ) -> None:
         self.counters = Counters()
         self._public_key = keys.public
+        self._machine = machine
         self._max_payload = max_payload
         self._max_backlog = max_backlog
-        self._senders = Senders(self.counters, max_payload=max_payload)
+        self._senders = Senders(
+            self.counters, max_payload=max_payload, machine=machine, accept=self._accepted
+        )
+        self._ways = threading.Lock()  # held by whoever uses what follows
         self._outgoing: dict[str, Outgoing] = {}
-        self._blocked: dict[zmq.Socket[bytes], Outgoing] = {}  # those with a backlog, registered for POLLOUT
+        self._backlogs: set[Outgoing] = set()
+        self._polled: set[Outgoing] = set()  # those of them whose sockets are in the poll
+        self._channels: dict[int, str] = {}  # of near ways, and the keys of those who send there
+        self._owner: int | None = None
         self._closed = False
         self._wake_lock = threading.Lock()  # or a late wake() could write into a descriptor of somebody else
         self._sockets = SocketFactory(keys, io_threads=io_threads)
+        self._doorway: Doorway | None = None
         try:
             zap = self._sockets.authenticator()
             self._inbox = self._sockets.inbox(endpoint)
@@ -70,6 +87,9 @@ class ZmqMailbox(Mailbox):
         except BaseException:
             self._sockets.close()
             raise
+        if machine:
+            with contextlib.suppress(OSError):  # nobody can share memory with this host, then
+                self._doorway = Doorway(keys.public)
         self._endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
         self._zap = zap
         self._authenticator = Authenticator(
@@ -95,16 +115,22 @@ class ZmqMailbox(Mailbox):
         present = self._outgoing.get(peer.name)
         if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
             return
+        is_near = self._doorway is not None and peer.machine == self._machine
+        neighbour = ToNeighbour(peer.public_key) if is_near else None
         socket = self._sockets.outgoing(peer)
         self.disconnect(peer.name)
-        self._outgoing[peer.name] = Outgoing(peer, socket, max_backlog=self._max_backlog)
+        with self._ways:
+            self._outgoing[peer.name] = Outgoing(
+                peer, socket, max_backlog=self._max_backlog, neighbour=neighbour
+            )
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
-        outgoing = self._outgoing.pop(name, None)
-        if outgoing is not None:
-            self._unblock(outgoing)
-            outgoing.close()
+        with self._ways:
+            outgoing = self._outgoing.pop(name, None)
+            if outgoing is not None:
+                self._forget_backlog(outgoing)
+                outgoing.close()
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
@@ -114,20 +140,28 @@ class ZmqMailbox(Mailbox):
 
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
         """See `Mailbox.send`."""
-        self._check_open()
-        outgoing = self._outgoing.get(to)
-        if outgoing is None:
-            raise UnknownPeer(to)
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
-        outgoing.send(message, buffers, n_bytes)
-        self.counters.note_sent(to, message, n_bytes)
-        if outgoing.has_backlog and outgoing.socket not in self._blocked:
-            self._blocked[outgoing.socket] = outgoing
-            self._poller.register(outgoing.socket, zmq.POLLOUT)
+        with self._ways:
+            self._check_open()
+            outgoing = self._outgoing.get(to)
+            if outgoing is None:
+                raise UnknownPeer(to)
+            is_owner = self._owner in (None, threading.get_ident())
+            had_backlog = outgoing.has_backlog
+            if had_backlog and is_owner:
+                outgoing.flush()
+            is_shared = outgoing.send(message, buffers, n_bytes)
+            self.counters.note_sent(to, message, n_bytes, is_shared=is_shared)
+            is_news = outgoing.has_backlog and not had_backlog
+            if is_news:
+                self._backlogs.add(outgoing)
+        if is_news and not is_owner:
+            self.wake()  # so that the owner looks after it
 
     def receive(self, timeout_s: float) -> list[Received]:
         """See `Mailbox.receive`."""
         self._check_open()
+        self._owner = threading.get_ident()
         deadline = time.monotonic() + timeout_s
         arrived: list[Received] = []
         left_s = timeout_s
@@ -154,11 +188,15 @@ class ZmqMailbox(Mailbox):
             os.close(self._wake_fd)
         for name in list(self._outgoing):
             self.disconnect(name)
+        self._senders.replace(())
+        if self._doorway is not None:
+            self._doorway.close()
         self._sockets.close()
 
     def _look(self, wait_ms: int, arrived: list[Received]) -> bool:
         """Waits until something can be done, does all of it, and says whether somebody called `wake`."""
         woken = False
+        self._serve_backlogs()
         for source, _ in self._poller.poll(wait_ms):
             if source is self._inbox:
                 self._drain(arrived)
@@ -167,11 +205,8 @@ class ZmqMailbox(Mailbox):
             elif source == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
                 woken = True
-            else:
-                outgoing = self._blocked[source]
-                outgoing.flush()
-                if not outgoing.has_backlog:
-                    self._unblock(outgoing)
+            elif source in self._channels:
+                arrived += self._senders.look(self._channels[source])
         return woken
 
     def _drain(self, arrived: list[Received]) -> None:
@@ -187,13 +222,43 @@ class ZmqMailbox(Mailbox):
                         frames.append(following.buffer)
             except zmq.Again:
                 return
-            received = self._senders.accept(_key_of(frame), frames)
-            if received is not None:
-                arrived.append(received)
+            arrived += self._senders.accept(_key_of(frame), frames)
 
-    def _unblock(self, outgoing: Outgoing) -> None:
-        if self._blocked.pop(outgoing.socket, None) is not None:
+    def _serve_backlogs(self) -> None:
+        """Hands over what waits, and lets the poll watch those who do not take all of it."""
+        if not self._backlogs:
+            return
+        with self._ways:
+            for outgoing in list(self._backlogs):
+                outgoing.flush()
+                if not outgoing.has_backlog:
+                    self._forget_backlog(outgoing)
+                elif outgoing not in self._polled:
+                    self._polled.add(outgoing)
+                    self._poller.register(outgoing.socket, zmq.POLLOUT)
+
+    def _forget_backlog(self, outgoing: Outgoing) -> None:
+        self._backlogs.discard(outgoing)
+        if outgoing in self._polled:
+            self._polled.remove(outgoing)
             self._poller.unregister(outgoing.socket)
+
+    def _accepted(self, key: str, offer: Offer) -> FromNeighbour | None:
+        """The near way that a sender of this machine has left at the doorway."""
+        visit = None if self._doorway is None else self._doorway.take(offer.token)
+        if visit is None:
+            return None
+        try:
+            near = FromNeighbour(visit, offer.n_bytes, on_close=self._forget_channel)
+        except OSError:
+            return None
+        self._channels[near.channel] = key
+        self._poller.register(near.channel, zmq.POLLIN)
+        return near
+
+    def _forget_channel(self, channel: int) -> None:
+        del self._channels[channel]
+        self._poller.unregister(channel)
 
     def _count_stranger(self) -> None:
         self.counters.refused_handshakes += 1

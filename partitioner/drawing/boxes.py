@@ -1,48 +1,99 @@
-"""Layers as bars: how wide, where, and where each machine's piece of them lies."""
+"""Layers as bars: how wide, where, and where each machine's piece of them lies.
+
+A layer that is cut along two axes is a small map of its tiles, as high as they need.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.drawing import svg
+from partita.partitioner.drawing.look import Look
 from partita.partitioner.ownership import Ownership, Piece
 
 BAR = 34.0
 """Height of a bar, in pixels."""
-LEAST_BAR, CHIP = 340.0, 120.0
-ROWS_SIZE, NAME_SIZE, KIND_SIZE = 11.5, 13.0, 11.0
+TILE, LEAST_TILE, WIDE_TILE = 16.0, 11.0, 48.0
+"""Heights of a tile, as a mean and at least, and its width, in pixels."""
+LEAST_BAR, MOST_BAR, CHIP = 340.0, 1000.0, 120.0
+"""Widths of bars: where labels would need more than the most, those that do not fit are left out."""
+ROWS_SIZE, NAME_SIZE, KIND_SIZE, TAG_SIZE = 11.5, 13.0, 11.0, 9.0
 LONGEST = 26
 """Characters of a name or kind."""
+PALE = 0.6
+"""Share of white in a layer that is shown again."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The rectangle of a machine's piece: left and right, top and bottom."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+    @property
+    def width(self) -> float:
+        """In pixels."""
+        return self.right - self.left
 
 
 @dataclass(frozen=True)
 class Box:
-    """A layer's bar: its left and right edge, its top, and the span of each machine's piece."""
+    """A layer's bar: its edges, the cell of each machine's piece, and whether it is a map of tiles."""
 
     grid: Grid
     left: float
     right: float
     top: float
-    spans: dict[int, tuple[float, float]]
+    bottom: float
+    cells: dict[int, Cell]
+    is_map: bool = False
 
-    @property
-    def bottom(self) -> float:
-        """Of the bar; y grows downwards."""
-        return self.top + BAR
+    def span(self, machine: int) -> tuple[float, float]:
+        """The left and right edge of a machine's piece."""
+        return self.cells[machine].left, self.cells[machine].right
+
+
+def tile(piece: Piece) -> tuple[int, int] | None:
+    """The columns of a piece that is a tile."""
+    columns: tuple[int, int] | None = getattr(piece, "columns", None)
+    return columns
+
+
+def is_map(pieces: Sequence[Piece]) -> bool:
+    """Whether a layer is cut along two axes."""
+    return len({tile(piece) for piece in pieces}) > 1
 
 
 def bar_widths(owned: Ownership) -> dict[str, float]:
     """For each layer: where there are rows to cut, all bars are as wide as the widest labels need."""
-    widest = max((sum(map(_piece_width, owned.of(g.name))) for g in owned.graph.computed), default=0.0)
+    rows = [owned.of(g.name) for g in owned.graph.computed if not is_map(owned.of(g.name))]
+    widest = max((sum(map(_label_width, pieces)) for pieces in rows), default=0.0)
     found = {
-        g.name: CHIP if len(owned.of(g.name)) == g.n_rows == 1 else max(LEAST_BAR, widest)
+        g.name: CHIP if len(owned.of(g.name)) == g.n_rows == 1 else min(max(LEAST_BAR, widest), MOST_BAR)
         for g in owned.graph.computed
     }
     for grid in owned.graph.grids:
+        if is_map(owned.of(grid.name)):
+            across = len({tile(piece) for piece in owned.of(grid.name)})
+            found[grid.name] = min(max(LEAST_BAR / 2, WIDE_TILE * across), MOST_BAR)
         if grid.is_given:
             found[grid.name] = max(CHIP, svg.text_width(given_label(grid), size=KIND_SIZE) + 24)
     return found
+
+
+def height_of(pieces: Sequence[Piece]) -> float:
+    """Of a layer's bar or map."""
+    if not is_map(pieces):
+        return BAR
+    rows = {piece.stop - piece.start for piece in pieces}
+    total = max(piece.stop for piece in pieces)
+    return max(BAR, TILE * len({piece.rows[:2] for piece in pieces}), LEAST_TILE * total / min(rows))
 
 
 def label_width(grid: Grid) -> float:
@@ -70,49 +121,114 @@ def shape_text(grid: Grid) -> str:
     return "×".join(map(str, grid.shape))
 
 
-def place(grid: Grid, pieces: tuple[Piece, ...], *, centre: float, top: float, width: float) -> Box:
-    """The bar around a centre; pieces are as wide as their labels, and share the rest by their rows."""
-    rest = width - sum(map(_piece_width, pieces))
-    left = centre - width / 2
-    total = sum(piece.stop - piece.start for piece in pieces)  # a loss may be on several machines at once
-    spans, x = {}, left
-    for piece in pieces:
-        share = _piece_width(piece) + rest * (piece.stop - piece.start) / total
-        spans[piece.machine] = (x, x + share)
+def place(grid: Grid, pieces: Sequence[Piece], *, centre: float, top: float, width: float) -> Box:
+    """The bar around a centre."""
+    left, bottom = centre - width / 2, top + height_of(pieces)
+    edges = left, left + width, top, bottom
+    if is_map(pieces):
+        return Box(grid, *edges, cells=_tiles(grid, pieces, edges), is_map=True)
+    return Box(grid, *edges, cells=_side_by_side(pieces, edges))
+
+
+def _side_by_side(pieces: Sequence[Piece], edges: tuple[float, float, float, float]) -> dict[int, Cell]:
+    """Pieces as wide as their labels, which share the rest by their rows; by their rows alone, if the labels
+    have no room.
+    """
+    x, right, top, bottom = edges
+    least = list(map(_label_width, pieces))
+    if sum(least) > right - x:
+        least = [0.0] * len(pieces)
+    rest, total = right - x - sum(least), sum(piece.stop - piece.start for piece in pieces)
+    cells = {}
+    for piece, room in zip(pieces, least, strict=True):
+        share = room + rest * (piece.stop - piece.start) / total
+        cells[piece.machine] = Cell(x, x + share, top, bottom)
         x += share
-    return Box(grid, left, left + width, top, spans)
+    return cells
 
 
-def drawn(box: Box, pieces: tuple[Piece, ...], machines: tuple[str, ...]) -> str:
+def _tiles(grid: Grid, pieces: Sequence[Piece], edges: tuple[float, float, float, float]) -> dict[int, Cell]:
+    left, right, top, bottom = edges
+    down, across = (bottom - top) / grid.shape[0], (right - left) / grid.shape[1]
+    cells = {}
+    for piece in pieces:
+        start, stop = tile(piece) or (0, grid.shape[1])
+        cells[piece.machine] = Cell(
+            left + start * across, left + stop * across, top + piece.start * down, top + piece.stop * down
+        )
+    return cells
+
+
+def drawn(box: Box, pieces: Sequence[Piece], look: Look) -> str:
     """The bar with its pieces and labels."""
     if box.grid.is_given:
         return _given(box)
-    name, kind = labels(box.grid)
-    middle, x = box.top + BAR / 2, box.left - 10
-    parts = [
-        svg.text(x, middle - 3, name, size=NAME_SIZE, font_weight=600, text_anchor="end"),
-        svg.text(x, middle + 12, kind, size=KIND_SIZE, fill=svg.SOFT, text_anchor="end"),
-    ]
+    kind = labels(box.grid)[1]
+    fits = [_label_width(piece) - 8 <= box.cells[piece.machine].width for piece in pieces]
+    blocks = [_piece(box, piece, look, with_rows=all(fits) and not box.is_map) for piece in pieces]
+    return svg.element("g", *_words(box, kind), *blocks)
+
+
+def drawn_again(box: Box, pieces: Sequence[Piece], look: Look, *, column: int) -> str:
+    """A layer of another column: pale, without words on its pieces."""
+    blocks = []
     for piece in pieces:
-        left, right = box.spans[piece.machine]
-        fill = svg.colour(piece.machine)
-        ink, centre = svg.ink_on(fill), (left + right) / 2
-        told = f"{box.grid.name}: rows {_rows(piece)} of {box.grid.n_rows} on {machines[piece.machine]}"
-        block = svg.element(
-            "rect", x=left + 1, y=box.top, width=right - left - 2, height=BAR, rx=4, fill=fill
+        fill = svg.mixed(look.palette.colour(piece.machine), "#ffffff", PALE)
+        blocks.append(_rectangle(box.cells[piece.machine], fill))
+    told = svg.title(f"{box.grid.name}: in column {column + 1}, shown again")
+    return svg.element("g", told, *_words(box, f"in column {column + 1}"), *blocks)
+
+
+def _words(box: Box, below: str) -> list[str]:
+    x, middle = box.left - 10, (box.top + box.bottom) / 2
+    name = labels(box.grid)[0]
+    return [
+        svg.text(x, middle - 3, name, size=NAME_SIZE, font_weight=600, text_anchor="end"),
+        svg.text(x, middle + 12, below, size=KIND_SIZE, fill=svg.SOFT, text_anchor="end"),
+    ]
+
+
+def _rectangle(cell: Cell, fill: str) -> str:
+    gap = min(1.0, (cell.right - cell.left) / 12)
+    return svg.element(
+        "rect",
+        x=cell.left + gap,
+        y=cell.top + (gap if cell.bottom - cell.top < BAR else 0.0),
+        width=cell.right - cell.left - 2 * gap,
+        height=cell.bottom - cell.top - (2 * gap if cell.bottom - cell.top < BAR else 0.0),
+        rx=min(4.0, (cell.right - cell.left) / 6),
+        fill=fill,
+    )
+
+
+def _piece(box: Box, piece: Piece, look: Look, *, with_rows: bool) -> str:
+    """A piece with its rows and machine, as far as there is room for the words."""
+    cell, grid = box.cells[piece.machine], box.grid
+    extent = f"rows {_rows(piece)} of {grid.n_rows}"
+    if box.is_map:
+        start, stop = tile(piece) or (0, grid.shape[1])
+        extent += f", columns {start}:{stop} of {grid.shape[1]}"
+    told = f"{grid.name}: {extent} on {look.names[piece.machine]}"
+    room, ink = cell.width, look.palette.ink(piece.machine)
+    x, y = (cell.left + cell.right) / 2, (cell.top + cell.bottom) / 2
+    words, halo = [], _halo(piece.machine, look)
+    if with_rows:
+        words.append(svg.text(x, y, _rows(piece), size=ROWS_SIZE, fill=ink, text_anchor="middle", **halo))
+    tag = f"#{piece.machine}" if svg.text_width("#99", size=TAG_SIZE) <= room else str(piece.machine)
+    if svg.text_width(tag, size=TAG_SIZE) <= room + 1:
+        at = y + (12 if with_rows else 3)
+        faint = 0.85 if with_rows else None
+        words.append(
+            svg.text(x, at, tag, size=TAG_SIZE, fill=ink, text_anchor="middle", fill_opacity=faint, **halo)
         )
-        rows = svg.text(centre, middle, _rows(piece), size=ROWS_SIZE, fill=ink, text_anchor="middle")
-        tag = svg.text(
-            centre,
-            middle + 12,
-            f"#{piece.machine}",
-            size=9,
-            fill=ink,
-            text_anchor="middle",
-            fill_opacity=0.85,
-        )
-        parts.append(svg.element("g", svg.title(told), block, rows, tag))
-    return svg.element("g", *parts)
+    return svg.element("g", svg.title(told), _rectangle(cell, look.palette.fill(piece.machine)), *words)
+
+
+def _halo(machine: int, look: Look) -> dict[str, object]:
+    """What keeps words apart from stripes."""
+    if not look.palette.striped(machine):
+        return {}
+    return {"stroke": look.palette.colour(machine), "stroke_width": 2.5, "paint_order": "stroke"}
 
 
 def _given(box: Box) -> str:
@@ -122,7 +238,7 @@ def _given(box: Box) -> str:
         x=box.left,
         y=box.top + 4,
         width=box.right - box.left,
-        height=BAR - 8,
+        height=box.bottom - box.top - 8,
         rx=13,
         fill="#ffffff",
         stroke="#9aa5b1",
@@ -135,8 +251,8 @@ def _given(box: Box) -> str:
 
 
 def _rows(piece: Piece) -> str:
-    return f"{piece.start}:{piece.stop}"
+    return row_sets.text((piece.rows,))
 
 
-def _piece_width(piece: Piece) -> float:
+def _label_width(piece: Piece) -> float:
     return svg.text_width(_rows(piece), size=ROWS_SIZE) + 14

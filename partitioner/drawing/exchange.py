@@ -1,6 +1,7 @@
-"""Where many machines exchange states or errors with many, one rail instead of a line for each message.
+"""Where many machines exchange states or errors with many, one drawing instead of a line for each message.
 
-Every sender has one line into the rail and every receiver one out of it; the rail says how much travels.
+Between bars a rail: every sender has one line into it and every receiver one out of it. Where a layer is a
+map of tiles, or the messages pass other layers by, one broad line for all. Both say how much travels.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from dataclasses import dataclass
 
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
-from partita.partitioner.drawing.routes import Port, Route
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.drawing.look import HEAD, Look
+from partita.partitioner.drawing.routes import Point, Port, Route
+from partita.partitioner.readable import readable_bytes
 
-CROWD = 30
-"""Messages of one edge in one direction from which on they share a rail."""
+CROWD, PEERS = 30, 5
+"""Messages of one edge in one direction, and receivers of each sender, where they become one."""
 INSIDE = 18.0
 """How far below a bar the rail of its own machines lies, in pixels."""
 LABEL = 190.0
 """Room for the words beside a rail, in pixels."""
+BROAD = 7.0
+"""Width of a line that stands for many, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -34,85 +38,121 @@ class Exchange:
     up: bool
     routes: tuple[Route, ...]
 
+    @property
+    def inside(self) -> bool:
+        """Whether it is between the machines of one layer."""
+        return self.below == self.above
 
-def gathered(
-    routes: Sequence[Route], passing: frozenset[tuple[str, str]]
-) -> tuple[list[Route], list[Exchange]]:
-    """Splits lines into those that are drawn one by one and those that share a rail.
+    @property
+    def ports(self) -> set[Port]:
+        """Where its lines begin and end."""
+        return {port for route in self.routes for port in (route.start, route.stop)}
+
+    @property
+    def words(self) -> str:
+        """How many messages there are, and how much they carry."""
+        total = readable_bytes(sum(route.message.n_bytes for route in self.routes))
+        way = "up" if self.up else "down"
+        if self.inside:
+            what = self.routes[0].message.buffer.partition(".")[2]
+            way = f"of its {what}" if what else "between its machines"
+        return f"{len(self.routes)} messages {way}, {total}"
+
+
+def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route], list[Exchange]]:
+    """Splits messages into those that are drawn one by one and those that are drawn together.
 
     Args:
         routes: all of them.
-        passing: pairs of layers between which other layers lie: their lines stay single.
+        maps: layers that are maps of tiles: they have no edge at which each machine's lines could end.
     """
-    groups: dict[tuple[tuple[str, str], bool], list[Route]] = {}
-    single = []
+    groups: dict[tuple[str, str, bool], list[Route]] = {}
     for found in routes:
-        if found.via in passing or (found.via is None and not found.of_machines):
-            single.append(found)
-        else:
-            ends = found.via or (found.start[0], found.stop[0])
-            groups.setdefault((ends, found.message.direction == "up"), []).append(found)
-    shared = []
-    for ((below, above), up), group in groups.items():
-        if len(group) < CROWD:
-            single += group
-        else:
+        below, above = found.via or (found.start[0], found.stop[0])
+        groups.setdefault((below, above, found.message.direction == "up"), []).append(found)
+    single, shared = [], []
+    for (below, above, up), group in groups.items():
+        senders = len({found.message.source for found in group})
+        told = below == above and not group[0].of_machines and not maps & {below}
+        crowded = len(group) >= CROWD and len(group) >= PEERS * senders and not told
+        if crowded or maps & {below, above}:
             shared.append(Exchange(below, above, up, tuple(group)))
+        else:
+            single += group
     return single, shared
 
 
-def drawn(found: Exchange, boxes: Mapping[str, Box], machines: Sequence[str]) -> str:
-    """The rail, its lines and its words."""
+def rail(found: Exchange, boxes: Mapping[str, Box], look: Look) -> str:
+    """A line across, one line into it for each sender, and one out of it for each receiver."""
     high, low = boxes[found.above].bottom, boxes[found.below].top
-    inside = found.above == found.below
-    y = high + (INSIDE if inside else (low - high) * (0.6 if found.up else 0.4))
+    y = high + (INSIDE if found.inside else (low - high) * (0.6 if found.up else 0.4))
     sent: dict[Port, int] = {}
     received: dict[Port, int] = {}
     for route in found.routes:
         sent[route.start] = sent.get(route.start, 0) + route.message.n_bytes
         received[route.stop] = received.get(route.stop, 0) + route.message.n_bytes
     most = max([*sent.values(), *received.values()])
-    dash = None if found.up else "5 4"
     lines, places = [], []
     for group, leaves in ((sent, True), (received, False)):
         for port, n_bytes in group.items():
-            x, edge = _at(boxes, port, leaves if inside else found.up)
+            x, edge, room = _at(boxes, port, leaves if found.inside else found.up)
             if not leaves:
-                edge += svg.ARROW if found.up or inside else -svg.ARROW
+                edge += look.arrow if found.up or found.inside else -look.arrow
             places.append(x)
-            what = f"{machines[port[1]]} {'sends' if leaves else 'receives'} {readable_bytes(n_bytes)}"
             lines.append(
                 svg.element(
                     "path",
-                    svg.title(what),
+                    svg.title(f"{look.names[port[1]]} {_did(leaves)} {readable_bytes(n_bytes)}"),
                     d=svg.points([(x, edge), (x, y)] if leaves else [(x, y), (x, edge)]),
-                    stroke=svg.line_colour(port[1]) if leaves else svg.SOFT,
-                    stroke_width=1.0 + 2.5 * math.sqrt(n_bytes / most),
-                    stroke_dasharray=dash,
+                    stroke=look.palette.line(port[1]) if leaves else svg.SOFT,
+                    stroke_width=min(1.0 + 2.5 * math.sqrt(n_bytes / most), max(0.8, room / 9)),
+                    stroke_dasharray=None if found.up else "5 4",
                     marker_end=None if leaves else "url(#to)",
                 )
             )
-    rail = svg.element(
-        "path",
-        d=f"M{svg.number(min(places) - 6)} {svg.number(y)}H{svg.number(max(places) + 6)}",
-        stroke=svg.SOFT,
-        stroke_width=4,
-        stroke_linecap="round",
-    )
-    return "".join([*lines, rail, _words(found, boxes[found.above], boxes[found.below], y)])
+    line = f"M{svg.number(min(places) - 6)} {svg.number(y)}H{svg.number(max(places) + 6)}"
+    drawn = svg.element("path", d=line, stroke=svg.SOFT, stroke_width=4, stroke_linecap="round")
+    x = max(boxes[found.above].right, boxes[found.below].right) + 10
+    return "".join([*lines, drawn, _words(found, x, y)])
 
 
-def _at(boxes: Mapping[str, Box], port: Port, up: bool) -> tuple[float, float]:
-    left, right = boxes[port[0]].spans[port[1]]
+def _did(leaves: bool) -> str:
+    return "sends" if leaves else "receives"
+
+
+def _at(boxes: Mapping[str, Box], port: Port, up: bool) -> tuple[float, float, float]:
+    """Where a port is: x and y, and how wide the piece is."""
+    left, right = boxes[port[0]].span(port[1])
     y = boxes[port[0]].top if port[2] == "top" else boxes[port[0]].bottom
-    return left + (right - left) * (0.33 if up else 0.67), y
+    return left + (right - left) * (0.33 if up else 0.67), y, right - left
 
 
-def _words(found: Exchange, above: Box, below: Box, y: float) -> str:
-    total = readable_bytes(sum(route.message.n_bytes for route in found.routes))
-    way = "up" if found.up else "down"
-    if found.above == found.below:
-        way = f"of its {found.routes[0].message.buffer.partition('.')[2]}"
-    what = f"{len(found.routes)} messages {way}, {total}"
-    x = max(above.right, below.right) + 10
-    return svg.text(x, y + 4, what, size=11, fill=svg.SOFT, stroke="none")
+def broad(found: Exchange, boxes: Mapping[str, Box], lanes: Sequence[Point]) -> str:
+    """One line for all, by the lanes between the two layers if there are any."""
+    above, below = boxes[found.above], boxes[found.below]
+    aside = -14.0 if found.up else 14.0
+    high = ((above.left + above.right) / 2 + aside, above.bottom)
+    if found.inside:
+        x, y = (above.left + above.right) / 2, above.bottom + INSIDE / 2
+        line = f"M{svg.number(x - 30)} {svg.number(y)}H{svg.number(x + 30)}"
+    else:
+        low = ((below.left + below.right) / 2 + aside, below.top)
+        points = [low, *lanes, high]
+        start, *middle, stop = points if found.up else points[::-1]
+        line = svg.points([start, *middle, (stop[0], stop[1] + (HEAD if found.up else -HEAD))])
+        y = (high[1] + min(low[1], high[1] + 60)) / 2 + (7 if found.up else -7)
+    drawn = svg.element(
+        "path",
+        svg.title(found.words),
+        d=line,
+        stroke=svg.SOFT,
+        stroke_width=BROAD,
+        stroke_opacity=0.6,
+        stroke_dasharray=None if found.up else "7 4",
+        marker_end=None if found.inside else "url(#many)",
+    )
+    return drawn + _words(found, above.right + 10, y)
+
+
+def _words(found: Exchange, x: float, y: float) -> str:
+    return svg.text(x, y + 4, found.words, size=11, fill=svg.SOFT, stroke="none")

@@ -2,17 +2,16 @@
 
 A layered drawing as usual: long edges get a narrow lane in every rank that they pass; sweeps order each rank
 by the means of its neighbours, and then move everything as near to its neighbours as the order allows. Bars
-are heavy and what is given or passes by is light, so a chain of layers stands straight.
+are heavy and what is given or passes by is light, so a chain of layers stands straight; the middle draws all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TypeAlias
-
-from partita.layers.graph import Graph
 
 Item: TypeAlias = tuple[str, int]
 """A layer in its rank, or the lane in which what comes from the layer passes another rank."""
@@ -23,13 +22,37 @@ SWEEPS, ORDERING = 60, 12
 """Sweeps in all, and how many of them may change the order."""
 LIGHT = 0.001
 """Weight of a lane and of what is given; a layer weighs 1."""
+PULL = 0.2
+"""Weight with which the middle of the picture draws everything."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What is placed.
+
+    Args:
+        sources: of everything, by name and in topological order, what it listens to.
+        light: the names of what is given.
+    """
+
+    sources: Mapping[str, tuple[str, ...]]
+    light: frozenset[str]
+
+    @cached_property
+    def consumers(self) -> dict[str, list[str]]:
+        """Who listens to each."""
+        found: dict[str, list[str]] = {name: [] for name in self.sources}
+        for name, sources in self.sources.items():
+            for source in dict.fromkeys(sources):
+                found[source].append(name)
+        return found
 
 
 @dataclass(frozen=True)
 class Layout:
     """The rank of each layer, from the bottom, and the centre of each item, in pixels from anywhere."""
 
-    ranks: dict[str, int]
+    ranks: Mapping[str, int]
     centres: dict[Item, float]
 
     def passage(self, source: str, consumer: str) -> list[Item]:
@@ -37,26 +60,28 @@ class Layout:
         return [(source, rank) for rank in range(self.ranks[source] + 1, self.ranks[consumer])]
 
 
-def arrange(graph: Graph, extents: Mapping[str, tuple[float, float]], *, lane: float) -> Layout:
+def arrange(
+    wiring: Wiring, ranks: Mapping[str, int], extents: Mapping[str, tuple[float, float]], *, lane: float
+) -> Layout:
     """Places every layer.
 
     Args:
-        graph: the network.
+        wiring: the layers.
+        ranks: of each, from 0; a layer lies above all that it listens to.
         extents: how far each layer reaches to the left and to the right of its centre.
         lane: half the width of a lane.
     """
-    ranks = ranks_of(graph)
-    return Layout(ranks, _Sweeps(graph, ranks, extents, lane).centres)
+    return Layout(ranks, _Sweeps(wiring, ranks, extents, lane).centres)
 
 
-def ranks_of(graph: Graph) -> dict[str, int]:
+def ranks_of(wiring: Wiring) -> dict[str, int]:
     """Each layer one above the highest of its inputs; what is given right below its first listener."""
     found: dict[str, int] = {}
-    for grid in graph.computed:
-        found[grid.name] = 1 + max((found.get(source, 0) for source in grid.sources), default=0)
-    for grid in graph.grids:
-        if grid.is_given:
-            found[grid.name] = min(found[consumer] for consumer, _ in graph.consumers(grid.name)) - 1
+    for name, sources in wiring.sources.items():
+        if name not in wiring.light:
+            found[name] = 1 + max((found.get(source, 0) for source in sources), default=0)
+    for name in wiring.light:
+        found[name] = min(found[consumer] for consumer in wiring.consumers[name]) - 1
     return found
 
 
@@ -64,22 +89,26 @@ class _Sweeps:
     """Orders each rank, and moves everything as near to its neighbours as the order allows."""
 
     def __init__(
-        self, graph: Graph, ranks: Mapping[str, int], extents: Mapping[str, tuple[float, float]], lane: float
+        self,
+        wiring: Wiring,
+        ranks: Mapping[str, int],
+        extents: Mapping[str, tuple[float, float]],
+        lane: float,
     ) -> None:
         self.rows: list[list[Item]] = [[] for _ in range(max(ranks.values()) + 1)]
         self.near: dict[Item, set[Item]] = {}
         self.extents: dict[Item, tuple[float, float]] = {}
         self.weights: dict[Item, float] = {}
         self.centres: dict[Item, float] = {}
-        for grid in graph.grids:
-            self._add((grid.name, ranks[grid.name]), extents[grid.name], LIGHT if grid.is_given else 1.0)
-        for grid in graph.grids:
-            top = max((ranks[consumer] for consumer, _ in graph.consumers(grid.name)), default=0)
-            for rank in range(ranks[grid.name] + 1, top):
-                self._add((grid.name, rank), (lane, lane), LIGHT)
-                self._join((grid.name, rank - 1), (grid.name, rank))
-            for source in grid.sources:
-                self._join((source, ranks[grid.name] - 1), (grid.name, ranks[grid.name]))
+        for name in wiring.sources:
+            self._add((name, ranks[name]), extents[name], LIGHT if name in wiring.light else 1.0)
+        for name, sources in wiring.sources.items():
+            top = max((ranks[consumer] for consumer in wiring.consumers[name]), default=0)
+            for rank in range(ranks[name] + 1, top):
+                self._add((name, rank), (lane, lane), LIGHT)
+                self._join((name, rank - 1), (name, rank))
+            for source in sources:
+                self._join((source, ranks[name] - 1), (name, ranks[name]))
         self._sweep()
 
     def _add(self, item: Item, extents: tuple[float, float], weight: float) -> None:
@@ -101,9 +130,9 @@ class _Sweeps:
 
     def _wish(self, item: Item) -> float:
         beside = self.near.get(item, ())
-        total = sum(self.weights[other] for other in beside)
         if not beside:
             return self.centres[item]
+        total = sum(self.weights[other] for other in beside) + PULL * self.weights[item]
         return sum(self.weights[other] * self.centres[other] for other in sorted(beside)) / total
 
     def _pack(self, row: list[Item], wishes: list[float]) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.drawing.look import Look
+from partita.partitioner.drawing.predicted import said_of_step
+from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)
 """Where name, parameters, bytes sent and busy begin or (numbers) end."""
-WIDTH = 345.0
+WIDTH, BETWEEN = 345.0, 40.0
+NARROW = 20
+"""Machines up to which the legend stands beside the picture, in one column; else below it, in several."""
 
 
 def heading(plan: BarePlan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
     told = (
-        f"{machines} · batch {plan.batch} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
-        f"predicted step {plan.predicted_step_s * 1e3:.2f} ms (uncalibrated)"
+        f"{machines} · {plan.portions} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
+        f"{said_of_step(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT
@@ -32,38 +38,68 @@ def heading_width(plan: BarePlan) -> float:
     )
 
 
-def legend(plan: BarePlan, *, x: float, y: float) -> str:
-    """A row for each machine, and a sample of each kind of line."""
-    head = [
-        svg.text(x + COLUMNS[0], y, "machine", size=11, fill=svg.SOFT),
-        *(
+class Legend:
+    """A row for each machine, in one column or several, and a sample of each kind of line."""
+
+    def __init__(self, plan: BarePlan, look: Look) -> None:
+        self.plan, self.look, self.count = plan, look, len(plan.cluster)
+        self.sent = [0] * self.count
+        for message in plan.messages:
+            self.sent[message.source] += message.n_bytes
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it has one column and stands beside the picture."""
+        return self.count <= NARROW
+
+    def lines(self, width: float) -> int:
+        """Machines in each of its columns, where there is so much room."""
+        return self.count if self.is_narrow else math.ceil(self.count / max(3, self._columns(width)))
+
+    def _columns(self, width: float) -> int:
+        return int((width + BETWEEN) // (WIDTH + BETWEEN)) - 1  # one is left for the kinds of lines
+
+    def width(self, lines: int) -> float:
+        """In pixels, with so many machines in each column."""
+        columns = math.ceil(self.count / lines) + (not self.is_narrow)
+        return columns * (WIDTH + BETWEEN) - BETWEEN
+
+    def height(self, lines: int) -> float:
+        """In pixels, with so many machines in each column."""
+        return LINE * (lines + 5 if self.is_narrow else max(lines + 2, 5))
+
+    def drawn(self, *, x: float, y: float, lines: int) -> str:
+        """From a left upper corner on."""
+        found = []
+        for column, first in enumerate(range(0, self.count, lines)):
+            at = x + column * (WIDTH + BETWEEN)
+            found.append(self._head(at, y))
+            for n, machine in enumerate(range(first, min(first + lines, self.count)), start=1):
+                found.append(self._machine(machine, x=at, y=y + LINE * n))
+        if self.is_narrow:
+            return "".join(found) + _lines(x, y + LINE * (lines + 2))
+        return "".join(found) + _lines(x + self.width(lines) - WIDTH, y)
+
+    def _head(self, x: float, y: float) -> str:
+        numbers = zip(COLUMNS[1:], ("parameters", "sends", "busy"), strict=True)
+        return svg.text(x + COLUMNS[0], y, "machine", size=11, fill=svg.SOFT) + "".join(
             svg.text(x + column, y, word, size=11, fill=svg.SOFT, text_anchor="end")
-            for column, word in zip(COLUMNS[1:], ("parameters", "sends", "busy"), strict=True)
-        ),
-    ]
-    rows = [_machine(plan, m, x=x, y=y + LINE * (m + 1)) for m in range(len(plan.cluster))]
-    return "".join(head + rows) + _lines(x, y + LINE * (len(plan.cluster) + 2))
+            for column, word in numbers
+        )
 
-
-def height(plan: BarePlan) -> float:
-    """Of the legend, in pixels."""
-    return LINE * (len(plan.cluster) + 5)
-
-
-def _machine(plan: BarePlan, m: int, *, x: float, y: float) -> str:
-    sent = sum(message.n_bytes for message in plan.messages if message.source == m)
-    busy = plan.playback.busy_s[m] / plan.playback.step_s if plan.playback.step_s else 0.0
-    numbers = (f"{plan.n_parameters(m):,}", readable_bytes(sent), f"{busy:.0%}")
-    name = svg.shortened(plan.cluster.machines[m].name, most=14)
-    fill = svg.colour(m)
-    swatch = svg.element("rect", x=x, y=y - 13, width=22, height=17, rx=3, fill=fill)
-    tag = svg.text(x + 11, y - 1, f"#{m}", size=9, fill=svg.ink_on(fill), text_anchor="middle")
-    cells = (
-        svg.text(x + column, y, words, text_anchor="end")
-        for column, words in zip(COLUMNS[1:], numbers, strict=True)
-    )
-    told = svg.title(plan.cluster.machines[m].place)
-    return svg.element("g", told, swatch, tag, svg.text(x + COLUMNS[0], y, name), *cells)
+    def _machine(self, m: int, *, x: float, y: float) -> str:
+        plan, palette = self.plan, self.look.palette
+        busy = plan.playback.busy_s[m] / plan.playback.step_s if plan.playback.step_s else 0.0
+        numbers = (f"{plan.n_parameters(m):,}", readable_bytes(self.sent[m]), f"{busy:.0%}")
+        name = svg.shortened(plan.cluster.machines[m].name, most=14)
+        swatch = svg.element("rect", x=x, y=y - 13, width=22, height=17, rx=3, fill=palette.fill(m))
+        tag = svg.text(x + 11, y - 1, f"#{m}", size=9, fill=palette.ink(m), text_anchor="middle")
+        cells = (
+            svg.text(x + column, y, words, text_anchor="end")
+            for column, words in zip(COLUMNS[1:], numbers, strict=True)
+        )
+        told = svg.title(plan.cluster.machines[m].place)
+        return svg.element("g", told, swatch, tag, svg.text(x + COLUMNS[0], y, name), *cells)
 
 
 def _lines(x: float, y: float) -> str:

@@ -10,9 +10,10 @@ from typing import Literal, TypeAlias
 from partita.layers import rows as row_sets
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
+from partita.partitioner.drawing.look import Look
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Edge, Ownership
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
 """An edge of a machine's piece of a layer."""
@@ -32,6 +33,17 @@ class Route:
     def of_machines(self) -> bool:
         """Whether it is not of nodes, but of what the machines of a layer tell one another."""
         return "." in self.message.buffer
+
+    @property
+    def consumer(self) -> str:
+        """The layer below which it is drawn."""
+        return self.via[1] if self.via else self.start[0]
+
+    def renamed(self, names: Mapping[str, str]) -> Route:
+        """The same between other layers."""
+        start, stop = ((names[port[0]], *port[1:]) for port in (self.start, self.stop))
+        via = None if self.via is None else (names[self.via[0]], names[self.via[1]])
+        return Route(self.message, start, stop, via)
 
 
 def route(owned: Ownership, message: Message) -> Route:
@@ -64,39 +76,31 @@ def _hears(owned: Ownership, edge: Edge, message: Message) -> bool:
     return bool(row_sets.intersection(owned.needed(edge, message.destination), message.rows))
 
 
-def ends(routes: Sequence[Route], boxes: Mapping[str, Box]) -> list[tuple[Point, Point]]:
+def ends(routes: Sequence[Route], boxes: Mapping[str, Box], look: Look) -> list[tuple[Point, Point]]:
     """Where each line begins and ends: lines share the edge of a piece evenly, sorted by where they go."""
     at: dict[Port, list[tuple[float, int, int]]] = {}
     for n, found in enumerate(routes):
         for end, (here, there) in enumerate(((found.start, found.stop), (found.stop, found.start))):
-            at.setdefault(here, []).append((_middle(boxes, there), n, end))
+            at.setdefault(here, []).append((sum(boxes[there[0]].span(there[1])) / 2, n, end))
     places: dict[tuple[int, int], Point] = {}
     for port, lines in at.items():
-        left, right = boxes[port[0]].spans[port[1]]
         box, outward = boxes[port[0]], -1 if port[2] == "top" else 1
+        left, right = box.span(port[1])
+        margin = min(4.0, (right - left) / 8)
         y = box.top if port[2] == "top" else box.bottom
         for k, (_, n, end) in enumerate(sorted(lines), start=1):
-            x = left + 4 + (right - left - 8) * k / (len(lines) + 1)
-            places[n, end] = (
-                x,
-                y + outward * svg.ARROW * end,
-            )  # room for the arrow's head where the line stops
+            x = left + margin + (right - left - 2 * margin) * k / (len(lines) + 1)
+            places[n, end] = x, y + outward * look.arrow * end  # room for the arrow's head where it stops
     return [(places[n, 0], places[n, 1]) for n in range(len(routes))]
 
 
-def _middle(boxes: Mapping[str, Box], port: Port) -> float:
-    left, right = boxes[port[0]].spans[port[1]]
-    return (left + right) / 2
-
-
-def path(found: Route, start: Point, stop: Point, lanes: Sequence[tuple[Point, Point]]) -> str:
+def path(found: Route, start: Point, stop: Point, lanes: Sequence[Point]) -> str:
     """The line as an SVG path; `lanes` are the lower and upper ends of those on the way, from below."""
     if found.via is None:
         dip = start[1] + min(26.0, 12 + abs(start[0] - stop[0]) / 12)
         numbers = (start[0], dip, stop[0], dip, stop[0], stop[1])
         return f"M{svg.number(start[0])} {svg.number(start[1])}C" + " ".join(map(svg.number, numbers))
-    between = [point for lane in lanes for point in lane]
-    return svg.points([start, *(between if found.message.direction == "up" else between[::-1]), stop])
+    return svg.points([start, *(lanes if found.message.direction == "up" else lanes[::-1]), stop])
 
 
 def widths(routes: Sequence[Route]) -> list[float]:
@@ -105,22 +109,22 @@ def widths(routes: Sequence[Route]) -> list[float]:
     for found in routes:
         crowds[found.via or found.start[0]] = crowds.get(found.via or found.start[0], 0) + 1
     most = max((found.message.n_bytes for found in routes), default=1)
-    widest = max(2.4, min(4.5, 60 / max(crowds.values(), default=1)))
+    widest = max(1.6, min(4.5, 60 / max(crowds.values(), default=1)))
     return [0.8 + (widest - 0.8) * math.sqrt(found.message.n_bytes / most) for found in routes]
 
 
-def drawn(found: Route, line: str, *, width: float, machines: Sequence[str]) -> str:
+def drawn(found: Route, line: str, *, width: float, look: Look) -> str:
     """A line in the colour of who sends: what goes up in one stroke, what comes down dashed."""
     message = found.message
     told = (
-        f"{_what(message)}: {machines[message.source]} to {machines[message.destination]}, "
+        f"{_what(message)}: {look.names[message.source]} to {look.names[message.destination]}, "
         f"{readable_bytes(message.n_bytes)}"
     )
     return svg.element(
         "path",
         svg.title(told),
         d=line,
-        stroke=svg.line_colour(message.source),
+        stroke=look.palette.line(message.source),
         stroke_width=width,
         stroke_opacity=0.85,
         stroke_dasharray=None if message.direction == "up" else f"{width + 3:.1f} {width + 2:.1f}",

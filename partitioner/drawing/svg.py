@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from html import escape
 from itertools import pairwise
 
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#7a7a7a")
-"""Okabe and Ito's colours, which people with any kind of colour vision tell apart; black made grey."""
 INK, SOFT, FAINT = "#1f2933", "#65717d", "#e9edf1"
 ARROW = 8
 """Length of an arrow head, in pixels."""
@@ -45,6 +43,11 @@ def number(value: object) -> str:
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
 
 
+def precise(value: float) -> str:
+    """With three digits after the point, for what may be enlarged."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")
+
+
 def text(x: float, y: float, content: str, *, size: float = 12, fill: str = INK, **attributes: object) -> str:
     """A line of text whose baseline is at y."""
     return element("text", escape(content), x=x, y=y, font_size=size, fill=fill, **attributes)
@@ -55,10 +58,11 @@ def title(content: str) -> str:
     return element("title", escape(content))
 
 
-def arrow(name: str, fill: str) -> str:
-    """The definition of an arrow head that continues a line which ends `ARROW` pixels early."""
+def arrow(name: str, fill: str, *, length: float = ARROW) -> str:
+    """The definition of an arrow head that continues a line which ends `length` pixels early."""
     head = element("path", d="M0 0L8 4L0 8Z", fill=fill)
-    size = {"markerWidth": ARROW + 1, "markerHeight": ARROW + 1, "markerUnits": "userSpaceOnUse"}
+    side = length * 9 / 8
+    size = {"markerWidth": side, "markerHeight": side, "markerUnits": "userSpaceOnUse"}
     return element("marker", head, id=name, viewBox="0 0 8 8", refX=0.5, refY=4, orient="auto", **size)
 
 
@@ -82,21 +86,9 @@ def points(pairs: Iterable[tuple[float, float]]) -> str:
     return "".join(path)
 
 
-def colour(machine: int) -> str:
-    """The colour of a machine's pieces; after eight come lighter ones of the same, then they repeat."""
-    base = PALETTE[machine % len(PALETTE)]
-    return base if machine // len(PALETTE) % 2 == 0 else mixed(base, "#ffffff", 0.5)
-
-
-def line_colour(machine: int) -> str:
-    """The same for a line on white: bright colours are darkened."""
-    base = colour(machine)
-    return mixed(base, "#000000", 0.3) if luminance(base) > 0.6 else base
-
-
 def ink_on(fill: str) -> str:
     """The text colour that can be read on a fill."""
-    return INK if luminance(fill) > 0.45 else "#ffffff"
+    return INK if luminance(fill) > 0.55 else "#ffffff"
 
 
 def luminance(fill: str) -> float:

@@ -11,9 +11,10 @@ from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
+from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.messages import Message
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 LANE = 11.0
 """From one line to the next, in pixels."""
@@ -39,15 +40,16 @@ class Travel:
 def travels(plan: BarePlan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
-    for message in plan.messages:
+    for message in plan.joined_messages:
         if message.layer == layer and "." in message.buffer:
             found.append(Travel(message, message.rows, None))
         for edge in edges_into(owned, layer):
             if message.buffer == edge.name:
                 found.append(Travel(message, message.rows, edge.number))
-            rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
-            if message.buffer == edge.layer and rows:
-                found.append(Travel(message, rows, edge.number))
+            if message.buffer == edge.layer:
+                rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
+                if rows:
+                    found.append(Travel(message, rows, edge.number))
     return found
 
 
@@ -62,7 +64,7 @@ def lanes(found: Sequence[Travel]) -> tuple[float, float]:
     )
 
 
-def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel]) -> Iterator[str]:
+def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel], palette: Palette) -> Iterator[str]:
     """A line for each run of rows, in the colour of who sends; what goes up in one stroke, what comes down
     dashed.
     """
@@ -80,14 +82,15 @@ def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel]) -> Iterator[
         swing = swings[to_the_right]
         swings[to_the_right] += LANE
         x = edge if to_the_right else min(one.cells.left, other.cells.left) - 3 - svg.ARROW
-        yield _line(travel, (one, other), x=x, swing=swing if to_the_right else -swing)
+        colour = palette.line(travel.message.source)
+        yield _line(travel, (one, other), x=x, swing=swing if to_the_right else -swing, colour=colour)
     top, bottom = panels[0].top, panels[-1].bottom
     for n, travel in enumerate(beside):
         x, y = edge + swings[True] * 0.75, (top + bottom) / 2 + 13 * (n + 1 - len(beside) / 2)
-        yield svg.text(x, y, _label(travel), size=10, fill=svg.line_colour(travel.message.source))
+        yield svg.text(x, y, _label(travel), size=10, fill=palette.line(travel.message.source))
 
 
-def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float) -> str:
+def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float, colour: str) -> str:
     message, down = travel.message, travel.message.direction == "down"
     back = down if travel.number is not None else message.source > message.destination
     shift = 3.0 if back else -3.0
@@ -105,7 +108,7 @@ def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float) ->
         svg.title(f"{told}, {readable_bytes(message.n_bytes)}"),
         *lines,
         fill="none",
-        stroke=svg.line_colour(message.source),
+        stroke=colour,
         stroke_width=1.6,
         stroke_dasharray="5 3" if down else None,
     )

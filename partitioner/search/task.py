@@ -24,6 +24,7 @@ class Task:
         batch: examples in a minibatch.
         precision: of states and errors.
         by_hand: cuts that stand.
+        micro_batches: into how many portions the minibatch is divided.
     """
 
     graph: Graph
@@ -31,11 +32,18 @@ class Task:
     batch: int
     precision: str = "float32"
     by_hand: Cuts = field(default_factory=dict)
+    micro_batches: int = 1
 
     @cached_property
     def costs(self) -> Costs:
         """Of instructions and messages."""
-        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+        return Costs(
+            self.graph,
+            self.cluster,
+            batch=self.batch,
+            precision=self.precision,
+            micro_batches=self.micro_batches,
+        )
 
     @cached_property
     def train(self) -> bool:
@@ -49,7 +57,7 @@ class Task:
             ValueError: a cut cannot be.
         """
         owned = settled(self.graph, len(self.cluster), cuts)
-        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision)
+        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.micro_batches)
 
     def layer_s(self, layer: str, rows: tuple[int, int], machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.cost import slowdown
 from partita.partitioner.cuts import Cuts
 from partita.partitioner.ownership import piece_flops
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
+from partita.partitioner.work import slowdown
 
 
 def balanced(task: Task) -> Cuts:
@@ -16,7 +16,7 @@ def balanced(task: Task) -> Cuts:
     Raises:
         ValueError: a cut by hand that cannot be.
     """
-    speed = [machine.flops_per_s * machine.threads for machine in task.cluster.machines]
+    speed = [m.flops_per_s * m.threads * m.speed for m in task.cluster.machines]
 
     def row_s(grid: Grid, machine: int) -> float:
         return piece_flops(grid, (0, 1), batch=1) * slowdown(grid) / speed[machine]

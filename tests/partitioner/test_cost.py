@@ -5,13 +5,19 @@ from __future__ import annotations
 import pytest
 
 from partita.layers import Conv2D, Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Instruction, Link, Op, Pieces, Plan, StepKind, Whole, partition
-from partita.partitioner.cost import (
-    INSTRUCTION_OVERHEAD_S,
-    MESSAGE_OVERHEAD_S,
-    compute_seconds,
-    message_seconds,
+from partita.partitioner import (
+    Cluster,
+    Instruction,
+    Link,
+    Machine,
+    Op,
+    Pieces,
+    Plan,
+    StepKind,
+    Whole,
+    partition,
 )
+from partita.partitioner.cost import Costs, MessageCost
 from partita.partitioner.program import Operand
 
 
@@ -29,15 +35,19 @@ def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None
     )
 
 
+def kernel_s(found: Plan, instruction: Instruction, machine: int = 0) -> float:
+    """Without overhead."""
+    return found.costs.compute_s(instruction, machine) - found.cluster.machines[machine].instruction_s
+
+
 def seconds(found: Plan, kind: StepKind = StepKind()) -> dict[str, float]:  # noqa: B008 - frozen
     """By what it does and to what, without overheads, over all machines."""
     costs: dict[str, float] = {}
     for program in found.programs_for(kind):
-        machine = found.cluster.machines[program.machine]
         for instruction in program.instructions:
             if instruction.peer is None:
                 key = f"{instruction.op} {instruction.target.buffer}"
-                took = compute_seconds(instruction, found.sizes, machine) - INSTRUCTION_OVERHEAD_S
+                took = kernel_s(found, instruction, program.machine)
                 costs[key] = costs.get(key, 0.0) + took
     return costs
 
@@ -67,7 +77,8 @@ def test_squares_are_one_pass_over_parameters_and_gradients() -> None:
 
 
 def test_messages_cost_what_they_carry() -> None:
-    link = Link(1e-4, 1e9)
+    link = Link(1e-4, 1e9, send_s=1e-5, receive_s=2e-5, send_bytes_per_s=2e9, receive_bytes_per_s=4e9)
+    cluster = Cluster((Machine("a"), Machine("b")), link)
     for precision, item, sums in (("float32", 4, 4), ("float64", 8, 8), ("bfloat16", 2, 4)):
         found = plan(3, precision=precision)
         weights = 8 * 3 * 3 * 4 + 8
@@ -79,19 +90,19 @@ def test_messages_cost_what_they_carry() -> None:
             Operand("norms.squares", ((1, 2),)): 2 * 4 * 8,
         }
         for operand, n_bytes in expected.items():
-            took, latency = message_seconds(operand, found.sizes, link)
-            assert took == pytest.approx(MESSAGE_OVERHEAD_S + n_bytes / 1e9) and latency == 1e-4
+            assert found.sizes.n_bytes(operand) == n_bytes
+            cost = Costs(found.graph, cluster, batch=16, precision=precision).message(n_bytes, 0, 1)
+            assert cost == MessageCost(1e-5 + n_bytes / 2e9, n_bytes / 1e9, 1e-4, 2e-5 + n_bytes / 4e9)
+            assert cost.total_s == pytest.approx(1.3e-4 + n_bytes * 1.75e-9)
 
 
 def test_gradients_of_lent_weights_cost_by_the_rows_of_each_machine() -> None:
     found = plan(3)
     costs = [
-        compute_seconds(i, found.sizes, found.cluster.machines[0]) - INSTRUCTION_OVERHEAD_S
-        for program in found.programs
-        for i in program.instructions
-        if i.op is Op.GRADIENT
+        kernel_s(found, i) for program in found.programs for i in program.instructions if i.op is Op.GRADIENT
     ]
     assert len(costs) == 3 and all(cost == pytest.approx(costs[0]) for cost in costs)  # 4 rows each
     added = Instruction(Op.ADD, Operand("conv.gradient", ((0, 1),)), accumulate=True)
-    took = compute_seconds(added, found.sizes, found.cluster.machines[0]) - INSTRUCTION_OVERHEAD_S
-    assert took == pytest.approx(2 * 4 * (8 * 36 + 8) / found.cluster.machines[0].bytes_per_s)
+    assert kernel_s(found, added) == pytest.approx(
+        2 * 4 * (8 * 36 + 8) / found.cluster.machines[0].bytes_per_s
+    )

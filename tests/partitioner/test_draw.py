@@ -6,14 +6,16 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Machine, Plan, Whole, partition
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.layout import GAP, packed, ranks_of
+from partita.partitioner.drawing.layout import GAP, Wiring, packed, ranks_of
+from partita.partitioner.drawing.palette import Palette
 from tests.networks import networks
 from tests.plans import plans
 
@@ -36,9 +38,8 @@ def digits(machines: int, *, names: str = "m{}") -> Plan:
     net = Network("digits")
     hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    return partition(
-        net, Cluster(tuple(Machine(names.format(m)) for m in range(machines))), batch=32, strategy="balanced"
-    )
+    cluster = Cluster(tuple(Machine(names.format(m)) for m in range(machines)))
+    return partition(net, cluster, batch=32, strategy="balanced")
 
 
 @settings(max_examples=80)
@@ -133,9 +134,10 @@ def test_what_skips_a_layer_passes_beside_it() -> None:
 
 
 @given(networks())
-def test_every_layer_lies_above_its_inputs(graph: object) -> None:
-    ranks = ranks_of(graph)  # type: ignore[arg-type]
-    for grid in graph.grids:  # type: ignore[attr-defined]
+def test_every_layer_lies_above_its_inputs(graph: Graph) -> None:
+    given_names = frozenset(grid.name for grid in graph.grids if grid.is_given)
+    ranks = ranks_of(Wiring({grid.name: grid.sources for grid in graph.grids}, given_names))
+    for grid in graph.grids:
         assert all(ranks[source] < ranks[grid.name] for source in grid.sources)
     assert min(ranks.values()) == 0
 
@@ -152,12 +154,17 @@ def test_neighbours_are_packed_without_touching(items: list[tuple[float, float, 
         assert places == wishes
 
 
-def test_text_can_be_read_on_every_colour() -> None:
-    for machine in range(16):
-        fill = svg.colour(machine)
-        assert abs(svg.luminance(fill) - svg.luminance(svg.ink_on(fill))) > 0.3
-        assert svg.luminance(svg.line_colour(machine)) < 0.7
-    assert len({svg.colour(machine) for machine in range(16)}) == 16
+@pytest.mark.parametrize("machines", [1, 8, 9, 16, 17, 64, 81, 300])
+def test_machines_can_be_told_apart_and_text_can_be_read_on_them(machines: int) -> None:
+    palette = Palette(machines)
+    for machine in range(machines):
+        assert abs(svg.luminance(palette.colour(machine)) - svg.luminance(palette.ink(machine))) > 0.3
+        assert svg.luminance(palette.line(machine)) < 0.7
+    if machines <= 64:
+        looks = {(palette.colour(machine), palette.striped(machine)) for machine in range(machines)}
+        assert len(looks) == machines
+    defined = {f"url(#{name})" for name in re.findall(r'id="(stripes\d+)"', "".join(palette.patterns()))}
+    assert defined == {palette.fill(m) for m in range(machines) if palette.striped(m)}
 
 
 def test_a_plan_is_written_to_a_file(tmp_path: Path) -> None:

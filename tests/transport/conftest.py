@@ -29,7 +29,7 @@ def nothing_left() -> Iterator[None]:
     assert threading.active_count() <= threads, "a thread was left running"
 
 
-@pytest.fixture(params=["zeromq", "in-process"])
+@pytest.fixture(params=["zeromq", "shared memory", "in-process"])
 def hosts(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Hosts]:
     made = Hosts(request.param)
     yield made

@@ -25,14 +25,21 @@ class Hosts:
         self, name: str, *, incarnation: int = 0, max_payload: int = 256 * MIB, max_backlog: int = 256 * MIB
     ) -> tuple[Mailbox, Peer]:
         box: Mailbox
-        if self.kind == "zeromq":
-            box = ZmqMailbox(KeyPair.generate(), max_payload=max_payload, max_backlog=max_backlog)
+        if self.kind != "in-process":
+            box = ZmqMailbox(
+                KeyPair.generate(), max_payload=max_payload, max_backlog=max_backlog, machine=self.machine
+            )
         else:
             box = self.network.mailbox(
                 name, incarnation=incarnation, max_payload=max_payload, max_backlog=max_backlog
             )
         self.opened.append(box)
-        return box, Peer(name, incarnation, box.endpoint, box.public_key)
+        return box, Peer(name, incarnation, box.endpoint, box.public_key, self.machine)
+
+    @property
+    def machine(self) -> str:
+        """The label of all of them."""
+        return "here" if self.kind == "shared memory" else ""
 
     def pair(self, **bounds: int) -> tuple[Mailbox, Mailbox]:
         """Mailboxes "left" and "right" that know each other."""

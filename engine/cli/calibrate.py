@@ -1,0 +1,56 @@
+"""`partita calibrate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from rich.progress import Progress
+from typer import Argument, Option
+
+from partita.engine.cli import options
+from partita.engine.cli.loading import UserFile
+from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.profile.calibration import calibrate as calibrate_machine
+from partita.engine.profile.calibration_table import tables
+from partita.engine.profile.store import Store, signature
+
+
+def calibrate(
+    file: Annotated[
+        Path | None, Argument(help="Python file with network(), whose kernels are measured too.")
+    ] = None,
+    machines: options.Machines = 2,
+    threads: options.Threads = 1,
+    batch: options.Batch = 32,
+    precision: options.Precision = "float32",
+    cluster_out: Annotated[
+        Path | None, Option(help="Write this machine as a cluster of so many machines, as TOML.")
+    ] = None,
+    forget: options.Forget = False,
+) -> None:
+    """Measures this machine: a network's kernels, the runtime, links. What is known is not measured again."""
+    with one_sentence_each():
+        store = Store()
+        if forget:
+            print("forgotten" if store.forget() else "nothing was remembered")
+            return
+        if (trouble := store.trouble()) is not None:
+            print(trouble)
+        print(signature())
+        network = None if file is None else UserFile.load(file).network()
+        with Progress(transient=True) as bar:
+            task = bar.add_task("", total=None)
+
+            def tell(told: str, done: int, total: int) -> None:
+                bar.update(task, description=told, completed=done, total=total)
+
+            found = calibrate_machine(
+                network, batch=batch, precision=precision, threads=threads, progress=tell, store=store
+            )
+        for table in tables(found):
+            Console().print(table)
+        print(f"{found.measured} kernels measured now; kept in {store.path}")
+        if cluster_out is not None:
+            print(f"written: {found.cluster(machines, threads=threads).write(cluster_out)}")

@@ -1,0 +1,131 @@
+"""The user's file: ordinary Python with a function `network()`, and for training `data()`.
+
+`data()` returns a dictionary of arrays by the names of inputs and targets, or two of them, to train on and to
+hold out. What the user's own code raises is told with the user's own lines.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import cloudpickle
+
+from partita import layers, partitioner
+from partita.engine.drivers.data import Data
+from partita.layers.network import Network
+
+
+class UserCodeError(Exception):
+    """The user's own code raised: one sentence, and the traceback from the user's first line on as note."""
+
+
+@dataclass(frozen=True)
+class UserFile:
+    """A file that was run as a module.
+
+    Args:
+        path: as the user wrote it.
+        module: what it defines.
+    """
+
+    path: Path
+    module: ModuleType
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Runs a file. Its functions travel to hosts by value, so hosts need not find the file.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            ValueError: its name does not end in .py.
+            UserCodeError: it raised.
+        """
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file {path}; give the path of a Python file with network()")
+        spec = importlib.util.spec_from_file_location(path.stem.replace("-", "_"), path.resolve())
+        if spec is None or spec.loader is None:
+            raise ValueError(f"{path} is not a Python file; its name must end in .py")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        sys.path.insert(0, str(path.parent.resolve()))
+        with _users_code(path, "the file"):
+            spec.loader.exec_module(module)
+        cloudpickle.register_pickle_by_value(module)
+        return cls(path, module)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether there is a function `data()`."""
+        return callable(getattr(self.module, "data", None))
+
+    def network(self) -> Network:
+        """What `network()` returns.
+
+        Raises:
+            ValueError: there is no such function, or it returns something else.
+            UserCodeError: it raised.
+        """
+        found = self._call("network")
+        if not isinstance(found, Network):
+            raise ValueError(
+                f"network() in {self.path} returns a {type(found).__name__}; return a partita.layers.Network"
+            )
+        return found
+
+    def data(self) -> tuple[Data, Data | None]:
+        """What `data()` returns: to train on, and to hold out.
+
+        Raises:
+            ValueError: there is no such function, or it returns something else.
+            UserCodeError: it raised.
+        """
+        given = self._call("data")
+        if not isinstance(given, tuple | list):
+            return given, None
+        if len(given) != 2:
+            raise ValueError(
+                f"data() in {self.path} returns {len(given)} things; return one dictionary, or two"
+            )
+        return given[0], given[1]
+
+    def _call(self, name: str) -> Any:
+        function = getattr(self.module, name, None)
+        if not callable(function):
+            raise ValueError(f"{self.path} has no function {name}(); define one")
+        with _users_code(self.path, f"{name}()"):
+            return function()
+
+
+@contextmanager
+def _users_code(path: Path, what: str) -> Iterator[None]:
+    """An error of the user's code is told with the user's own lines, and not with ours above them."""
+    try:
+        yield
+    except SyntaxError as error:
+        raise UserCodeError(f"{error.filename}, line {error.lineno}: {error.msg}; correct it") from error
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [n for n, frame in enumerate(frames) if Path(frame.filename) == path.resolve()]
+        where = f"{path}, line {frames[own[-1]].lineno}" if own else str(path)
+        told = UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
+        if _is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
+            told = UserCodeError(
+                f"{where}: {error}"
+            )  # a mistake in a declaration, which says itself what to do
+        else:
+            told.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
+        raise told from error
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a file belongs to the rooms in which networks are declared and cut."""
+    found = Path(filename).resolve()
+    return any(found.is_relative_to(Path(room.__path__[0]).resolve()) for room in (layers, partitioner))

@@ -1,0 +1,114 @@
+"""The options of the commands, by name: what each means is said once, here."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from typer import Argument, Option
+
+from partita.engine.parameters.rules.options import SLOW
+
+
+class Rules(StrEnum):
+    """Update rules by name."""
+
+    SGD = "sgd"
+    MOMENTUM = "momentum"
+    ADAGRAD = "adagrad"
+    RMSPROP = "rmsprop"
+    ADAM = "adam"
+    ADAMW = "adamw"
+    LARS = "lars"
+
+
+class Drivers(StrEnum):
+    """Drivers by name."""
+
+    DOWNPOUR = "downpour"
+
+
+# What is planned
+
+File: TypeAlias = Annotated[Path, Argument(help="Python file with network() and, for training, data().")]
+Machines: TypeAlias = Annotated[int, Option(help="Machines of one replica.")]
+Threads: TypeAlias = Annotated[int, Option(help="Kernel threads of each machine.")]
+Batch: TypeAlias = Annotated[int, Option(help="Examples in a minibatch.")]
+CutsByHand: TypeAlias = Annotated[
+    list[str],
+    Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
+]
+ClusterFile: TypeAlias = Annotated[
+    Path | None,
+    Option(
+        "--cluster", help="TOML file that describes the machines; --machines and --threads are not used then."
+    ),
+]
+Draw: TypeAlias = Annotated[Path | None, Option(help="Write the plan as an SVG picture.")]
+Programs: TypeAlias = Annotated[bool, Option(help="Print each machine's program.")]
+
+# What is measured
+
+MachineCounts: TypeAlias = Annotated[
+    str | None,
+    Option("--machines", help="Numbers of machines, with commas. [default: 1,2,4,8; or those of a cluster]"),
+]
+Described: TypeAlias = Annotated[
+    Path | None, Option("--cluster", help="TOML file: simulates its first machines, and measures nothing.")
+]
+Uncalibrated: TypeAlias = Annotated[
+    bool, Option("--uncalibrated", help="Predict by guessed rates; measure no kernels and no links before.")
+]
+Precision: TypeAlias = Annotated[
+    Literal["float32", "float64", "bfloat16"], Option(help="Of states and errors.")
+]
+Steps: TypeAlias = Annotated[int, Option(help="Steps to measure of each plan.")]
+TraceFile: TypeAlias = Annotated[
+    Path | None, Option("--trace", help="Write what each machine did when, for https://ui.perfetto.dev.")
+]
+PageFile: TypeAlias = Annotated[Path | None, Option("--page", help="Write everything as a page of HTML.")]
+JsonFile: TypeAlias = Annotated[Path | None, Option("--json", help="Write the numbers as JSON.")]
+Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete what was measured.")]
+
+# How it is trained
+
+Driver: TypeAlias = Annotated[Drivers, Option(help="How replicas and shards work together.")]
+Replicas: TypeAlias = Annotated[int, Option(help="Copies of the network, each with its share of the data.")]
+Shards: TypeAlias = Annotated[int, Option(help="Servers among which the parameters are divided.")]
+FetchEvery: TypeAlias = Annotated[int, Option(help="Steps from one fetch of parameters to the next.")]
+PushEvery: TypeAlias = Annotated[int, Option(help="Steps from one push of gradients to the next.")]
+Epochs: TypeAlias = Annotated[int, Option(help="Passes over the data.")]
+Seed: TypeAlias = Annotated[int, Option(help="Of the first parameters and the order of the examples.")]
+Listen: TypeAlias = Annotated[str | None, Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")]
+
+# The update rule
+
+RuleName: TypeAlias = Annotated[Rules, Option(help="What a shard does with a gradient.")]
+Rate: TypeAlias = Annotated[
+    float | None, Option(help=f"Learning rate. [default: 0.05; {', '.join(SLOW)}: 0.001]")
+]
+MomentumKept: TypeAlias = Annotated[
+    float | None, Option(help="How much of a velocity is kept; for momentum, rmsprop and lars.")
+]
+WeightDecay: TypeAlias = Annotated[float | None, Option(help="Weight decay, 0 or above.")]
+ClipNorm: TypeAlias = Annotated[
+    float | None, Option(help="Scale a step's gradient down to this norm where it is larger.")
+]
+Schedule: TypeAlias = Annotated[
+    str | None,
+    Option(
+        help="How the rate changes with the updates of a shard: step:EVERY[:FACTOR], "
+        "exponential:STEPS:FACTOR, inverse:STEPS[:POWER], cosine:STEPS[:END], warmup:STEPS, or "
+        "warmup:STEPS,OTHER."
+    ),
+]
+
+# What is kept
+
+Checkpoints: TypeAlias = Annotated[
+    Path | None, Option(help="Folder for checkpoints. [default: FILE's name with .checkpoints]")
+]
+CheckpointEvery: TypeAlias = Annotated[float, Option(help="Seconds from one checkpoint to the next.")]
+Resume: TypeAlias = Annotated[bool, Option(help="Go on from the newest checkpoint in the folder.")]
+Save: TypeAlias = Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")]

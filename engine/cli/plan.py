@@ -1,0 +1,30 @@
+"""`partita plan`."""
+
+from __future__ import annotations
+
+from partita.engine.cli import options
+from partita.engine.cli.loading import UserFile
+from partita.engine.cli.planning import cluster_of, make_plan
+from partita.engine.cli.sentences import one_sentence_each
+
+
+def plan(
+    file: options.File,
+    machines: options.Machines = 2,
+    threads: options.Threads = 1,
+    batch: options.Batch = 32,
+    cluster: options.ClusterFile = None,
+    cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
+    draw: options.Draw = None,
+    programs: options.Programs = False,
+) -> None:
+    """Who owns what, which messages follow, and the predicted step."""
+    with one_sentence_each():
+        users, on = UserFile.load(file), cluster_of(cluster, machines=machines, threads=threads)
+        found = make_plan(users, on, batch=batch, cuts=cut)
+        print(found)
+        if programs:
+            for machine, program in zip(found.cluster.machines, found.programs, strict=True):
+                print(f"\nprogram of {machine.name}:\n{program}")
+        if draw is not None:
+            print(f"\ndrawn: {found.draw(draw)}")

@@ -1,0 +1,91 @@
+"""`partita train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partita.engine.cli import options
+from partita.engine.cli.loading import UserFile
+from partita.engine.cli.planning import cluster_of, make_plan
+from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.drivers.data import Data, check_data
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.train import train as training
+from partita.engine.parameters.files import check_target
+from partita.engine.parameters.rules.options import make_rule
+from partita.partitioner.plan import Plan
+
+
+def train(
+    file: options.File,
+    machines: options.Machines = 2,
+    threads: options.Threads = 1,
+    batch: options.Batch = 32,
+    cluster: options.ClusterFile = None,
+    cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
+    driver: options.Driver = options.Drivers.DOWNPOUR,
+    replicas: options.Replicas = 1,
+    shards: options.Shards = 1,
+    rule: options.RuleName = options.Rules.ADAGRAD,
+    rate: options.Rate = None,
+    momentum: options.MomentumKept = None,
+    weight_decay: options.WeightDecay = None,
+    clip_norm: options.ClipNorm = None,
+    schedule: options.Schedule = None,
+    epochs: options.Epochs = 10,
+    fetch_every: options.FetchEvery = 1,
+    push_every: options.PushEvery = 1,
+    seed: options.Seed = 0,
+    checkpoints: options.Checkpoints = None,
+    checkpoint_every: options.CheckpointEvery = 30.0,
+    resume: options.Resume = False,
+    save: options.Save = None,
+    listen: options.Listen = None,
+) -> None:
+    """Trains the network on processes of this machine."""
+    with one_sentence_each():
+        users = UserFile.load(file)
+        by_hand = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
+        on = cluster_of(cluster, machines=machines, threads=threads)
+        found = make_plan(users, on, batch=batch, cuts=cut)
+        chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)
+        settings = Downpour(replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every)
+        data, held_out = users.data()
+        check_end(found, held_out, save)
+        print(found, flush=True)
+        run = training(
+            found,
+            data,
+            driver=settings,
+            epochs=epochs,
+            seed=seed,
+            checkpoints=checkpoints or Path(f"{file.stem}.checkpoints"),
+            checkpoint_every_s=checkpoint_every,
+            resume=resume,
+            listen=listen,
+        )
+        report(run, held_out, save)
+
+
+def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
+    """What follows the training is looked at before it: a mistake there must not cost the whole run."""
+    if held_out is not None:
+        try:
+            check_data(plan.graph, held_out, targets=True, precision=plan.precision)
+        except ValueError as mistake:
+            raise ValueError(f"held-out data: {mistake}") from mistake
+    if save is not None:
+        check_target(save)
+
+
+def report(run: Run, held_out: Data | None, save: Path | None) -> None:
+    """The last lines of a training."""
+    print(f"trained {sum(run.steps)} steps in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")
+    if run.lost_pushes:
+        print(f"failures cost {run.lost_pushes} pushes")
+    if save is not None:
+        print(f"saved: {run.save(save)}")
+    if held_out is not None:
+        print(f"held-out: {evaluate(run, held_out)}")

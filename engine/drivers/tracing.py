@@ -1,0 +1,47 @@
+"""Traces of a session's steps: what its parts recorded, on one clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from partita.engine.protocol.clocks import Offset
+from partita.engine.runtime.trace import PartTrace, StepTrace, Times, table_shape
+from partita.partitioner.program import Program
+
+COMPARED_EVERY_S: Final = 1.0
+"""Clocks of two machines may drift apart by some 20 us in a second, so they are compared again."""
+
+
+@dataclass
+class Tracer:
+    """Knows how far apart the clocks are.
+
+    Args:
+        programs: of the parts.
+        clocks: compares the parts' clocks with this thread's.
+    """
+
+    programs: Sequence[Program]
+    clocks: Callable[[], list[Offset]]
+    _offsets: list[Offset] = field(default_factory=list)
+    _compared_at: float = float("-inf")
+
+    def compare(self) -> None:
+        """To be called before a step, never in it; compares clocks where that was long ago."""
+        if time.monotonic() - self._compared_at > COMPARED_EVERY_S:
+            self._offsets = self.clocks()
+            self._compared_at = time.monotonic()
+
+    def tables(self) -> list[Times]:
+        """Where the parts' tables are put."""
+        return [np.empty(table_shape(program)) for program in self.programs]
+
+    def trace(self, tables: Sequence[Times]) -> StepTrace:
+        """What the tables of a step say."""
+        told = zip(self.programs, tables, self._offsets, strict=True)
+        return StepTrace(tuple(PartTrace.of(*part) for part in told))

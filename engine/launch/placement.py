@@ -1,0 +1,39 @@
+"""Where a host runs, as its launcher is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.engine.transport.sockets import check_endpoint, is_loopback
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a host runs: how a process gets there, at which address, and on which machine that is.
+
+    Args:
+        command: what starts a process there, before the process's own command, as in
+            `("ip", "netns", "exec", "left")`. It must become that process and not its parent.
+        address: at which the other hosts reach it, as in `10.0.0.2`. It listens there and nowhere else.
+        machine: a label: hosts with the same one may share memory. "" shares memory with nobody.
+
+    Raises:
+        ValueError: this cannot be an address.
+    """
+
+    command: tuple[str, ...] = ()
+    address: str = "127.0.0.1"
+    machine: str = ""
+
+    def __post_init__(self) -> None:
+        check_endpoint(self.endpoint, listening=True)
+
+    @property
+    def endpoint(self) -> str:
+        """Where its mailbox listens, on any free port."""
+        return f"tcp://{self.address}:*"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only processes of the same machine can reach it."""
+        return is_loopback(self.endpoint)

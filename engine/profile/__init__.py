@@ -1,0 +1,37 @@
+"""Before and after a run: what it will take, and what it took.
+
+Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`. Kernels
+are timed in a `rehearsal` of the parts that a `ladder` of plans has; `roads` tells what the runtime adds for
+an instruction and for a message. All of it happens on a `bench` of real hosts, some of which `tally` the work
+of their messengers; `calibration_table` shows what was measured.
+
+Profile: `profile_network` plays a network on several numbers of machines (`run`), measured where this machine
+can play it, simulated elsewhere, and says which is which. What comes of it, a `profile`, prints itself and
+writes a page, a trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars,
+measured or predicted (and `spans` of time adds them up), `changes` tries what would gain most, and `report`
+is all of it in plain numbers. `perfetto` writes traces; `page` is the page, `curve` its first picture.
+"""
+
+from partita.engine.profile.calibration import Calibration, calibrate, known
+from partita.engine.profile.changes import Change
+from partita.engine.profile.measure import Measured, measure
+from partita.engine.profile.profile import Point, Profile
+from partita.engine.profile.report import MachineReport, PointReport, Report
+from partita.engine.profile.run import profile_network
+from partita.engine.profile.timeline import Timeline
+
+__all__ = [
+    "Calibration",
+    "Change",
+    "MachineReport",
+    "Measured",
+    "Point",
+    "PointReport",
+    "Profile",
+    "Report",
+    "Timeline",
+    "calibrate",
+    "known",
+    "measure",
+    "profile_network",
+]

@@ -1,0 +1,169 @@
+"""Where measurements are made: hosts as processes of this machine, in which a step is played as in a run.
+
+`Bench` is what calibration knows; a test gives it another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+import numpy as np
+import psutil
+
+from partita.engine.drivers.stages import HostedStage, PartStep
+from partita.engine.kernels.kernel import Array
+from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.placement import Placement
+from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.profile.rehearsal import QUANTILE, RehearsalTask, Scene, Seconds
+from partita.engine.profile.tally import TallyTask
+from partita.engine.protocol.names import part_name
+from partita.engine.runtime.session import SessionTask
+from partita.engine.transport.payload import Payload
+from partita.partitioner.plan import Plan
+
+TIMEOUT_S: Final = 600.0
+_WARM_UP: Final = 5
+
+
+@dataclass(frozen=True)
+class Tallied:
+    """What a step came to where nobody disturbed it, a low quantile of many.
+
+    Args:
+        step_s: of the slowest machine.
+        busy_s: of each machine, in kernels.
+        messenger_s: of each machine, processor time of its process for all but kernels.
+    """
+
+    step_s: float
+    busy_s: tuple[float, ...]
+    messenger_s: tuple[float, ...]
+
+
+class Bench(Protocol):
+    """Makes measurements."""
+
+    def rehearse(
+        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    ) -> list[list[Seconds]]:
+        """Rehearses groups of parts, those of a group side by side.
+
+        Args:
+            scenes: the groups, all of the same size.
+            threads: kernel threads of each part.
+            tell: called with the number of each group when it begins.
+
+        Returns:
+            For each group and part, the seconds of each instruction.
+        """
+
+    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+        """Plays steps of plans, each over the same number of hosts.
+
+        Args:
+            plans: whose way up is played, one after another.
+            steps: of each.
+            shared_memory: whether hosts share memory; else they talk TCP over loopback.
+        """
+
+    @property
+    def cores(self) -> int:
+        """Of this machine, as far as this process may use them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of this machine."""
+
+
+Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
+"""Opens a launcher that puts hosts into these places, by name."""
+
+
+def on_processes(places: Mapping[str, Placement]) -> Launcher:
+    """Of hosts that are processes of this machine."""
+    return ProcessLauncher(places=places)
+
+
+class HostBench(Bench):
+    """Real hosts."""
+
+    def __init__(self, launch: Launch = on_processes) -> None:
+        """With hosts that are put somewhere by such launchers."""
+        self._launch = launch
+
+    def rehearse(
+        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    ) -> list[list[Seconds]]:
+        """See `Bench`."""
+        tasks = [
+            RehearsalTask(n, tuple(group[n] for group in scenes), threads) for n in range(len(scenes[0]))
+        ]
+        found = []
+        with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S)) as stage:
+            for n in range(len(scenes)):
+                tell(n)
+                stage.play(2 * n, None, 0, ())
+                found.append([_seconds(part) for part in stage.play(2 * n + 1, None, 0, ())])
+        return found
+
+    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+        """See `Bench`."""
+        machines = range(len(plans[0].cluster))
+        places = (
+            {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
+        )
+        tasks = [TallyTask(machine, tuple(plans)) for machine in machines]
+        found = []
+        with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S)) as stage:
+            for number, plan in enumerate(plans):
+                stage.load(lambda machine, out: np.zeros(1, np.float32))
+                inputs = [_inputs(task.session(number)) for task in tasks]
+                played = [
+                    stage.play(step, None if step else inputs, plan.batch, ())
+                    for step in range(_WARM_UP + steps)
+                ]
+                found.append(_tallied(played[_WARM_UP:]))
+        return found
+
+    @property
+    def cores(self) -> int:
+        """See `Bench`."""
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def memory_bytes(self) -> int:
+        """See `Bench`."""
+        return int(psutil.virtual_memory().total)
+
+
+def _inputs(task: SessionTask) -> list[Array]:
+    """Zeros for what a part is fed."""
+    shapes = (
+        (rows[1] - rows[0], *task.plan.graph[operand.buffer].shape[1:], task.plan.batch)
+        for operand in task.inputs
+        for rows in operand.rows
+    )
+    return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+def _tallied(played: Sequence[Sequence[PartStep]]) -> Tallied:
+    def typical(figure: Callable[[PartStep], float]) -> tuple[float, ...]:
+        figures = [[figure(part) for part in parts] for parts in played]
+        return tuple(map(float, np.quantile(figures, QUANTILE, axis=0)))
+
+    return Tallied(
+        float(np.quantile([max(part.step_s for part in parts) for parts in played], QUANTILE)),
+        typical(lambda part: part.busy_s),
+        typical(lambda part: max(float(_seconds(part)[0]) - part.busy_s, 0.0)),
+    )
+
+
+def _seconds(part: PartStep) -> Seconds:
+    """The numbers that a host sent with its answer."""
+    assert isinstance(part.collected, Payload), "a host sent no measurements"
+    return np.frombuffer(part.collected.to_bytes(), np.float64)

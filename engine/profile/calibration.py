@@ -1,0 +1,228 @@
+"""Calibration: what a network's kernels, the runtime and the links of this machine take, measured once.
+
+`calibrate` asks for the signature of every kernel that a network may need; those that are known already, of
+whatever network, are not measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from msgspec import structs
+
+from partita.engine.profile.bench import Bench, HostBench
+from partita.engine.profile.ladder import groups, ladder, works
+from partita.engine.profile.rehearsal import Scene
+from partita.engine.profile.roads import measure_road, measure_runtime
+from partita.engine.profile.store import Company, Record, Store, Transport
+from partita.layers.checks import check_whole
+from partita.layers.graph import Graph
+from partita.layers.network import Network
+from partita.partitioner import Cluster, KernelTimes, Link, Machine, Plan, StepKind
+from partita.partitioner.kernel_times import Timed
+from partita.partitioner.work import family_of
+
+Progress = Callable[[str, int, int], None]
+"""Hears what is being measured, and how much of how much has been."""
+
+HOST: Final = "here"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What is known of this machine.
+
+    Args:
+        record: as it is kept.
+        cores: of the machine.
+        memory_bytes: of the machine.
+        measured: how many kernels were measured now; all others were known.
+    """
+
+    record: Record
+    cores: int
+    memory_bytes: int
+    measured: int = 0
+
+    def machine(self, name: str, *, threads: int = 1, company: Company = "alone") -> Machine:
+        """This machine under a name, as a host of its own.
+
+        Args:
+            name: of the machine.
+            threads: kernel threads.
+            company: "beside": others are at work on the same host.
+        """
+        runtime = self.record.runtime
+        assert runtime is not None, "a calibration has measured the runtime"
+        return Machine(
+            name,
+            threads=threads,
+            cores=max(self.cores, threads),
+            memory_bytes=self.memory_bytes,
+            instruction_s=runtime.instruction_s,
+            step_s=runtime.step_s,
+            times=self._times(company),
+        )
+
+    def cluster(self, machines: int = 2, *, threads: int = 1) -> Cluster:
+        """So many processes on this machine, which share its cores and its memory.
+
+        As many as it has cores for; of more, each is taken to have what one of these has.
+
+        Raises:
+            ValueError: one of them is not a whole number of at least 1.
+        """
+        at_once = min(check_whole(machines, "the number of machines is"), max(self.cores // threads, 1))
+        one = self.machine(HOST, threads=threads, company="beside" if at_once > 1 else "alone")
+        one = replace(
+            one,
+            host=HOST,
+            cores=max(self.cores // at_once, threads),
+            memory_bytes=self.memory_bytes // at_once,
+            step_s=self.record.roads["memory"].start_s if machines > 1 else one.step_s,
+        )
+        return Cluster(
+            tuple(replace(one, name=f"{HOST}{n}") for n in range(machines)),
+            link=self.link("tcp"),
+            memory=self.link("memory"),
+        )
+
+    def link(self, transport: Transport) -> Link:
+        """Between two hosts of this machine."""
+        return self.record.roads[transport].link
+
+    def _times(self, company: Company) -> KernelTimes:
+        """What was measured in this company; of families that were not, what was measured alone."""
+        alone = self.record.times("alone")
+        if company == "alone":
+            return alone
+        beside = self.record.times(company)
+        known = {family_of(signature) for signature in beside.table}
+        others = {s: timed for s, timed in alone.table.items() if family_of(s) not in known}
+        return beside.with_more(others)
+
+
+def calibrate(
+    network: Network | Graph | None = None,
+    *,
+    batch: int = 32,
+    precision: str = "float32",
+    threads: int = 1,
+    plans: Iterable[Plan] = (),
+    progress: Progress | None = None,
+    bench: Bench | None = None,
+    store: Store | None = None,
+) -> Calibration:
+    """Measures what is not known yet, and keeps it.
+
+    Args:
+        network: whose layers are measured, whole and in pieces; None: only the runtime and the links.
+        batch: examples in a minibatch.
+        precision: of states and errors.
+        threads: kernel threads of a machine.
+        plans: whose every kernel is measured besides.
+        progress: hears what is going on.
+        bench: makes the measurements; hosts of this machine if not given.
+        store: where they are kept; the user's cache folder if not given.
+
+    Raises:
+        OSError: nothing can be kept, or another process measures for too long.
+        HostError: a host fails.
+    """
+    bench, store, progress = bench or HostBench(), store or Store(), progress or _silent
+    graph = network.graph() if isinstance(network, Network) else network
+    with store.locked():
+        rungs = (
+            [] if graph is None else list(ladder(graph, batch=batch, precision=precision, threads=threads))
+        )
+        record = _with_roads(store.read(), bench, progress)
+        store.write(record)
+        before = sum(map(len, record.kernels.values()))
+        for company in _companies(bench, threads):
+            wanted = [group for rung in rungs for group in islice(_groups(rung, company, bench), 1)]
+            wanted += [group for plan in plans for group in _groups(plan, company, bench)]
+            record = _with_kernels(record, company, wanted, bench, progress)
+            store.write(record)
+    measured = sum(map(len, record.kernels.values())) - before
+    return Calibration(record, bench.cores, bench.memory_bytes, measured)
+
+
+def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibration | None:
+    """What was measured before; None where that says nothing of the runtime or the links."""
+    record = (store or Store()).read()
+    if record.runtime is None or len(record.roads) < 2:
+        return None
+    bench = bench or HostBench()
+    return Calibration(record, bench.cores, bench.memory_bytes)
+
+
+def _companies(bench: Bench, threads: int) -> tuple[Company, ...]:
+    return ("alone", "beside") if bench.cores >= 2 * threads else ("alone",)
+
+
+def _groups(plan: Plan, company: Company, bench: Bench) -> Iterator[tuple[Scene, ...]]:
+    """The parts of a plan that are rehearsed side by side: all parts of a ladder's plan are alike."""
+    threads = plan.cluster.machines[0].threads
+    size = 1 if company == "alone" else max(bench.cores // threads, 1)
+    return groups(plan, StepKind().of(plan.graph), size=size)
+
+
+def _with_roads(record: Record, bench: Bench, progress: Progress) -> Record:
+    """With the runtime and the links, if they are not known."""
+    if record.runtime is None:
+        progress("the runtime", 0, 1)
+        record = structs.replace(record, runtime=measure_runtime(bench))
+    runtime = record.runtime
+    assert runtime is not None
+    roads = dict(record.roads)
+    transports: tuple[Transport, ...] = ("memory", "tcp")
+    for n, transport in enumerate(transports):
+        if transport not in roads:
+            progress("messages by shared memory" if transport == "memory" else "messages by TCP", n, 2)
+            roads[transport] = measure_road(bench, runtime, shared_memory=transport == "memory")
+    return structs.replace(record, roads=roads)
+
+
+def _with_kernels(
+    record: Record,
+    company: Company,
+    wanted: Sequence[tuple[Scene, ...]],
+    bench: Bench,
+    progress: Progress,
+) -> Record:
+    """With the kernels of these parts, of which those are rehearsed that have an unknown one."""
+    promised = set(record.times(company).table)
+    chosen: dict[int, list[tuple[Scene, ...]]] = {}
+    for group in wanted:
+        signatures = {work.signature for scene in group for work in works(scene).values()}
+        if not signatures <= promised:
+            chosen.setdefault(group[0].threads, []).append(group)
+            promised |= signatures
+    if not chosen:
+        return record
+    samples: dict[str, list[Timed]] = {}
+    for threads, some in chosen.items():
+        told = f"kernels {'alone' if company == 'alone' else 'side by side'}"
+        seconds = bench.rehearse(some, threads=threads, tell=_telling(progress, told, len(some)))
+        for group, taken in zip(some, seconds, strict=True):
+            for scene, times in zip(group, taken, strict=True):
+                for position, work in works(scene).items():
+                    timed = Timed(float(times[position]), work.reference_s)
+                    samples.setdefault(work.signature, []).append(timed)
+    return record.with_kernels(company, {signature: _mean(some) for signature, some in samples.items()})
+
+
+def _telling(progress: Progress, told: str, total: int) -> Callable[[int], None]:
+    return lambda n: progress(told, n, total)
+
+
+def _mean(several: Sequence[Timed]) -> Timed:
+    """So that a step in which a kernel comes several times takes what it took."""
+    return Timed(sum(timed.seconds for timed in several) / len(several), several[0].reference_s)
+
+
+def _silent(told: str, done: int, total: int) -> None:
+    """For those who do not want to hear."""

@@ -1,0 +1,89 @@
+"""What was measured of a machine, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.table import Table
+
+from partita.engine.profile.calibration import Calibration
+from partita.engine.profile.roads import BATCH, ROWS
+from partita.engine.profile.store import Transport
+from partita.partitioner.kernel_times import Timed
+from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
+from partita.partitioner.work import REFERENCE_FLOPS_PER_S, family_of
+
+_NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
+
+
+def tables(found: Calibration) -> Iterator[Table]:
+    """Of kernels, one row a family; of the runtime; of links."""
+    yield _kernels(found)
+    yield _runtime(found)
+    yield _links(found)
+
+
+def _kernels(found: Calibration) -> Table:
+    table = Table(
+        "kernel", "of", title="kernels, from the smallest to the largest measured", title_justify="left"
+    )
+    for head in ("sizes", "alone", "side by side", "rate"):
+        table.add_column(head, justify="right", no_wrap=True)
+    alone, beside = (found.record.times(company).table for company in ("alone", "beside"))
+    families: dict[str, list[str]] = {}
+    for signature in {**alone, **beside}:
+        families.setdefault(family_of(signature), []).append(signature)
+    for family in sorted(families):
+        sizes = sorted(families[family], key=lambda s: (alone.get(s) or beside[s]).reference_s)
+        some = {
+            name: [times[s] for s in sizes if s in times] for name, times in (("a", alone), ("b", beside))
+        }
+        op, _, rest = family.partition(" ")
+        table.add_row(op, rest, str(len(sizes)), _span(some["a"]), _span(some["b"]), _rate(some["a"]))
+    return table
+
+
+def _span(timed: list[Timed]) -> str:
+    ends = dict.fromkeys(_seconds(one.seconds) for one in timed[:: max(len(timed) - 1, 1)])
+    return " to ".join(ends)
+
+
+def _rate(timed: list[Timed]) -> str:
+    """Of the largest, as if all of its time on the reference machine were products."""
+    if not timed or not timed[-1].seconds:
+        return ""
+    largest = timed[-1]
+    return quantity(REFERENCE_FLOPS_PER_S * largest.reference_s / largest.seconds, FLOPS_PER_S, digits=3)
+
+
+def _runtime(found: Calibration) -> Table:
+    runtime = found.record.runtime
+    assert runtime is not None, "a calibration has measured the runtime"
+    table = Table("what the runtime adds", "", title="runtime", title_justify="left")
+    table.add_row("to an instruction", _seconds(runtime.instruction_s))
+    table.add_row("to a step", _seconds(runtime.step_s))
+    return table
+
+
+def _links(found: Calibration) -> Table:
+    table = Table("between hosts of this machine", title="links", title_justify="left")
+    for rows in ROWS:
+        table.add_column(quantity(4 * BATCH * rows, BYTES, digits=3), justify="right")
+    for head in ("sender busy", "receiver busy", "latency", "rate", "both ways"):
+        table.add_column(head, justify="right")
+    for transport, road in found.record.roads.items():
+        link = road.link
+        table.add_row(
+            _NAMES[transport],
+            *map(_seconds, road.total_s),
+            f"{_seconds(link.send_s)} + {quantity(link.send_bytes_per_s, BYTES_PER_S, digits=3)}",
+            f"{_seconds(link.receive_s)} + {quantity(link.receive_bytes_per_s, BYTES_PER_S, digits=3)}",
+            _seconds(link.latency_s),
+            quantity(link.bytes_per_s, BYTES_PER_S, digits=3),
+            "at once" if link.both_ways else "shared",
+        )
+    return table
+
+
+def _seconds(seconds: float) -> str:
+    return quantity(seconds, SECONDS, digits=3)

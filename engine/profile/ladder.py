@@ -1,0 +1,71 @@
+"""Which parts are rehearsed, so that kernels of any piece of a network are known, or lie between known ones.
+
+A ladder has a network whole, and every layer of it in 2, 4, 8 equal pieces and so on, for as long as a piece
+is worth cutting and the part fits into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import psutil
+
+from partita.engine.profile.rehearsal import Scene
+from partita.layers.graph import Graph
+from partita.layers.losses import Loss
+from partita.partitioner import Cluster, Pieces, Plan, StepKind, Whole, partition
+from partita.partitioner.program import COMPUTES
+from partita.partitioner.work import Work
+
+MOST_PIECES: Final = 64
+LEAST_REFERENCE_S: Final = 1e-3
+"""Of a part's kernels on the reference machine: what is smaller is not cut any further."""
+SHARE_OF_MEMORY: Final = 0.6
+"""That rehearsals may take of what is free."""
+
+
+def ladder(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterator[Plan]:
+    """The network whole, and in more and more pieces."""
+    pieces = 1
+    while pieces <= MOST_PIECES:
+        plan = _equal(graph, pieces, batch=batch, precision=precision, threads=threads)
+        if _fits(plan):
+            yield plan
+        if sum(work.reference_s for work in works(Scene(plan, 0)).values()) < LEAST_REFERENCE_S:
+            return
+        pieces *= 2
+
+
+def works(scene: Scene) -> dict[int, Work]:
+    """What the kernels of a part have to do, by the positions of their instructions."""
+    program = scene.plan.programs_for(scene.kind)[scene.machine]
+    return {
+        position: scene.plan.costs.work(instruction, scene.machine)
+        for position, instruction in enumerate(program.instructions)
+        if instruction.op in COMPUTES
+    }
+
+
+def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[Scene, ...]]:
+    """The parts of a plan in groups that are rehearsed side by side; who lacks company gets his like."""
+    parts = [m for m, program in enumerate(plan.programs_for(kind)) if program.instructions]
+    for start in range(0, len(parts), size):
+        group = parts[start : start + size]
+        yield tuple(Scene(plan, group[n % len(group)], kind) for n in range(size))
+
+
+def _equal(graph: Graph, pieces: int, *, batch: int, precision: str, threads: int) -> Plan:
+    cuts: dict[str, Pieces | Whole] = {
+        grid.name: Pieces(min(pieces, grid.n_rows)) if grid.layer.cuttable else Whole(0)
+        for grid in graph.computed
+        if not (isinstance(grid.layer, Loss) and grid.layer.splits_scores)
+    }
+    cluster = Cluster.local(pieces, threads=threads)
+    return partition(graph, cluster, batch=batch, cuts=cuts, precision=precision)
+
+
+def _fits(plan: Plan) -> bool:
+    """Whether two parts fit at the same time."""
+    free = SHARE_OF_MEMORY * psutil.virtual_memory().available
+    return bool(2 * plan.memory_bytes(0, driver="session", rule_vectors=0) < free)

@@ -1,0 +1,166 @@
+"""A plan played on processes of this machine: seconds of its steps, and traces of some."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.engine.drivers.data import Data, check_data
+from partita.engine.drivers.session import Hosts, Session
+from partita.engine.numerics import master
+from partita.engine.parameters.rules import SGD
+from partita.engine.profile.timeline import Timeline
+from partita.engine.runtime.trace import StepTrace
+from partita.layers.graph import Graph
+from partita.layers.layer import Given
+from partita.partitioner.plan import Plan
+from partita.partitioner.playback import Times
+
+Array = npt.NDArray[Any]
+
+WARM_UP: Final = 3
+"""Steps that are not counted: kernels are compiled, memory is touched, queues are connected."""
+RATE: Final = 1e-4
+"""Of SGD: a step learns, but so little that numbers stay finite whatever the data are."""
+SEED: Final = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a plan.
+
+    Args:
+        plan: what was played.
+        steps_s: seconds of each step, of its slowest part; without those that were traced.
+        traces: of as many steps, each played after one of the others.
+        sent_bytes, sent_messages: that each machine sent in a step.
+    """
+
+    plan: Plan
+    steps_s: tuple[float, ...]
+    traces: tuple[StepTrace, ...]
+    sent_bytes: tuple[int, ...]
+    sent_messages: tuple[int, ...]
+
+    @property
+    def step_s(self) -> float:
+        """The median step."""
+        return statistics.median(self.steps_s)
+
+    @property
+    def spread(self) -> float:
+        """Half of what lies between the quartiles, over the median."""
+        low, high = np.quantile(self.steps_s, (0.25, 0.75))
+        return float(high - low) / 2 / self.step_s
+
+    @cached_property
+    def timelines(self) -> tuple[Timeline, ...]:
+        """Of each trace."""
+        return tuple(Timeline.of_trace(self.plan, trace) for trace in self.traces)
+
+    @cached_property
+    def typical(self) -> Timeline:
+        """The traced step that lasted as long as the median one."""
+        return self._nearest[0]
+
+    @cached_property
+    def times(self) -> tuple[Times, ...]:
+        """For each machine, where its step goes: the mean of the half of the traced steps that is nearest to
+        the median.
+        """
+        chosen = self._nearest[: (len(self._nearest) + 1) // 2]
+        return tuple(_mean([timeline.times[m] for timeline in chosen]) for m in range(len(self.plan.cluster)))
+
+    @cached_property
+    def _nearest(self) -> list[Timeline]:
+        median = statistics.median_low([timeline.step_s for timeline in self.timelines])
+        return sorted(self.timelines, key=lambda timeline: abs(timeline.step_s - median))
+
+
+def measure(
+    plan: Plan,
+    batch: Mapping[str, Array],
+    *,
+    steps: int,
+    hosts: Hosts = "processes",
+    tell: Callable[[int], object] = lambda done: None,
+) -> Measured:
+    """Plays a plan: whole training steps, or the way up where the network has no loss.
+
+    Args:
+        plan: what to play.
+        batch: what every step sees: an array for each input and target, `[batch, *shape]`.
+        steps: how many are measured; as many are traced, in turn.
+        hosts: "processes", or "threads" of this process, which share one interpreter.
+        tell: is told how many steps are done.
+
+    Raises:
+        ValueError: the batch does not fit the network.
+        HostError: a host fails.
+    """
+    train = bool(plan.graph.losses)
+    found, traces = [], []
+    with Session(plan, SEED, train=train, rule=SGD(RATE) if train else None, hosts=hosts) as session:
+        session.step(batch)
+        for _ in range(WARM_UP - 1):
+            session.step()
+        for done in range(steps):
+            found.append(session.step())
+            trace = session.step(trace=True).trace
+            assert trace is not None
+            traces.append(trace)
+            tell(done + 1)
+    sent = found[-1].sent
+    return Measured(
+        plan,
+        tuple(step.step_s for step in found),
+        tuple(traces),
+        tuple(one.n_bytes for one in sent),
+        tuple(one.messages for one in sent),
+    )
+
+
+def batch_for(graph: Graph, data: Data | None, *, batch: int, precision: str) -> dict[str, Array]:
+    """What a step is fed: the first examples of the data, again and again if they are too few.
+
+    Args:
+        graph: the network.
+        data: for each input and target, by name; None draws numbers between 0 and 1, and labels.
+        batch: how many examples.
+        precision: of the plan.
+
+    Raises:
+        ValueError: the data does not fit the network.
+    """
+    if data is None:
+        return _drawn(graph, batch, precision)
+    arrays = check_data(graph, data, targets=bool(graph.losses), precision=precision)
+    return {name: np.take(array, range(batch), axis=0, mode="wrap") for name, array in arrays.items()}
+
+
+def _drawn(graph: Graph, batch: int, precision: str) -> dict[str, Array]:
+    draw = np.random.default_rng(SEED)
+    found: dict[str, Array] = {}
+    for grid in (*graph.inputs, *graph.targets):
+        assert isinstance(grid.layer, Given)
+        if grid.layer.classes is not None:
+            found[grid.name] = draw.integers(0, grid.layer.classes, batch)
+        else:
+            found[grid.name] = draw.random((batch, *grid.shape)).astype(master(precision))
+    return found
+
+
+def _mean(times: list[Times]) -> Times:
+    count = len(times)
+    return Times(
+        sum(t.computing_s for t in times) / count,
+        sum(t.sending_s for t in times) / count,
+        sum(t.waiting_s for t in times) / count,
+        sum(t.idle_s for t in times) / count,
+    )

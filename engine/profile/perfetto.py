@@ -1,0 +1,111 @@
+"""Timelines in the trace event format of Chrome, which https://ui.perfetto.dev shows.
+
+A process for each machine; in it a thread for the messenger, one for each kernel thread, and one that shows
+when the machine waits. Each message is an arrow from its SEND to its RECV, and a bar of its own on its way.
+
+Source: "Trace Event Format", a document of the Chromium project.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from partita.engine.profile.timeline import Bar, Flight, Timeline
+from partita.engine.runtime.trace import MESSENGER
+
+Event = dict[str, Any]
+
+WAITS: Final = 1000
+"""Number of the thread that shows waiting; behind all kernel threads."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Steps of one plan.
+
+    Args:
+        name: of the plan, in front of the names of its machines.
+        steps: each with the second at which it began, on one clock.
+    """
+
+    name: str
+    steps: Sequence[tuple[float, Timeline]]
+
+
+def to_json(recordings: Sequence[Recording]) -> bytes:
+    """The trace file of some recordings; each has its own processes."""
+    events: list[Event] = []
+    first = 1  # process 0 is the kernel's in some viewers
+    for recording in recordings:
+        events += _events(recording, first, len(events))
+        first += len(recording.steps[0][1].machines)
+    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _events(recording: Recording, first: int, number: int) -> Iterator[Event]:
+    yield from _names(recording, first)
+    for step, (began_s, timeline) in enumerate(recording.steps):
+        for bar in timeline.bars:
+            yield _slice(bar, first, began_s, step)
+        for machine in range(len(timeline.machines)):
+            for wait in timeline.waits(machine):
+                told = f"waits for {wait.what}"
+                bar = Bar(machine, WAITS, wait.start_s, wait.stop_s, "wait", told, told)
+                yield _slice(bar, first, began_s, step)
+        for flight in timeline.flights:
+            yield from _flight(flight, first, began_s, f"{number}.{step}")
+            number += 1
+
+
+def _names(recording: Recording, first: int) -> Iterator[Event]:
+    _, example = recording.steps[0]
+    threads = {(bar.machine, bar.thread) for _, timeline in recording.steps for bar in timeline.bars}
+    for machine, name in enumerate(example.machines):
+        doubt = max(timeline.doubt_s[machine] for _, timeline in recording.steps)
+        pid = first + machine
+        yield _named("process_name", pid, 0, name=f"{recording.name}: {name}")
+        yield _named("process_sort_index", pid, 0, sort_index=pid)
+        yield _named("process_labels", pid, 0, labels=f"clock ± {doubt * 1e6:.0f} us")
+        for thread in (*sorted(t for m, t in threads if m == machine), WAITS):
+            title = {MESSENGER: "messenger", WAITS: "waits"}.get(thread, f"kernel {thread}")
+            yield _named("thread_name", pid, thread, name=title)
+            yield _named("thread_sort_index", pid, thread, sort_index=thread)
+
+
+def _named(what: str, pid: int, tid: int, **arguments: object) -> Event:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": arguments}
+
+
+def _slice(bar: Bar, first: int, began_s: float, step: int) -> Event:
+    return {
+        "ph": "X",
+        "name": bar.label,
+        "cat": bar.kind,
+        "pid": first + bar.machine,
+        "tid": bar.thread,
+        "ts": _us(began_s + bar.start_s),
+        "dur": _us(bar.stop_s - bar.start_s),
+        "args": {"instruction": bar.text, "step": step},
+    }
+
+
+def _flight(flight: Flight, first: int, began_s: float, identity: str) -> Iterator[Event]:
+    """An arrow between the bars in which the message is handed over and taken in, and its way as a bar."""
+    source, destination = first + flight.source, first + flight.destination
+    begun, sent = _us(began_s + flight.begun_s), _us(began_s + flight.sent_s)
+    common = {"cat": "message", "name": flight.label, "id": identity}
+    yield {**common, "ph": "s", "pid": source, "tid": MESSENGER, "ts": begun}
+    taken = _us(began_s + flight.taken_s)
+    yield {**common, "ph": "f", "bp": "e", "pid": destination, "tid": flight.taker, "ts": taken}
+    arrived = max(_us(began_s + flight.arrived_s), sent)
+    way = {**common, "cat": "way", "pid": destination, "tid": MESSENGER}
+    yield {**way, "ph": "b", "ts": sent}
+    yield {**way, "ph": "e", "ts": arrived}
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)

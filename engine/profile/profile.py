@@ -1,0 +1,155 @@
+"""A profile: what was measured and simulated of a network on several numbers of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from partita.engine.profile import page, perfetto
+from partita.engine.profile.changes import Change
+from partita.engine.profile.curve import curve
+from partita.engine.profile.measure import Measured
+from partita.engine.profile.report import MachineReport, PointReport, Report, counted
+from partita.engine.profile.timeline import Timeline
+from partita.partitioner.drawing.predicted import predicted_timeline
+from partita.partitioner.drawing.time_axis import readable_seconds
+from partita.partitioner.drawing.timeline import Timeline as Drawn
+from partita.partitioner.plan import Plan
+
+MOST_STEPS: Final = 10
+"""Of each plan in a trace file."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of machines.
+
+    Args:
+        plan: how the network is cut over them.
+        predicted: the step on the virtual clock.
+        measured: None where this machine cannot play them side by side.
+        changes: what would gain most.
+    """
+
+    plan: Plan
+    predicted: Timeline
+    measured: Measured | None
+    changes: tuple[Change, ...]
+
+    @property
+    def machines(self) -> int:
+        """How many."""
+        return len(self.plan.cluster)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a network gains on several numbers of machines.
+
+    Args:
+        points: by machines; the others are compared with the first.
+        cores: of this machine.
+        steps: measured of each plan.
+    """
+
+    points: tuple[Point, ...]
+    cores: int
+    steps: int
+
+    def report(self) -> Report:
+        """All of it in plain numbers."""
+        plan = self.points[0].plan
+        return Report(
+            plan.graph.name,
+            plan.graph.n_parameters,
+            plan.batch,
+            plan.precision,
+            bool(plan.graph.losses),
+            self.cores,
+            self.steps,
+            all(point.plan.costs.calibrated for point in self.points),
+            tuple(_reported(point, self.points[0]) for point in self.points),
+        )
+
+    def draw(self, path: str | Path) -> Path:
+        """Writes the speed-up curve as an SVG picture."""
+        return _written(path, curve(self.report()).encode())
+
+    def write_json(self, path: str | Path) -> Path:
+        """Writes the report."""
+        return _written(path, self.report().to_json().encode())
+
+    def write_trace(self, path: str | Path) -> Path:
+        """Writes the steps of every machine in Chrome's trace format, which https://ui.perfetto.dev shows."""
+        return _written(path, perfetto.to_json([_recording(point) for point in self.points]))
+
+    def write_page(self, path: str | Path) -> Path:
+        """Writes a page of HTML that needs no other file: the curve, the table, the steps, the changes."""
+        steps = [_steps(point) for point in self.points]
+        return _written(path, page.page(self.report(), steps).encode())
+
+    def __str__(self) -> str:
+        return str(self.report())
+
+
+def _reported(point: Point, first: Point) -> PointReport:
+    predicted, measured = point.predicted.step_s, point.measured
+    speed_up = predicted_speed_up = first.predicted.step_s / predicted
+    if measured is not None and first.measured is not None:
+        speed_up = first.measured.step_s / measured.step_s
+    return PointReport(
+        point.machines,
+        "simulated" if measured is None else "measured",
+        predicted if measured is None else measured.step_s,
+        None if measured is None else measured.spread,
+        speed_up,
+        speed_up * first.machines / point.machines,
+        predicted,
+        predicted_speed_up,
+        None if measured is None else predicted / measured.step_s - 1,
+        0.0 if measured is None else 2 * max(measured.typical.doubt_s),
+        tuple(_parts(point)),
+        point.changes,
+    )
+
+
+def _parts(point: Point) -> Iterator[MachineReport]:
+    measured = point.measured
+    times = point.predicted.times if measured is None else measured.times
+    for m, (machine, at) in enumerate(zip(point.plan.cluster.machines, times, strict=True)):
+        if measured is None:
+            sent = [message.n_bytes for message in point.plan.messages if message.source == m]
+            messages, n_bytes = len(sent), sum(sent)
+        else:
+            messages, n_bytes = measured.sent_messages[m], measured.sent_bytes[m]
+        times_s = (at.computing_s, at.sending_s, at.waiting_s, at.idle_s)
+        yield MachineReport(machine.name, machine.threads, *times_s, messages, n_bytes)
+
+
+def _steps(point: Point) -> tuple[Drawn, ...]:
+    """Pictures of a measured and of the predicted step, on one axis."""
+    measured, predicted = point.measured, predicted_timeline(point.plan)
+    if measured is None:
+        return (predicted,)
+    until_s = max(measured.typical.step_s, predicted.stop_s)
+    name, step = f"{point.plan.graph.name}: one step", readable_seconds(measured.typical.step_s)
+    told = f"a measured step of {step} · {counted(point.machines)} · batch {point.plan.batch}"
+    return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
+
+
+def _recording(point: Point) -> perfetto.Recording:
+    name = counted(point.machines)
+    if point.measured is None:
+        return perfetto.Recording(f"{name}, simulated", [(0.0, point.predicted)])
+    measured = point.measured
+    first = measured.traces[0].began_s
+    steps = zip(measured.traces[:MOST_STEPS], measured.timelines[:MOST_STEPS], strict=True)
+    return perfetto.Recording(f"{name}, measured", [(t.began_s - first, line) for t, line in steps])
+
+
+def _written(path: str | Path, content: bytes) -> Path:
+    target = Path(path)
+    target.write_bytes(content)
+    return target

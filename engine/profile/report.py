@@ -1,0 +1,231 @@
+"""What a profile comes to, in plain numbers: as a table of text, and as JSON that reads back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from partita.engine.profile.changes import Change
+from partita.partitioner.drawing.time_axis import readable_seconds
+from partita.partitioner.table import readable_bytes
+
+FORMAT: Final = 1
+"""Of the JSON. Goes up when a number changes its meaning."""
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """Where a machine's step goes, in seconds; what it sends in a step.
+
+    Args:
+        name: of the machine.
+        threads: of its kernels.
+        computing_s, sending_s, waiting_s, idle_s: they add up to the step; see `timeline`.
+        sent_messages, sent_bytes: to other machines.
+    """
+
+    name: str
+    threads: int
+    computing_s: float
+    sending_s: float
+    waiting_s: float
+    idle_s: float
+    sent_messages: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True)
+class PointReport:
+    """One number of machines.
+
+    Args:
+        machines: how many.
+        source: whether the step, and where it goes, were measured or simulated.
+        step_s: the median, or the prediction.
+        spread: half of what lies between the quartiles of the measured steps, over the median; None if
+            simulated.
+        speed_up: over the first point (one machine, if the network fits there): of a measured step over a
+            measured one, of a simulated over a simulated one.
+        efficiency: speed-up over how many times as many machines there are.
+        predicted_step_s, predicted_speed_up: by simulation.
+        prediction_error: predicted over measured step, less one; None if nothing was measured.
+        clock_doubt_s: by how much the times of two machines may be shifted against each other.
+        parts: each machine.
+        changes: what would gain most, by simulation.
+    """
+
+    machines: int
+    source: Literal["measured", "simulated"]
+    step_s: float
+    spread: float | None
+    speed_up: float
+    efficiency: float
+    predicted_step_s: float
+    predicted_speed_up: float
+    prediction_error: float | None
+    clock_doubt_s: float
+    parts: tuple[MachineReport, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        """Of all machines in a step."""
+        return sum(part.sent_bytes for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A network on several numbers of machines.
+
+    Args:
+        network: its name.
+        parameters: how many numbers it learns.
+        batch: examples in a step.
+        precision: of states and errors.
+        train: whether steps are of training, or the way up alone.
+        cores: of the machine on which was measured.
+        steps: that were measured of each plan.
+        calibrated: whether predictions stand on measured kernels.
+        points: by machines.
+        format: of the JSON.
+    """
+
+    network: str
+    parameters: int
+    batch: int
+    precision: str
+    train: bool
+    cores: int
+    steps: int
+    calibrated: bool
+    points: tuple[PointReport, ...]
+    format: int = FORMAT
+
+    def to_json(self) -> str:
+        """As text; seconds and bytes, never rounded."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Report:
+        """What `to_json` wrote.
+
+        Raises:
+            ValueError: it is no report, or one of another format.
+        """
+        try:
+            found = msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ValueError(f"this is no report of a profile: {error}; write it again") from error
+        if found.format != FORMAT:
+            raise ValueError(
+                f"the report has format {found.format}, but this version reads {FORMAT}; write it again"
+            )
+        return found
+
+    @property
+    def title(self) -> str:
+        """What was played."""
+        step = "a training step" if self.train else "the way up"
+        return f"{self.network}: {step}, batch {self.batch}, {self.precision}, {self.parameters:,} parameters"
+
+    @property
+    def conditions(self) -> str:
+        """What the numbers stand on."""
+        threads = sorted({part.threads for point in self.points for part in point.parts})
+        first = self.points[0].machines
+        told = ["1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"]
+        told[0] += " a machine"
+        if any(point.source == "measured" for point in self.points):
+            told.append(f"measured: the median of {self.steps} steps, on this machine's {self.cores} cores")
+        if first > 1:
+            told.append(f"speed-up over {first} machines, because it does not fit on fewer")
+        told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
+        return "; ".join(told)
+
+    def __str__(self) -> str:
+        lines = [
+            self.title,
+            self.conditions,
+            "",
+            *aligned(rows_of(self)),
+            "",
+            "what would gain most, simulated:",
+        ]
+        return "\n".join([*lines, *changes_of(self)])
+
+
+HEADS: Final = (
+    "machines",
+    "",
+    "step",
+    "spread",
+    "speed-up",
+    "efficiency",
+    "predicted",
+    "error",
+    "sent",
+    "computing",
+    "sending",
+    "waiting",
+    "idle",
+)
+
+
+def rows_of(report: Report) -> list[list[str]]:
+    """The table, a list of cells for each line; the first are its heads."""
+    return [list(HEADS), *(_row(point) for point in report.points)]
+
+
+def _row(point: PointReport) -> list[str]:
+    parts, whole = point.parts, sum(_whole(part) for part in point.parts)
+    shares = (
+        sum(part.computing_s for part in parts),
+        sum(part.sending_s for part in parts),
+        sum(part.waiting_s for part in parts),
+        sum(part.idle_s for part in parts),
+    )
+    return [
+        str(point.machines),
+        point.source,
+        readable_seconds(point.step_s),
+        "-" if point.spread is None else f"±{point.spread:.1%}",
+        f"{point.speed_up:.2f}x",
+        f"{point.efficiency:.0%}",
+        readable_seconds(point.predicted_step_s),
+        "-" if point.prediction_error is None else f"{point.prediction_error:+.0%}",
+        readable_bytes(point.sent_bytes),
+        *(f"{share / whole:.0%}" if whole else "-" for share in shares),
+    ]
+
+
+def _whole(part: MachineReport) -> float:
+    return part.computing_s + part.sending_s + part.waiting_s + part.idle_s
+
+
+def changes_of(report: Report) -> list[str]:
+    """A line for each number of machines."""
+    return [f"  {counted(point.machines)}: {told(point.changes)}" for point in report.points]
+
+
+def counted(count: int) -> str:
+    """`1 machine`, `2 machines`."""
+    return "1 machine" if count == 1 else f"{count} machines"
+
+
+def told(changes: tuple[Change, ...]) -> str:
+    """Changes as a sentence."""
+    return "; ".join(map(str, changes)) or "nothing that was tried gains 2%"
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Cells in columns: the second to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 1 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,157 @@
+"""What the runtime adds to kernels: for an instruction, for a message, for a step.
+
+Networks of layers that compute next to nothing are played over real hosts. In a *chain* each layer waits for
+the one before it, on the other machine; in a *fan* one machine sends as many messages as there are layers,
+which tells the work of a sender from that of a receiver. What a step takes beyond its kernels grows with the
+number of layers, by what one of them adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from partita.engine.profile.bench import Bench, Tallied
+from partita.layers import Activation, Network
+from partita.partitioner import Cluster, Link, Plan, Whole, partition
+
+BATCH: Final = 128
+ROWS: Final = (1, 128, 2048)
+"""Of a message: half a KiB, 64 KiB and a MiB of float32."""
+FEW: Final = 2
+MANY: Final = 10
+"""Layers of the two networks that are compared."""
+STEPS: Final = 150
+BOTH_WAYS: Final = 0.7
+"""A link goes both ways at once if so much of its rate is left to each."""
+_FASTEST: Final = 1e12
+"""Bytes a second of what takes no time that can be measured."""
+
+Shape = Literal["chain", "fan", "both"]
+
+
+@dataclass(frozen=True)
+class Road:
+    """What messages between two hosts come to, in seconds, for each of `ROWS`.
+
+    Args:
+        start_s: of a step of several machines, besides all that they do; some begin later than others.
+        total_s: from when a message may be sent until it may be used.
+        send_s, receive_s: in which the sender's and the receiver's messenger is at work.
+        stream_s: for each message of many, one way; and both ways at once, of the largest.
+    """
+
+    start_s: float
+    total_s: tuple[float, ...]
+    send_s: tuple[float, ...]
+    receive_s: tuple[float, ...]
+    stream_s: tuple[float, ...]
+    both_s: float
+
+    @property
+    def link(self) -> Link:
+        """The link that costs this, as straight lines over the bytes."""
+        n_bytes = [4 * BATCH * rows for rows in ROWS]
+        send, receive, total = (_line(n_bytes, s) for s in (self.send_s, self.receive_s, self.total_s))
+        wire = max(total[1] - send[1] - receive[1], 0.0)
+        return Link(
+            latency_s=max(total[0] - send[0] - receive[0], 0.0),
+            bytes_per_s=_rate(wire),
+            both_ways=self.stream_s[-1] >= BOTH_WAYS * self.both_s,
+            send_s=send[0],
+            receive_s=receive[0],
+            send_bytes_per_s=_rate(send[1]),
+            receive_bytes_per_s=_rate(receive[1]),
+        )
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a machine adds to its kernels, in seconds: for an instruction, and for a step."""
+
+    instruction_s: float
+    step_s: float
+
+
+def measure_runtime(bench: Bench) -> Runtime:
+    """On one machine."""
+    few, many = bench.play([_plan("chain", n, 1, 1) for n in (FEW, MANY)], steps=STEPS, shared_memory=True)
+    each = (_beside_kernels(many) - _beside_kernels(few)) / (MANY - FEW)
+    return Runtime(max(each, 0.0), max(_beside_kernels(few) - (FEW + 1) * each, 0.0))
+
+
+def measure_road(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Road:
+    """Between two machines."""
+    shapes: tuple[Shape, ...] = ("chain", "fan")
+    cases = [(shape, n, rows) for rows in ROWS for shape in shapes for n in (FEW, MANY)]
+    cases += [("both", n, ROWS[-1]) for n in (FEW, MANY)]
+    tallies = bench.play([_plan(*case, 2) for case in cases], steps=STEPS, shared_memory=shared_memory)
+    found = dict(zip(cases, tallies, strict=True))
+
+    def pair(shape: Shape, rows: int) -> tuple[Tallied, Tallied]:
+        return found[shape, FEW, rows], found[shape, MANY, rows]
+
+    chains, fans = [pair("chain", rows) for rows in ROWS], [pair("fan", rows) for rows in ROWS]
+    worked = [_each([sum(tallied.messenger_s) for tallied in chain]) for chain in chains]
+    sends = [_share([tallied.messenger_s for tallied in fan]) for fan in fans]
+    totals = [
+        max(_each([_beside_kernels(tallied) for tallied in chain]) - runtime.instruction_s, 0.0)
+        for chain in chains
+    ]
+    worked = [min(both, total) for both, total in zip(worked, totals, strict=True)]  # some of it overlaps
+    hops = (FEW - 1) * totals[0] + (FEW + 1) * runtime.instruction_s
+    return Road(
+        max(_beside_kernels(chains[0][0]) - hops, runtime.step_s),
+        tuple(totals),
+        tuple(share * both for share, both in zip(sends, worked, strict=True)),
+        tuple((1.0 - share) * both for share, both in zip(sends, worked, strict=True)),
+        tuple(_each([tallied.step_s for tallied in fan]) for fan in fans),
+        _each([tallied.step_s for tallied in pair("both", ROWS[-1])]),
+    )
+
+
+def _share(messengers: Sequence[tuple[float, ...]]) -> float:
+    """The sender's share of the work of both messengers in a fan, where it alone sends."""
+    send, receive = (_each([messenger[m] for messenger in messengers]) for m in (0, 1))
+    return send / (send + receive) if send + receive > 0 else 0.5
+
+
+def _each(pair: Sequence[float]) -> float:
+    """What a layer adds."""
+    return max((pair[1] - pair[0]) / (MANY - FEW), 0.0)
+
+
+def _beside_kernels(tallied: Tallied) -> float:
+    """What a step of a chain takes besides its kernels, of which one is at work at a time."""
+    return tallied.step_s - sum(tallied.busy_s)
+
+
+def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
+    """A chain over machines in turn; or layers side by side, each of which the other machine hears."""
+    net, cuts = Network(shape), {}
+    given = states = net.input("x", shape=rows)
+    for n in range(layers):
+        owner = n % 2 if shape == "both" else 0
+        if shape == "chain":
+            states = Activation("relu", name=f"layer{n}")(states)
+            cuts[f"layer{n}"] = Whole(n % machines)
+            continue
+        below = Activation("relu", name=f"below{n}")(given)
+        Activation("relu", name=f"above{n}")(below)
+        cuts |= {f"below{n}": Whole(owner), f"above{n}": Whole(1 - owner)}
+    return partition(net.graph(), Cluster.local(machines), batch=BATCH, cuts=cuts)
+
+
+def _line(n_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """The nearest straight line by the relative error: seconds at no bytes and for each, not below 0."""
+    weights = 1.0 / np.maximum(np.array(seconds), 1e-7)
+    columns = np.stack([np.ones(len(n_bytes)), np.array(n_bytes, np.float64)], axis=1)
+    (start, each), *_ = np.linalg.lstsq(columns * weights[:, None], np.array(seconds) * weights, rcond=None)
+    return max(float(start), 0.0), max(float(each), 0.0)
+
+
+def _rate(seconds_per_byte: float) -> float:
+    return min(1.0 / seconds_per_byte, _FASTEST) if seconds_per_byte > 0 else _FASTEST

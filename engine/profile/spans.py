@@ -1,0 +1,39 @@
+"""Spans of time: from when until when, in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+Span: TypeAlias = tuple[float, float]
+
+
+def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
+    """The same times as disjoint spans in order."""
+    found: list[Span] = []
+    for start, stop in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], stop)
+        else:
+            found.append((start, stop))
+    return tuple(found)
+
+
+def without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ...]:
+    """What of the first is in none of the others; both disjoint and in order."""
+    found: list[Span] = []
+    for start, stop in spans:
+        for a, b in others:
+            if b <= start or a >= stop:
+                continue
+            if a > start:
+                found.append((start, a))
+            start = max(start, b)
+        if start < stop:
+            found.append((start, stop))
+    return tuple(found)
+
+
+def length(spans: Iterable[Span]) -> float:
+    """How long they last together."""
+    return sum(stop - start for start, stop in spans)

@@ -1,0 +1,94 @@
+"""Hosts that play steps of one plan after another, and tell how long their processors were at work.
+
+The parts are those of sessions, with their real players and mailboxes. What a process works besides kernels
+is what messages cost it: the thread that owns the mailbox, and those of the sockets, which encrypt.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Heartbeat, Load, Message, Played, Ready
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.runtime.session import SessionRole, SessionTask
+from partita.engine.runtime.task import Link, Role
+from partita.engine.transport.payload import PayloadLike
+from partita.partitioner.plan import Plan
+
+
+@dataclass(frozen=True)
+class TallyTask:
+    """A host that plays a machine's part of several plans, one after another; a `Load` begins the next.
+
+    Args:
+        machine: whose part.
+        plans: the way up of each is played.
+    """
+
+    machine: int
+    plans: tuple[Plan, ...]
+
+    @property
+    def title(self) -> str:
+        """What it is about."""
+        return "a tally"
+
+    @property
+    def threads(self) -> int:
+        """See `Task`."""
+        return 1
+
+    def session(self, number: int) -> SessionTask:
+        """The part of a plan."""
+        return SessionTask(self.plans[number], self.machine, train=False)
+
+    def role(self, link: Link) -> Role:
+        """See `Task`."""
+        return _TallyRole(self, link)
+
+
+class _TallyRole(Role):
+    """Adds to each answer the processor time of the process since the one before."""
+
+    def __init__(self, task: TallyTask, link: Link) -> None:
+        self._task, self._link = task, link
+        self._role: SessionRole | None = None
+        self._number = -1
+        self._spent_s = 0.0
+
+    def receive(self, event: Received, now: float) -> None:
+        """Begins the next plan, or leaves it to the part."""
+        match event.message:
+            case Load() if event.sender == COORDINATOR:
+                self.close()
+                self._number += 1
+                self._role = SessionRole(
+                    self._task.session(self._number), replace(self._link, send=self._send)
+                )
+                self._link.send(COORDINATOR, Ready(), None)
+            case Heartbeat():
+                return
+            case _ if self._role is not None:
+                self._role.receive(event, now)
+
+    def wakened(self, now: float) -> None:
+        """See `Role`."""
+        if self._role is not None:
+            self._role.wakened(now)
+
+    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
+        if isinstance(message, Played):
+            spent = time.process_time()
+            payload = [np.array([spent - self._spent_s])]
+            self._spent_s = spent
+        self._link.send(to, message, payload)
+
+    def close(self) -> None:
+        """Ends the part that is being played."""
+        if self._role is not None:
+            self._role.close()
+            self._role = None

@@ -1,0 +1,241 @@
+"""A step as bars: measured or predicted, in one form, from which pictures, tables and traces are made.
+
+Where a machine's time goes is told by four numbers that add up to the step. Its kernels compute; or they do
+not, but its messenger sends or takes in; or neither does, and a message that it could use is missing: it
+waits; or nothing is missing: it is idle, because it has done all or the runtime is between two instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.engine.profile.spans import Span, joined, length, without
+from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
+from partita.partitioner.drawing import timeline as drawing
+from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
+from partita.partitioner.plan import Plan
+from partita.partitioner.playback import Times
+from partita.partitioner.program import COMPUTES, Instruction
+
+KERNEL = MESSENGER + 1
+"""The thread of predicted computations; a machine runs one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Something that a thread of a machine did, in seconds from the start of the step.
+
+    Args:
+        machine, thread: whose; thread 0 is the messenger, kernel threads are 1 and above.
+        start_s, stop_s: when.
+        kind: what, for a colour; one of `drawing.KINDS`.
+        label: what, in a few words.
+        text: what, in full.
+    """
+
+    machine: int
+    thread: int
+    start_s: float
+    stop_s: float
+    kind: str
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A message on its way, in seconds from the start of the step.
+
+    Args:
+        source, destination: machines.
+        taker: the thread that puts it in its place; the messenger has sent it.
+        begun_s: when its sender began to hand it over.
+        sent_s: when its sender's transport had it.
+        arrived_s: when it was there. May seem to be before `sent_s`, by as much as clocks are uncertain, or
+            where its first bytes left while it was still being handed over.
+        taken_s: when the destination began to put it in its place.
+        label: what it carries.
+    """
+
+    source: int
+    destination: int
+    taker: int
+    begun_s: float
+    sent_s: float
+    arrived_s: float
+    taken_s: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A message that a machine could have used from `start_s` on, and that was there at `stop_s`."""
+
+    start_s: float
+    stop_s: float
+    what: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of all machines.
+
+    Args:
+        machines: their names.
+        step_s: from the start of the first until the end of the last.
+        bars: what threads did, by start.
+        flights: messages between them, where they are known.
+        missing: for each machine, the messages that it had to wait for.
+        doubt_s: for each machine, by how much its bars may be shifted against the others'.
+    """
+
+    machines: tuple[str, ...]
+    step_s: float
+    bars: tuple[Bar, ...]
+    flights: tuple[Flight, ...]
+    missing: tuple[tuple[Missing, ...], ...]
+    doubt_s: tuple[float, ...]
+
+    @classmethod
+    def of_trace(cls, plan: Plan, trace: StepTrace) -> Timeline:
+        """A step that was played."""
+        zero, names = trace.began_s, _names(plan)
+        bars = [bar for m, part in enumerate(trace.parts) for bar in _bars_of(part, m, names, zero)]
+        flights = []
+        missing: list[list[Missing]] = [[] for _ in trace.parts]
+        for d in trace.deliveries():
+            flights.append(_flight(trace, d, zero))
+            if d.arrived_s > d.wanted_s:
+                what = f"{flights[-1].label} from {names[d.source]}"
+                missing[d.destination].append(Missing(d.wanted_s - zero, d.arrived_s - zero, what))
+        return cls(
+            names,
+            trace.over_s - zero,
+            tuple(sorted(bars, key=lambda bar: (bar.start_s, bar.machine, bar.thread))),
+            tuple(sorted(flights, key=lambda flight: flight.sent_s)),
+            tuple(tuple(spans) for spans in missing),
+            tuple(part.uncertainty_s for part in trace.parts),
+        )
+
+    @classmethod
+    def of_playback(cls, plan: Plan) -> Timeline:
+        """The predicted step. On the virtual clock a machine pauses before its end for messages alone."""
+        playback, names = plan.playback, _names(plan)
+        bars, ends = [], [0.0] * len(names)
+        starts = {(bar.machine, bar.position): bar.start_s for bar in playback.bars}
+        for bar in playback.bars:
+            instruction = playback.instruction(bar)
+            thread = KERNEL if instruction.op in COMPUTES else MESSENGER
+            bars.append(_bar(bar.machine, thread, bar.start_s, bar.stop_s, instruction, names))
+            ends[bar.machine] = max(ends[bar.machine], bar.stop_s)
+        flights = tuple(
+            Flight(
+                f.source,
+                f.destination,
+                MESSENGER,
+                starts[f.source, f.send],
+                f.start_s,
+                f.stop_s,
+                starts[f.destination, f.receive],
+                str(playback.programs[f.source].instructions[f.send].target),
+            )
+            for f in playback.flights
+        )
+        missing = tuple((Missing(0.0, end, "a message"),) for end in ends)
+        return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
+
+    def drawn(self, title: str, subtitle: str, *, until_s: float = 0.0) -> drawing.Timeline:
+        """As a picture shows it: a lane for each kernel thread, and a thin one for the messenger.
+
+        Args:
+            title: above it.
+            subtitle: below that.
+            until_s: where its axis ends at least.
+        """
+        lanes: list[drawing.Lane] = []
+        number: dict[tuple[int, int], int] = {}
+        for machine, name in enumerate(self.machines):
+            threads = {bar.thread for bar in self.bars if bar.machine == machine} | {KERNEL}
+            for thread in sorted(threads - {MESSENGER}):
+                number[machine, thread] = len(lanes)
+                lanes.append(drawing.Lane(name if thread == KERNEL else ""))
+            number[machine, MESSENGER] = len(lanes)
+            lanes.append(drawing.Lane("", thin=True))
+        bars = [
+            drawing.TimelineBar(number[b.machine, b.thread], b.start_s, b.stop_s, b.label, b.kind)
+            for b in self.bars
+        ]
+        for machine in range(len(self.machines)):
+            lane = number[machine, KERNEL]
+            for wait in self.waits(machine):
+                bars.append(
+                    drawing.TimelineBar(lane, wait.start_s, wait.stop_s, f"waits for {wait.what}", "wait")
+                )
+        flights = tuple(
+            drawing.TimelineFlight(
+                number[f.source, MESSENGER], number[f.destination, MESSENGER], f.sent_s, f.arrived_s, f.label
+            )
+            for f in (self.flights if len(self.machines) <= FLIGHTS else ())
+        )
+        return drawing.Timeline(title, subtitle, tuple(lanes), tuple(bars), flights, until_s)
+
+    @cached_property
+    def times(self) -> tuple[Times, ...]:
+        """For each machine, where its step goes."""
+        return tuple(self._times(m) for m in range(len(self.machines)))
+
+    def waits(self, machine: int) -> tuple[Missing, ...]:
+        """When a machine did nothing and missed a message: the one that was there when that ended."""
+        missing = self.missing[machine]
+        spans = without(joined((m.start_s, m.stop_s) for m in missing), self._busy(machine))
+        found = []
+        for start_s, stop_s in spans:
+            last = min((m for m in missing if m.start_s < stop_s <= m.stop_s), key=lambda m: m.stop_s)
+            found.append(Missing(start_s, stop_s, last.what))
+        return tuple(found)
+
+    def _times(self, machine: int) -> Times:
+        computing = length(self._busy(machine, messenger=False))
+        busy = length(self._busy(machine))
+        waiting = length((wait.start_s, wait.stop_s) for wait in self.waits(machine))
+        return Times(computing, busy - computing, waiting, max(self.step_s - busy - waiting, 0.0))
+
+    def _busy(self, machine: int, *, messenger: bool = True) -> tuple[Span, ...]:
+        return joined(
+            (bar.start_s, bar.stop_s)
+            for bar in self.bars
+            if bar.machine == machine and (messenger or bar.thread != MESSENGER)
+        )
+
+
+def _names(plan: Plan) -> tuple[str, ...]:
+    return tuple(machine.name for machine in plan.cluster.machines)
+
+
+def _bars_of(part: PartTrace, machine: int, names: tuple[str, ...], zero: float) -> Iterator[Bar]:
+    for n, instruction in enumerate(part.program.instructions):
+        start, stop = float(part.started_s[n]) - zero, float(part.stopped_s[n]) - zero
+        yield _bar(machine, int(part.thread[n]), start, stop, instruction, names)
+
+
+def _flight(trace: StepTrace, d: Delivery, zero: float) -> Flight:
+    sender, receiver = trace.parts[d.source], trace.parts[d.destination]
+    return Flight(
+        d.source,
+        d.destination,
+        int(receiver.thread[d.receive]),
+        float(sender.started_s[d.send]) - zero,
+        d.handed_over_s - zero,
+        d.arrived_s - zero,
+        float(receiver.started_s[d.receive]) - zero,
+        str(sender.program.instructions[d.send].target),
+    )
+
+
+def _bar(
+    machine: int, thread: int, start_s: float, stop_s: float, instruction: Instruction, names: tuple[str, ...]
+) -> Bar:
+    kind, label = KIND_OF[instruction.op], label_of(instruction, names)
+    return Bar(machine, thread, start_s, stop_s, kind, label, str(instruction))

@@ -1,0 +1,270 @@
+"""Calibration: what is measured, what is not measured again, and what becomes of it; by no real clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from io import StringIO
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer import Typer
+from typer.testing import CliRunner
+
+from partita.engine.cli.calibrate import calibrate as command
+from partita.engine.launch.launcher import Launcher, ThreadLauncher
+from partita.engine.launch.placement import Placement
+from partita.engine.profile import calibrate, known
+from partita.engine.profile.bench import Bench, HostBench, Tallied
+from partita.engine.profile.calibration_table import tables
+from partita.engine.profile.ladder import ladder, works
+from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
+from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
+from partita.engine.profile.store import Record, Store
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Link, Op, Pieces, Plan, StepKind, partition
+from partita.partitioner.program import COMPUTES
+
+RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5)
+MEMORY = Link(2e-5, 4e9, send_s=1e-5, receive_s=2e-5, send_bytes_per_s=8e9, receive_bytes_per_s=4e9)
+TCP = Link(5e-5, 1e9, send_s=2e-5, receive_s=3e-5, send_bytes_per_s=8e9, receive_bytes_per_s=2e9)
+
+
+def network(name: str = "small", *, classes: int = 4, **names: str) -> Network:
+    net = Network(name)
+    hidden = Dense(16, activation="relu", name=names.get("hidden"))(net.input(names.get("x", "x"), shape=12))
+    scores = Dense(classes, name=names.get("scores"))(hidden)
+    net.loss = SoftmaxCrossEntropy(name=names.get("loss"))(scores, net.target(names.get("y", "y")))
+    return net
+
+
+class Pretended(Bench):
+    """A bench on which all takes what was agreed, and which counts what it is asked for."""
+
+    def __init__(self, cores: int = 2) -> None:
+        self.rehearsed: list[str] = []
+        self.played = 0
+        self._cores = cores
+
+    @property
+    def cores(self) -> int:
+        return self._cores
+
+    @property
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
+    def rehearse(
+        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    ) -> list[list[Seconds]]:
+        for n in range(len(scenes)):
+            tell(n)
+        self.rehearsed += [f"{len(group)} of {len(group[0].plan.cluster)}" for group in scenes]
+        return [[self._seconds(scene, len(group)) for scene in group] for group in scenes]
+
+    def _seconds(self, scene: Scene, together: int) -> Seconds:
+        found = np.zeros(len(scene.plan.programs_for(scene.kind)[scene.machine]))
+        for position, work in works(scene).items():
+            found[position] = (1.0 + together) * work.reference_s
+        return found
+
+    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+        self.played += 1
+        return [self._tallied(plan, MEMORY if shared_memory else TCP) for plan in plans]
+
+    def _tallied(self, plan: Plan, link: Link) -> Tallied:
+        """Of a chain: everything in turn. Of others, what messengers do."""
+        computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.upward_programs]
+        busy = tuple(1e-6 * n for n in computed)
+        messages = plan.messages_for(StepKind(train=False))
+        step = RUNTIME.step_s + RUNTIME.instruction_s * sum(computed) + sum(busy)
+        messengers = [0.0] * len(plan.cluster)
+        for message in messages:
+            send = link.send_s + message.n_bytes / link.send_bytes_per_s
+            receive = link.receive_s + message.n_bytes / link.receive_bytes_per_s
+            messengers[message.source] += send
+            messengers[message.destination] += receive
+            step += send + receive + link.latency_s + message.n_bytes / link.bytes_per_s
+        return Tallied(step, busy, tuple(messengers))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "machine.json")
+
+
+def test_what_the_runtime_adds_is_found() -> None:
+    found = measure_runtime(Pretended())
+    assert found.instruction_s == pytest.approx(RUNTIME.instruction_s)
+    assert found.step_s == pytest.approx(RUNTIME.step_s)
+
+
+@pytest.mark.parametrize(("shared_memory", "expected"), [(True, MEMORY), (False, TCP)])
+def test_a_link_is_found(shared_memory: bool, expected: Link) -> None:
+    road = measure_road(Pretended(), RUNTIME, shared_memory=shared_memory)
+    assert road.start_s == pytest.approx(RUNTIME.step_s)
+    link = road.link
+    for what in (
+        "latency_s",
+        "bytes_per_s",
+        "send_s",
+        "receive_s",
+        "send_bytes_per_s",
+        "receive_bytes_per_s",
+    ):
+        assert getattr(link, what) == pytest.approx(getattr(expected, what), rel=1e-3), what
+
+
+def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store: Store) -> None:
+    bench, told = Pretended(), []
+    found = calibrate(network(), batch=8, store=store, bench=bench, progress=lambda *t: told.append(t))
+    assert bench.rehearsed == ["1 of 1", "2 of 1"]  # it is so small that no piece of it is worth measuring
+    assert bench.played == 3
+    assert [what for what, done, _ in told if not done] == [
+        "the runtime",
+        "messages by shared memory",
+        "kernels alone",
+        "kernels side by side",
+    ]
+    assert found.measured == 2 * len({w.signature for w in works(Scene(whole(), 0)).values()})
+    assert store.read() == found.record
+
+
+def whole() -> Plan:
+    return partition(network(), Cluster.local(1), batch=8)
+
+
+def test_large_networks_are_measured_in_ever_smaller_pieces() -> None:
+    net = Network("large")
+    net.loss = SoftmaxCrossEntropy()(Dense(3000)(net.input("x", shape=2000)), net.target("y"))
+    plans = list(ladder(net.graph(), batch=32, precision="float32", threads=1))
+    assert [len(plan.cluster) for plan in plans] == [1, 2, 4, 8, 16, 32]
+    assert [len(plan.ownership.of("dense")) for plan in plans] == [1, 2, 4, 8, 16, 32]
+
+
+def test_nothing_is_measured_twice_whatever_things_are_called(store: Store) -> None:
+    calibrate(network(), batch=8, store=store, bench=Pretended())
+    bench = Pretended()
+    names = {"x": "picture", "y": "digit", "hidden": "below", "scores": "above", "loss": "judge"}
+    other = calibrate(network("other", **names), batch=8, store=store, bench=bench)
+    assert (bench.rehearsed, bench.played, other.measured) == ([], 0, 0)
+    calibrate(network(), batch=9, store=store, bench=bench)
+    assert bench.rehearsed == ["1 of 1", "2 of 1"]
+
+
+def test_a_plan_is_measured_and_the_next_time_it_is_known(store: Store) -> None:
+    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2, (5, 11))})
+    bench = Pretended()
+    for _ in range(2):
+        found = calibrate(plan.graph, batch=8, plans=(plan,), store=store, bench=bench)
+    assert bench.rehearsed == ["1 of 1", "1 of 2", "1 of 2", "2 of 1", "2 of 2"]
+    calibrated = partition(network(), found.cluster(2), batch=8, cuts={"dense": Pieces(2, (5, 11))})
+    assert calibrated.costs.calibrated and "uncalibrated" not in str(calibrated)
+    assert "(uncalibrated)" in str(plan)
+    for program in calibrated.programs:
+        for instruction in program.instructions:
+            if instruction.op in COMPUTES:
+                work = calibrated.costs.work(instruction, program.machine)
+                expected = 3.0 * work.reference_s + RUNTIME.instruction_s  # side by side
+                assert calibrated.costs.compute_s(instruction, program.machine) == pytest.approx(expected)
+
+
+def test_the_cluster_is_this_machine(store: Store) -> None:
+    found = calibrate(network(), batch=8, store=store, bench=Pretended())
+    one, several = found.cluster(1), found.cluster(3)
+    assert [machine.name for machine in several.machines] == ["here0", "here1", "here2"]
+    assert several.hosts == ("here",) * 3
+    assert [(m.cores, m.memory_bytes) for c in (one, several) for m in c.machines[:1]] == [
+        (2, 1 << 30),
+        (1, 1 << 29),
+    ]
+    assert several.memory.latency_s == pytest.approx(MEMORY.latency_s, rel=1e-3)
+    assert several.link is not None and several.link.latency_s == pytest.approx(TCP.latency_s, rel=1e-3)
+    (up,) = (i for i in whole().programs[0].instructions if i.op is Op.UP and i.target.buffer == "dense")
+    costs = [partition(network(), c, batch=8).costs.compute_s(up, 0) for c in (one, several)]
+    assert (costs[1] - RUNTIME.instruction_s) / (costs[0] - RUNTIME.instruction_s) == pytest.approx(1.5)
+
+
+def test_a_machine_of_one_core_has_nobody_beside_it(store: Store) -> None:
+    bench = Pretended(cores=1)
+    calibrate(network(), batch=8, store=store, bench=bench)
+    assert bench.rehearsed == ["1 of 1"]
+
+
+def test_what_was_never_measured_is_not_known(store: Store) -> None:
+    assert known(bench=Pretended(), store=store) is None
+    calibrate(batch=8, store=store, bench=Pretended())
+    found = known(bench=Pretended(), store=store)
+    assert found is not None and found.record.kernels == {}
+
+
+def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> None:
+    store.path.write_text('{"version": 99, "machines": {}}')
+    assert store.read() == Record()
+    assert store.trouble() == (
+        f"{store.path} cannot be used (its version is 99, and this Partita reads version 1); it counts as "
+        "empty, and is written anew when needed"
+    )
+    calibrate(batch=8, store=store, bench=Pretended())
+    assert store.trouble() is None and store.read().runtime is not None
+    assert store.forget() and not store.forget()
+
+
+def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrate(batch=8, store=store, bench=Pretended())
+    monkeypatch.setenv("OMP_SCHEDULE", "static")
+    assert store.read() == Record()
+    calibrate(batch=8, store=store, bench=Pretended())
+    monkeypatch.delenv("OMP_SCHEDULE")
+    assert store.read().runtime is not None
+
+
+def test_a_part_is_rehearsed_in_the_order_of_its_program() -> None:
+    ticks = count()
+    plan = partition(network(), Cluster.local(2), batch=8)
+    rehearsal = Rehearsal(Scene(plan, 0), clock=lambda: float(next(ticks)))
+    try:
+        rounds = rehearsal.rounds()
+    finally:
+        rehearsal.close()
+    instructions = plan.programs[0].instructions
+    assert len(rounds) == 3  # two ticks an instruction: the time is over at once, but three rounds are due
+    assert all(one == [1.0 if i.op in COMPUTES else 0.0 for i in instructions] for one in rounds)
+
+
+def in_threads(places: Mapping[str, Placement]) -> Launcher:
+    return ThreadLauncher()
+
+
+def test_hosts_rehearse_and_play() -> None:
+    bench, told = HostBench(in_threads), []
+    plan = partition(network(), Cluster.local(2), batch=8)
+    group = (Scene(plan, 0), Scene(plan, 1))
+    (seconds,) = bench.rehearse([group], threads=1, tell=told.append)
+    assert told == [0]
+    for scene, taken in zip(group, seconds, strict=True):
+        timed = [i.op in COMPUTES for i in plan.programs[scene.machine].instructions]
+        assert [bool(s > 0) for s in taken] == timed
+    chain = partition(plan.graph.without_losses(), Cluster.local(2), batch=8)
+    for tallied in bench.play([chain, chain], steps=2, shared_memory=True):
+        assert tallied.step_s > 0 and len(tallied.busy_s) == len(tallied.messenger_s) == 2
+
+
+def test_what_was_measured_is_shown(store: Store) -> None:
+    console = Console(width=200, record=True, file=StringIO())
+    for table in tables(calibrate(network(), batch=8, store=store, bench=Pretended())):
+        console.print(table)
+    shown = console.export_text()
+    for words in ("learn", "Dense", "4 us", "shared memory", "TCP, loopback", "4 GB/s", "at once"):
+        assert words in shown
+
+
+def test_the_command_forgets_and_tells_mistakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    app = Typer()
+    app.command()(command)
+    assert CliRunner().invoke(app, ["--forget"]).output == "nothing was remembered\n"
+    missing = CliRunner().invoke(app, ["missing.py"])
+    assert missing.exit_code == 1 and "there is no file missing.py" in missing.output

@@ -1,0 +1,123 @@
+"""What would gain most, against plans that are made by hand with the change in them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.profile.changes import GIGABITS, Change, best_changes, trials
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Link, Pieces, Plan, Whole, partition
+
+
+def network() -> Network:
+    net = Network("wide")
+    states = net.input("x", shape=(400,))
+    for n in (1, 2, 3):
+        states = Dense(500, activation="tanh", name=f"h{n}")(states)
+    net.loss = SoftmaxCrossEntropy()(Dense(300, name="scores")(states), net.target("label"))
+    return net
+
+
+def made(cluster: Cluster, **cuts: Pieces | Whole) -> Plan:
+    return partition(network(), cluster, batch=64, cuts=cuts, strategy="balanced")
+
+
+WHOLE: dict[str, Pieces | Whole] = {"h1": Whole(0), "h2": Whole(0), "h3": Whole(1), "scores": Whole(1)}
+
+
+def test_a_layer_in_the_wrong_place_is_moved() -> None:
+    """All but the scores lie on one machine. Every other place of every layer is tried here by hand."""
+    cluster = Cluster.local(2)
+    cuts = {**WHOLE, "h3": Whole(0)}
+    plan = made(cluster, **cuts)
+    places = {
+        **{f"moving {n} to machine 1": made(cluster, **{**cuts, n: Whole(1)}) for n in ("h1", "h2", "h3")},
+        "moving scores to machine 0": made(cluster, **{**cuts, "scores": Whole(0)}),
+        **{f"cutting {n} over 2 machines": made(cluster, **{**cuts, n: Pieces(2)}) for n in cuts},
+    }
+    tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "place"}
+    assert tried.keys() == places.keys()
+    for what, expected in places.items():
+        assert sorted(tried[what].pieces) == sorted(expected.pieces)
+        assert tried[what].predicted_step_s == expected.predicted_step_s
+    best = max(places, key=lambda what: -places[what].predicted_step_s)
+    (told,) = (change for change in best_changes(plan) if change.what.startswith(("moving", "cutting")))
+    assert told.step_s <= places[best].predicted_step_s / 0.98
+    assert told.gain == pytest.approx(plan.predicted_step_s / told.step_s)
+
+
+def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
+    cluster = Cluster.local(2)
+    cuts = {f"h{n}": Pieces((0, 1), sizes=(400, 100)) for n in (1, 2, 3)}
+    plan = made(cluster, **cuts)
+    tried = {trial.what: trial.plan for trial in trials(plan)}
+    found = tried["moving 100 rows of h2 from machine 0 to machine 1"]
+    expected = made(cluster, **{**cuts, "h2": Pieces((0, 1), sizes=(300, 200))})
+    assert sorted(found.pieces) == sorted(expected.pieces)
+    assert found.predicted_step_s < plan.predicted_step_s
+
+
+@given(st.sampled_from([1e6, 3e7, 2e8, 2e10]), st.booleans())
+def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut: bool) -> None:
+    cluster = Cluster(Cluster.local(2).machines, link=Link(bytes_per_s=bytes_per_s))
+    plan = made(cluster, **({} if cut else WHOLE))
+    gains = {
+        gigabits: plan.predicted_step_s / with_link(plan, gigabits * 1e9 / 8).predicted_step_s
+        for gigabits in GIGABITS
+        if gigabits * 1e9 / 8 > bytes_per_s
+    }
+    told = [change for change in best_changes(plan, most=9) if "Gbit/s" in change.what]
+    enough = [g for g, gain in gains.items() if gain >= 0.98 * max(gains.values())]
+    if not gains or gains[enough[0]] < 1.02:
+        assert told == []
+    else:
+        assert told == [
+            Change(f"a link of {enough[0]} Gbit/s", pytest.approx(gains[enough[0]]), told[0].step_s)
+        ]
+
+
+def with_link(plan: Plan, bytes_per_s: float) -> Plan:
+    return replace(plan, cluster=replace(plan.cluster, link=Link(bytes_per_s=bytes_per_s)))
+
+
+def test_machines_are_planned_for_again() -> None:
+    """A faster machine of two gains next to nothing while both have half of the work; cut anew, it does."""
+    plan = made(Cluster.local(2))
+    told = {change.what: change for change in best_changes(plan, made, most=9)}
+    (faster,) = (change for what, change in told.items() if what.endswith("twice as fast"))
+    assert 1.2 < faster.gain < 1.5
+    assert told["one machine more"].step_s == made(Cluster.local(3)).predicted_step_s
+    assert all(change.gain < 1.1 for change in best_changes(plan) if "twice" in change.what)
+
+
+def test_each_family_is_told_once_and_the_best_first() -> None:
+    told = best_changes(made(Cluster.local(3), **WHOLE), made)
+    assert len(told) == 3
+    gains = [change.gain for change in told]
+    assert gains == sorted(gains, reverse=True) and min(gains) >= 1.02
+
+
+def test_what_does_not_fit_into_memory_is_not_told() -> None:
+    plan = made(Cluster.local(2), **{**WHOLE, "h3": Whole(0)})
+    limits = [plan.memory_bytes(m) for m in range(2)]
+    machines = tuple(
+        replace(machine, memory_bytes=limit)
+        for machine, limit in zip(plan.cluster.machines, limits, strict=True)
+    )
+    tight = replace(plan, cluster=replace(plan.cluster, machines=machines))
+    assert [change.what for change in best_changes(tight) if "moving" in change.what] == []
+    assert [change.what for change in best_changes(plan) if "moving" in change.what] != []
+
+
+def test_one_machine_has_no_links_and_no_other_places() -> None:
+    families = {trial.family for trial in trials(made(Cluster.local(1)), made)}
+    assert families == {"machine", "more", "precision"}
+
+
+def test_a_change_is_a_sentence() -> None:
+    assert str(Change("a link of 10 Gbit/s", 1.44, 0.1)) == "a link of 10 Gbit/s: 1.4x"
+    assert str(Change("bfloat16", 1.0349, 0.1)) == "bfloat16: 1.03x"

@@ -1,0 +1,74 @@
+"""`partita profile`, on threads of this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita.engine import cli
+from partita.engine.launch import ThreadLauncher
+from partita.engine.profile import Report
+from tests.faults import toy
+
+FILE = str(Path(toy.__file__))
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
+    monkeypatch.setattr(sys.modules["partita.engine.drivers.session"], "ProcessLauncher", ThreadLauncher)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["partita", "profile", "--uncalibrated", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code
+
+
+def test_it_prints_and_writes_everything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = {name: tmp_path / name for name in ("profile.html", "trace.json", "profile.json")}
+    options = ["--page", "--trace", "--json"]
+    written = [word for pair in zip(options, map(str, files.values()), strict=True) for word in pair]
+    code = run(monkeypatch, FILE, "--machines", "1,2", "--batch", "8", "--steps", "2", *written)
+    said = capsys.readouterr().out
+    assert code == 0 and all(f"written: {file}" in said for file in files.values())
+    report = Report.from_json(files["profile.json"].read_text())
+    assert said.startswith(str(report)) and [point.machines for point in report.points] == [1, 2]
+    assert files["profile.html"].read_text().startswith("<!DOCTYPE html>")
+    assert json.loads(files["trace.json"].read_text())["traceEvents"]
+
+
+def test_a_file_without_data_and_cuts_by_hand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A cut that names machine 1 holds where there is one."""
+    (tmp_path / "bare.py").write_text("from tests.faults.toy import network\n")
+    file = str(tmp_path / "bare.py")
+    cuts = ["--cut", "hidden=1", "--cut", "scores=1"]
+    code = run(monkeypatch, file, "--machines", "2", "--batch", "8", "--steps", "1", *cuts)
+    said = capsys.readouterr().out
+    assert code == 0 and "2  measured" in said and "1  measured" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([FILE, "--machines", "1;2"], "'1;2' are no numbers of machines; write for example 1,2,4"),
+        ([FILE, "--machines", "0"], "the number of machines is 0; write a whole number of at least 1"),
+        ([FILE, "--steps", "0"], "the number of steps is 0; write a whole number of at least 1"),
+        ([FILE, "--page", "nowhere/page.html"], "there is no folder nowhere; make it first"),
+        ([FILE, "--machines", "2", "--cut", "scores=0,1,2"], "is put on machine 2"),
+        ([FILE, "--machines", "2", "--cut", "nothing=0"], "there is no layer 'nothing' to cut"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    sentence: str,
+) -> None:
+    assert run(monkeypatch, *arguments) == 1
+    assert sentence in capsys.readouterr().err.splitlines()[-1]
