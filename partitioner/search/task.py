@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from partita.layers.graph import Graph, Grid
+from partita.layers.rows import Run
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
@@ -59,7 +60,7 @@ class Task:
         owned = settled(self.graph, len(self.cluster), cuts)
         return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.micro_batches)
 
-    def layer_s(self, layer: str, rows: tuple[int, int], machine: int) -> float:
+    def layer_s(self, layer: str, rows: Run, machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
         if key not in self._layer_s:
