@@ -44,6 +44,7 @@ class Additive:
         self._heard: dict[Hashable, Runs] = {}
         self._runs: dict[Hashable, Runs] = {}
         self.least_send_s, self.least_receive_s = self._least()
+        self.interrupts = np.array([task.costs.interrupts(m) for m in range(self.n_machines)])
 
     def tables(self, choices: Mapping[str, Sequence[Choice]], *, exchange: float = 1.0) -> list[Table]:
         """The model as tables over the choices; exchanges count so many times."""
@@ -172,8 +173,8 @@ class Additive:
     def lanes_s(self, cuts: Mapping[str, Choice]) -> float:
         """What the busiest threads of any machine do at least in a step of a plan: a bound on its step.
 
-        Kernels' seconds, and apart from them messages: the states that it sends and takes in, and the errors
-        of listeners that add them up machine by machine.
+        Kernels' seconds, and apart from them or on top of them messages: the states that it sends and takes
+        in, and the errors of listeners that add them up machine by machine.
         """
         kernels, messenger = np.zeros(self.n_machines), np.zeros(self.n_machines)
         for grid in self.graph.computed:
@@ -183,8 +184,10 @@ class Additive:
             if listeners:
                 up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
                 for way in (up, down) if self._adds_by_part(listeners) else (up,):
-                    messenger += way.sent * self.least_send_s + way.received * self.least_receive_s
-        return float(max(kernels.max(), messenger.max()))
+                    took = way.sent * self.least_send_s + way.received * self.least_receive_s
+                    messenger += took * self.task.portions
+        both = np.where(self.interrupts, kernels + messenger, np.maximum(kernels, messenger))
+        return float(both.max())
 
     def _kernels_s(self, grid: Grid, cut: Choice) -> Numbers:
         """Of each machine, for its piece of a layer."""

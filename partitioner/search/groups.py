@@ -1,7 +1,8 @@
 """Which sets of machines are worth trying as the home of a layer.
 
-Few machines: all sets. Many: blocks of one, two, four ... of them, the fastest first, so that machines of one
-kind and of one host stay together; of small blocks only the first ones, because the others are like them.
+Few machines: all sets, in either order of their pieces. Many: blocks of one, two, four ... of them, the
+fastest first, so that machines of one kind and of one host stay together; of small blocks only the first
+ones, because the others are like them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ BLOCKS: Final = 8
 
 
 def groups(task: Task) -> tuple[tuple[int, ...], ...]:
-    """Sets of machines, each ascending; one machine first, all of them last."""
+    """Sets of machines, ascending, smaller ones first; of few machines each set the other way round too."""
     speed = task.speeds
     ranked = sorted(speed, key=lambda m: (-speed[m], m))
     if len(ranked) <= ALL_SETS:
         sizes = range(1, len(ranked) + 1)
-        return tuple(found for size in sizes for found in combinations(sorted(ranked), size))
+        sets = [found for size in sizes for found in combinations(sorted(ranked), size)]
+        return (*sets, *(found[::-1] for found in sets if len(found) > 1))
     found = {tuple(sorted(ranked))}
     size = 1
     while size < len(ranked):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from partita.partitioner.cuts import Cut
+from partita.partitioner.cuts import Cut, Tiles
+from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
 from partita.partitioner.search.rehearsal import Score
@@ -67,11 +68,31 @@ def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
     additive = trials.additive
     cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
     candidates = [move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False)]
+    size = additive.size(plan) * task.portions
     costs = [additive.cost_s(move) for move in candidates]
     for n in sorted(range(len(candidates)), key=lambda n: costs[n]):
         move = candidates[n]
+        if _programs_anew(task, additive, plan, move) * size > trials.left:
+            continue
         if costs[n] <= DEARER * cost_s or additive.lanes_s(_cuts(move)) < RELIEVED * lanes_s:
             yield move
+
+
+def _programs_anew(task: Task, additive: Additive, plan: Plan, move: Plan) -> float:
+    """The share of programs that a move changes: those of the machines of the layers that it changes."""
+    if _has_tiles(move) != _has_tiles(plan):  # then all pictures are of boxes, or none any more
+        return 1.0
+    machines: dict[bool, set[int]] = {False: set(), True: set()}
+    for grid in task.graph.computed:
+        for cut in (plan.get(grid.name), move.get(grid.name)):
+            if cut is not None:
+                changes = plan.get(grid.name) != move.get(grid.name)
+                machines[changes].update(piece.machine for piece in additive.pieces(grid, cut))
+    return len(machines[True]) / len(machines[True] | machines[False])
+
+
+def _has_tiles(plan: Plan) -> bool:
+    return any(isinstance(cut, Tiles) for cut in plan.values())
 
 
 def _cuts(plan: Plan) -> dict[str, Cut]:

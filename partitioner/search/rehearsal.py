@@ -52,7 +52,7 @@ class Rehearsal:
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         record = play_tracks([part.track for part in parts], self.hosts)
         excess = 0
-        for machine, limit in self.task.limits.items() if record.step_s < limit_s else ():
+        for machine, limit in self.task.tight_limits.items() if record.step_s < limit_s else ():
             part = parts[machine]
             if part.n_bytes is None:
                 part.n_bytes = plan.program_bytes(part.track.program)

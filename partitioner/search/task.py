@@ -14,6 +14,7 @@ from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.cuts import Cuts
 from partita.partitioner.settle import settled
+from partita.partitioner.sizes import ITEM_BYTES, PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,21 @@ class Task:
         """The memory of the machines that have a limit (bytes)."""
         machines = enumerate(self.cluster.machines)
         return {m: machine.memory_bytes for m, machine in machines if machine.memory_bytes is not None}
+
+    @cached_property
+    def tight_limits(self) -> Mapping[int, int]:
+        """Those of which it is not plain that any part, even the whole network, fits.
+
+        Plain is it where there is twice the room of all parameters with six vectors of that length besides,
+        and of all states and errors with as many again on their way.
+        """
+        sizes = self.costs.sizes
+        nodes = sum(
+            grid.n_nodes * (1 + 2 * max(len(self.graph.consumers(grid.name)), 1)) for grid in self.graph.grids
+        )
+        states = nodes * self.batch * max(PRECISIONS[self.precision], ITEM_BYTES["int64"])
+        plenty = 2 * (7 * self.graph.n_parameters * sizes.master_bytes + states)
+        return {m: limit for m, limit in self.limits.items() if limit < plenty}
 
 
 def _geometry_of(graph: Graph, grid: Grid) -> Hashable:

@@ -29,7 +29,8 @@ class Trials:
             effort: how many instructions may be played.
             to_beat: what a plan must be better than to be the best.
         """
-        self.task, self.additive, self.effort = task, additive, effort
+        self.task, self.additive = task, additive
+        self.effort: float = effort
         self.rehearsal = Rehearsal(task)
         self.best: Mapping[str, Cut] | None = None
         self.score = to_beat

@@ -28,7 +28,11 @@ from partita.partitioner.search.trials import Trials
 from partita.partitioner.strategies.balanced import balanced
 
 EFFORT: Final = 25_000
-"""So many instructions are made for plans to play, besides those of the promised candidates."""
+"""So many instructions are made for plans to play, when the best of the first candidates is improved."""
+FIRST: Final = 150_000
+"""So many are made for first candidates; those that are promised are played in any case."""
+LARGE: Final = 150_000
+"""A candidate of more instructions is played only if it is promised, and not ruled out by then."""
 ALL_PLANS: Final = 256
 """Up to so many combinations of layouts, all are tried."""
 CLOSE: Final = 1.005
@@ -64,12 +68,20 @@ def automatic(task: Task) -> Decision:
 def _search(task: Task) -> tuple[Trials, Score]:
     """Looks for the best plan of so many portions."""
     additive = Additive(task)
-    trials = Trials(task, additive, effort=EFFORT)
+    trials = Trials(task, additive, effort=0)
     sets = groups(task)
     available = choices(task, sets)
-    for candidate, is_promised in _first(task, additive, sets, available):
-        if is_promised or trials.score is None or additive.size(candidate) <= trials.left:
+    first = _first(task, additive, sets, available)
+    sizes = [additive.size(candidate) for candidate, _ in first]
+    for n in sorted(
+        range(len(first)), key=lambda n: sizes[n] > LARGE
+    ):  # of the large ones some are ruled out
+        candidate, is_promised = first[n]
+        if is_promised or (sizes[n] <= LARGE and sizes[n] <= trials.left + FIRST):
             trials.try_out(candidate)
+    if trials.score is None or trials.score.excess_bytes:
+        trials.try_out(by_memory(task))
+    trials.effort = trials.rehearsal.spent + EFFORT
     if trials.score is None:
         assert trials.mistake is not None
         raise trials.mistake
@@ -118,8 +130,6 @@ def _first(
     found += [(candidate, False) for candidate in _stages(task)]
     promised = [balanced(task).cuts, equal(task), in_order(task, machines)]
     found += [(candidate, True) for candidate in promised]
-    if task.limits:
-        found.append((by_memory(task), True))
     return sorted(found, key=lambda pair: additive.cost_s(pair[0]))
 
 
