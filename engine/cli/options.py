@@ -39,6 +39,10 @@ CutsByHand: TypeAlias = Annotated[
     list[str],
     Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
 ]
+Strategy: TypeAlias = Annotated[
+    Literal["automatic", "balanced", "layers"],
+    Option(help="What decides for layers that are not cut by hand."),
+]
 ClusterFile: TypeAlias = Annotated[
     Path | None,
     Option(

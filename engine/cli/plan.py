@@ -14,6 +14,7 @@ def plan(
     threads: options.Threads = 1,
     batch: options.Batch = 32,
     cluster: options.ClusterFile = None,
+    strategy: options.Strategy = "automatic",
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
     draw: options.Draw = None,
     programs: options.Programs = False,
@@ -21,7 +22,7 @@ def plan(
     """Who owns what, which messages follow, and the predicted step."""
     with one_sentence_each():
         users, on = UserFile.load(file), cluster_of(cluster, machines=machines, threads=threads)
-        found = make_plan(users, on, batch=batch, cuts=cut)
+        found = make_plan(users, on, batch=batch, cuts=cut, strategy=strategy)
         print(found)
         if programs:
             for machine, program in zip(found.cluster.machines, found.programs, strict=True):

@@ -11,14 +11,14 @@ from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
 
-def make_plan(file: UserFile, cluster: Cluster, *, batch: int, cuts: list[str]) -> Plan:
+def make_plan(file: UserFile, cluster: Cluster, *, batch: int, cuts: list[str], strategy: str) -> Plan:
     """The plan of the file's network.
 
     Raises:
         ValueError: a cut is none, or the network cannot be cut so.
     """
     network = file.network()
-    return partition(network, cluster, batch=batch, cuts=dict(map(parse_cut, cuts)))
+    return partition(network, cluster, batch=batch, cuts=dict(map(parse_cut, cuts)), strategy=strategy)
 
 
 def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:

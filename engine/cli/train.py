@@ -24,6 +24,7 @@ def train(
     threads: options.Threads = 1,
     batch: options.Batch = 32,
     cluster: options.ClusterFile = None,
+    strategy: options.Strategy = "automatic",
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
     driver: options.Driver = options.Drivers.DOWNPOUR,
     replicas: options.Replicas = 1,
@@ -49,7 +50,7 @@ def train(
         users = UserFile.load(file)
         by_hand = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
         on = cluster_of(cluster, machines=machines, threads=threads)
-        found = make_plan(users, on, batch=batch, cuts=cut)
+        found = make_plan(users, on, batch=batch, cuts=cut, strategy=strategy)
         chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)
         settings = Downpour(replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every)
         data, held_out = users.data()
