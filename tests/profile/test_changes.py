@@ -23,7 +23,7 @@ def network() -> Network:
 
 
 def made(cluster: Cluster, **cuts: Pieces | Whole) -> Plan:
-    return partition(network(), cluster, batch=64, cuts=cuts, strategy="balanced")
+    return partition(network(), cluster, batch=512, cuts=cuts, strategy="balanced")
 
 
 WHOLE: dict[str, Pieces | Whole] = {"h1": Whole(0), "h2": Whole(0), "h3": Whole(1), "scores": Whole(1)}
@@ -109,8 +109,9 @@ def test_what_does_not_fit_into_memory_is_not_told() -> None:
         for machine, limit in zip(plan.cluster.machines, limits, strict=True)
     )
     tight = replace(plan, cluster=replace(plan.cluster, machines=machines))
-    assert [change.what for change in best_changes(tight) if "moving" in change.what] == []
-    assert [change.what for change in best_changes(plan) if "moving" in change.what] != []
+    places = ("moving", "cutting")
+    assert [change.what for change in best_changes(tight) if change.what.startswith(places)] == []
+    assert [change.what for change in best_changes(plan) if change.what.startswith(places)] != []
 
 
 def test_one_machine_has_no_links_and_no_other_places() -> None:

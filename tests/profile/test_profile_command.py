@@ -53,6 +53,25 @@ def test_a_file_without_data_and_cuts_by_hand(
     assert code == 0 and "2  measured" in said and "1  measured" in said
 
 
+def test_a_cluster_from_a_file_is_simulated_up_to_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        '[[machine]]\nname = "m"\ncount = 3\ncores = 2\nmemory = "1 GiB"\n\n[link]\n'
+        'latency = "50 us"\nbandwidth = "1 Gbit/s"\n'
+    )
+    code = run(monkeypatch, FILE, "--batch", "8", "--cluster", str(file), "--json", str(tmp_path / "r.json"))
+    assert code == 0, capsys.readouterr().err
+    found = Report.from_json((tmp_path / "r.json").read_text())
+    assert [(p.machines, p.source) for p in found.points] == [
+        (1, "simulated"),
+        (2, "simulated"),
+        (3, "simulated"),
+    ]
+    assert {part.threads for point in found.points for part in point.parts} == {2}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
