@@ -278,16 +278,17 @@ class Interpreter:
 
     def _learn(self, machine: int, whole: Host, instruction: Instruction) -> None:
         layer = instruction.target.buffer.partition(".")[0]
+        last = whole.of(instruction)
         for errors in instruction.sources:
             number = number_of(errors.buffer)
-            host = whole.of(instruction) if number is None else whole.portion(number, up=False)
+            of_portion = last if number is None else whole.portion(number, up=False)
+            host = replace(of_portion, updated=last.updated, lent=last.lent)
             self._check_site(machine, host, layer)
             self._check_errors(machine, host, layer)
-        host = whole.of(instruction)
-        host.gradients[f"{layer}.gradient"] = self._terms(host, self.expected.own(layer, machine))
+        last.gradients[f"{layer}.gradient"] = self._terms(last, self.expected.own(layer, machine))
         if instruction.op is Op.LEARN:
-            self._check_gradient(machine, host, layer)
-            self._update(machine, host, layer)
+            self._check_gradient(machine, last, layer)
+            self._update(machine, last, layer)
 
     def _terms(self, host: Host, rows: Sequence[int]) -> list[Term]:
         """Of all portions of a minibatch, one after another."""
