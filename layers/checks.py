@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numbers import Integral
 
-from partita.layers.region import Extent, Shape
+from partita.layers.region import Extent, Margins, Shape
 
 
 def is_whole(value: object) -> bool:
@@ -46,6 +46,28 @@ def check_extents(value: object, what: str, *, least: int = 1, other: str = "") 
             f"{what} {value!r}; write {other}a whole number of at least {least}, or a tuple of them"
         )
     return extents if isinstance(value, list | tuple) else extents[0]
+
+
+def check_padding(value: object, what: str) -> Extent | Margins:
+    """Rows and columns to add: a whole number, one for each axis, or a pair (before, behind) for each axis.
+
+    Raises:
+        ValueError: it is none of these, or a number is less than 0.
+    """
+    axes = tuple(value) if isinstance(value, list | tuple) else ()
+    if not any(isinstance(axis, list | tuple) for axis in axes):
+        return check_extents(value, what, least=0, other="'valid', 'same', ")
+    try:
+        pairs = [check_extents(axis, what, least=0) for axis in axes]
+    except ValueError:
+        pairs = [()]
+    both = tuple((pair, pair) if isinstance(pair, int) else pair for pair in pairs)
+    if any(len(pair) != 2 for pair in both):
+        raise ValueError(
+            f"{what} {value!r}; write a pair of whole numbers of at least 0 for each axis, for example "
+            "((top, bottom), (left, right))"
+        )
+    return tuple((pair[0], pair[1]) for pair in both)
 
 
 def check_shape(value: object, what: str) -> Shape:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.layers import rows as row_sets
-from partita.layers.checks import check_extents, check_flag, check_whole
-from partita.layers.region import Extent, Region, Shape
-from partita.layers.rows import Rows
+from partita.layers.checks import check_extents, check_flag, check_padding, check_whole
+from partita.layers.region import Extent, Margins, Region, Shape
+from partita.layers.rows import Rows, Run, WholeRows
 
 Index = npt.NDArray[np.int64]
+Padding: TypeAlias = Extent | Margins | Literal["valid", "same"]
+"""How many rows of zeros are put around an input, see `Patch`."""
 PADDING = -1
 """The index of an edge whose sender lies outside the grid: its state is always zero."""
 
@@ -34,6 +36,9 @@ class Connectivity(ABC):
     True where a node has few receivers: then every cut gives the same bits. A fully connected layer sums by
     part instead: each machine its own receivers first, then machine by machine.
     """
+
+    tiles: bool = False
+    """Whether a picture that is wired so may be cut along its columns too: `within` then knows how."""
 
     @abstractmethod
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
@@ -59,12 +64,35 @@ class Connectivity(ABC):
     def fan_in(self, source: Shape) -> int:
         """Incoming edges of a node (of the one that has most)."""
 
-    def source_rows(self, rows: tuple[int, int], shape: Shape, source: Shape) -> Rows:
-        """The rows of the source that these rows of a grid of `shape` listen to."""
-        if rows[0] >= rows[1]:
-            return ()
-        regions = self.sources(Region.of_rows(*rows, shape=shape), source)
+    def source_rows(self, rows: Run, shape: Shape, source: Shape, *, boxes: bool = False) -> Rows:
+        """The rows of the source that these rows (and columns) of a grid of `shape` listen to.
+
+        With `boxes`, those of a picture are rows and columns: between the first column that is heard and the
+        last, all count as heard.
+        """
+        regions = self.sources(Region.of_run(run=rows, shape=shape), source)
+        if boxes and len(source) == 3:
+            return row_sets.union(region.box for region in regions)
         return row_sets.union(region.rows for region in regions)
+
+    def within(
+        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
+    ) -> Connectivity:
+        """The same wiring for columns `[left, right)` of a picture, over the columns `heard` of its input.
+
+        Both are then numbered from 0, so that kernels of whole pictures play a tile. Rows stay as they are.
+
+        Args:
+            columns: of a grid of `shape`.
+            heard: at least those that they listen to; of an input that is no picture, all.
+            shape: of the whole grid.
+            source: the shape of the whole input.
+        """
+        whole = len(source) != 3 or heard == (0, source[1])
+        assert whole and columns == (0, shape[1]), (
+            f"{self} cannot be narrowed to columns {columns} of {shape}"
+        )
+        return self
 
 
 @dataclass(frozen=True)
@@ -72,6 +100,14 @@ class Full(Connectivity):
     """Every node listens to every node of the input."""
 
     ordered_errors = False
+    tiles = True
+
+    def within(
+        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
+    ) -> Connectivity:
+        """The same: every node listens to the whole input."""
+        assert len(source) != 3 or heard == (0, source[1]), f"{heard} is not all of {source}"
+        return self
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
         """As asked for.
@@ -103,6 +139,15 @@ class Full(Connectivity):
 @dataclass(frozen=True)
 class OneToOne(Connectivity):
     """Node i listens to node i; the grids are equal."""
+
+    tiles = True
+
+    def within(
+        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
+    ) -> Connectivity:
+        """The same, over the same columns."""
+        assert heard == columns, f"columns {columns} listen to {columns}, not {heard}"
+        return self
 
     def shape(self, source: Shape, nodes: Shape | None) -> Shape:
         """The shape of the input.
@@ -137,11 +182,14 @@ class Patch(Connectivity):
     Args:
         size: extent of the patch, one number or one for each spatial axis.
         stride: step from one patch to the next.
-        padding: rows of zeros around the input: a number, "valid" (none) or "same" (output = input / stride).
+        padding: rows of zeros around the input: a number, one for each spatial axis, or a pair for each, as
+            ((top, bottom), (left, right)); "valid" (none) or "same" (output = input / stride).
         per_channel: listen to the node's own channel only (pooling), instead of all of them (filters).
         dilation: step from one node of a patch to the next.
         groups: into how many runs of equal length channels and filters fall; a filter listens to the channels
             of the run that has its own number.
+        placed: how patches lie on each spatial axis, where that does not follow from the rest: in a part of a
+            picture, see `within`.
 
     Raises:
         ValueError: one of them is none of these.
@@ -149,19 +197,20 @@ class Patch(Connectivity):
 
     size: Extent
     stride: Extent = 1
-    padding: Extent | Literal["valid", "same"] = 0
+    padding: Padding = 0
     per_channel: bool = False
     dilation: Extent = 1
     groups: int = 1
+    placed: tuple[PatchAxis, ...] | None = field(default=None, kw_only=True, repr=False)
+
+    tiles = True
 
     def __post_init__(self) -> None:
         for setting in ("size", "stride", "dilation"):
             extents = check_extents(getattr(self, setting), f"the {setting} of a patch is")
             object.__setattr__(self, setting, extents)
         if not (isinstance(self.padding, str) and self.padding in ("valid", "same")):
-            padding = check_extents(
-                self.padding, "the padding of a patch is", least=0, other="'valid', 'same', "
-            )
+            padding = check_padding(self.padding, "the padding of a patch is")
             object.__setattr__(self, "padding", padding)
         check_flag(self.per_channel, "per_channel of a patch is")
         object.__setattr__(self, "groups", check_whole(self.groups, "the number of groups of a patch is"))
@@ -255,6 +304,8 @@ class Patch(Connectivity):
         Raises:
             ValueError: the patches are for another number of axes, or the padding is as large as they are.
         """
+        if self.placed is not None:
+            return self.placed
         n = len(source) - 1
         for what in ("size", "stride", "padding", "dilation"):
             value = getattr(self, what)
@@ -263,6 +314,15 @@ class Patch(Connectivity):
                     f"the {what} {value} of a patch does not name the {n} spatial axes of {source}"
                 )
         return tuple(PatchAxis.place(self, axis=i, extent=source[i]) for i in range(n))
+
+    def within(
+        self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
+    ) -> Connectivity:
+        """The same patches, the first of them so many columns further to the left."""
+        down, right = self.axes(source)
+        before = right.before + heard[0] - columns[0] * right.stride
+        narrow = replace(right, before=before, out=columns[1] - columns[0])
+        return replace(self, placed=(down, narrow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +355,15 @@ class PatchAxis:
             return cls(size, stride, max((out - 1) * stride + reach - extent, 0) // 2, out, dilation)
         if padding == "valid":
             padding = 0
-        if not 0 <= padding < reach:
+        assert not isinstance(padding, str)
+        before, behind = padding if isinstance(padding, tuple) else (padding, padding)
+        if not 0 <= before < reach or not 0 <= behind < reach:
             raise ValueError(
                 f"the padding of a patch is {padding!r}; it must be 'valid', 'same' or 0 to {reach - 1}"
             )
-        return cls(size, stride, padding, (extent + 2 * padding - reach) // stride + 1, dilation)
+        return cls(size, stride, before, (extent + before + behind - reach) // stride + 1, dilation)
 
-    def heard(self, places: tuple[int, int], extent: int) -> Rows:
+    def heard(self, places: tuple[int, int], extent: int) -> WholeRows:
         """Which of the `extent` nodes of the axis lie in the patches of these places."""
         first, last = (place * self.stride - self.before for place in (places[0], places[1] - 1))
         if self.dilation == 1 and self.stride <= self.size:

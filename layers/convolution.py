@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from partita.layers.checks import check_whole
-from partita.layers.connectivity import Patch
+from partita.layers.connectivity import Padding, Patch
 from partita.layers.layer import Parameter
 from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import WeightedSum, check_picture
@@ -27,7 +26,8 @@ class Conv2D(WeightedSum):
         filters: how many nodes look at each patch.
         kernel_size: height and width of a patch.
         stride: from one patch to the next.
-        padding: "valid", "same", or a number of rows and columns of zeros.
+        padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
+            ((top, bottom), (left, right)).
         dilation: from one row or column of a patch to the next.
         groups: filters and channels fall into so many runs; a filter listens to the channels of its own run.
         activation, use_bias, initialiser, name: as in `Dense`.
@@ -36,7 +36,7 @@ class Conv2D(WeightedSum):
     filters: int
     kernel_size: Extent
     stride: Extent = field(default=1, kw_only=True)
-    padding: Extent | Literal["valid", "same"] = field(default="valid", kw_only=True)
+    padding: Padding = field(default="valid", kw_only=True)
     dilation: Extent = field(default=1, kw_only=True)
     groups: int = field(default=1, kw_only=True)
 

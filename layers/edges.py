@@ -59,7 +59,7 @@ class Edges(Connectivity):
             return ()
         senders = self.edges(region.rows, self.nodes, source)[1]
         touched = row_sets.from_indices(int(row) for row in np.unique(senders // math.prod(source[1:])))
-        return tuple(Region.of_rows(start, stop, shape=source) for start, stop in touched)
+        return tuple(Region.of_run(run, shape=source) for run in touched)
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The edges of each node, by sender."""

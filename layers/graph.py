@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import networkx
 
+from partita.layers.connectivity import Connectivity
 from partita.layers.layer import Given, Layer, Parameter
 from partita.layers.region import Shape
-from partita.layers.rows import Rows
+from partita.layers.rows import Rows, Run, count
 
 
 @dataclass(frozen=True)
 class Grid:
     """A layer in its place: its name, the shape of its grid, and the names of its inputs.
 
-    The names of its parameters are those of the network: "LAYER.weight".
+    The names of its parameters are those of the network: "LAYER.weight". What `within` gives is a part of a
+    grid, as a machine plays it: fewer columns, numbered from 0, and `wiring` says how they lie on its input.
     """
 
     name: str
@@ -30,6 +32,12 @@ class Grid:
     sources: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     flops_per_node: float
+    wiring: Connectivity | None = None
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Which nodes of each input a node hears: as the layer says, but in a part of a grid `wiring`."""
+        return self.layer.connectivity if self.wiring is None else self.wiring
 
     @property
     def n_nodes(self) -> int:
@@ -45,6 +53,48 @@ class Grid:
     def nodes_per_row(self) -> int:
         """Nodes of one row."""
         return math.prod(self.shape[1:])
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether it has three axes: height, width and channels. Such a grid may be cut into tiles."""
+        return len(self.shape) == 3
+
+    @property
+    def whole(self) -> Run:
+        """All of a picture as one box; all rows of any other grid."""
+        return (0, self.shape[0], 0, self.shape[1]) if self.is_picture else (0, self.shape[0])
+
+    def nodes_in(self, rows: Rows) -> int:
+        """How many nodes these rows have, or these boxes of a picture."""
+        per_row = self.shape[2:] if rows and len(rows[0]) > 2 else self.shape[1:]
+        return count(rows) * math.prod(per_row)
+
+    def why_no_tiles(self) -> str | None:
+        """Why the grid cannot be cut into tiles, if so; the sentence goes on after its name."""
+        if not self.is_picture:
+            return f"has the grid {self.shape}, and tiles are cut from pictures (height, width, channels)"
+        if not self.layer.cuttable or not self.layer.connectivity.tiles:
+            wiring = type(self.layer.connectivity).__name__
+            return f"is wired by {wiring}, which knows no columns"
+        for parameter in self.parameters:
+            if not parameter.shared and parameter.shape[:2] != self.shape[:2]:
+                return f"has parameter {parameter.name} of shape {parameter.shape}, not one for each place"
+        return None
+
+    def within(self, columns: tuple[int, int], heard: tuple[int, int] | None, source: Shape | None) -> Grid:
+        """The columns `[left, right)` of the grid alone, over the columns `heard` of an input.
+
+        Args:
+            columns: of this grid, a picture.
+            heard: of its inputs, at least those that they listen to; None where they are no pictures.
+            source: the shape of a whole input; None for a grid that is given.
+        """
+        shape = (self.shape[0], columns[1] - columns[0], *self.shape[2:])
+        parameters = tuple(parameter.narrowed(columns) for parameter in self.parameters)
+        wiring = None
+        if source is not None and heard is not None:
+            wiring = self.connectivity.within(columns, heard, self.shape, source)
+        return replace(self, shape=shape, parameters=parameters, wiring=wiring)
 
     def bytes_per_node(self, *, batch: int, item_bytes: int) -> float:
         """Bytes that a node moves on the way up: its own parameters once, its state for each example.
@@ -140,12 +190,28 @@ class Graph:
                 found[source].append((grid.name, k))
         return {name: tuple(consumers) for name, consumers in found.items()}
 
-    def source_rows(self, name: str, rows: tuple[int, int], source: int) -> Rows:
-        """The rows of input number `source` that these rows of a layer listen to."""
+    def source_rows(self, name: str, rows: Run, source: int, *, boxes: bool = False) -> Rows:
+        """The rows of input number `source` that these rows of a layer listen to; of a picture, `boxes` if so
+        asked.
+        """
+        key = name, rows, source, boxes
+        if key not in self._source_rows:
+            self._source_rows[key] = self._find_source_rows(*key)
+        return self._source_rows[key]
+
+    @cached_property
+    def _source_rows(self) -> dict[tuple[str, Run, int, bool], Rows]:
+        return {}
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without what is remembered of `source_rows`: it need not travel."""
+        return {name: value for name, value in self.__dict__.items() if name != "_source_rows"}
+
+    def _find_source_rows(self, name: str, rows: Run, source: int, boxes: bool) -> Rows:
         grid, other = self[name], self[self[name].sources[source]]
         if isinstance(other.layer, Given) and other.layer.role == "target":
-            return ((0, other.n_rows),)
-        return grid.layer.connectivity.source_rows(rows, grid.shape, other.shape)
+            return (other.whole if boxes else (0, other.n_rows),)
+        return grid.layer.connectivity.source_rows(rows, grid.shape, other.shape, boxes=boxes)
 
     @cached_property
     def needs_error(self) -> frozenset[str]:

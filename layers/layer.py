@@ -10,12 +10,13 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
 from partita.layers.connectivity import Connectivity
 from partita.layers.region import Shape
+from partita.layers.rows import Run
 from partita.layers.states import States
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
@@ -71,14 +72,32 @@ class Parameter:
         """How many numbers."""
         return math.prod(self.shape)
 
-    def span(self, rows: tuple[int, int]) -> tuple[int, int]:
-        """The flat range `[start, stop)` that belongs to these rows of the layer."""
+    def span(self, rows: Run) -> tuple[int, int]:
+        """The flat range `[start, stop)` that belongs to these rows of the layer, whole on other axes."""
         if self.shared:
             return (0, self.size) if rows[0] == 0 else (0, 0)
         if self.row_starts is not None:
             return self.row_starts[rows[0]], self.row_starts[rows[1]]
         stride = math.prod(self.shape[1:])
         return rows[0] * stride, rows[1] * stride
+
+    def spans(self, run: Run) -> tuple[tuple[int, int], ...]:
+        """The flat ranges that belong to a run of a layer, in C order; of a tile one for each of its rows."""
+        start, stop, *columns = run
+        if not columns or self.row_starts is not None or (not self.shared and columns == [0, self.shape[1]]):
+            return (self.span(run),)
+        left, right = columns
+        if self.shared:
+            return (self.span(run) if left == 0 else (0, 0),)
+        stride = math.prod(self.shape[2:])
+        begins = (row * self.shape[1] * stride for row in range(start, stop))
+        return tuple((begin + left * stride, begin + right * stride) for begin in begins)
+
+    def narrowed(self, columns: tuple[int, int]) -> Parameter:
+        """What belongs to these columns of the layer, as an array of its own."""
+        if self.shared or self.row_starts is not None:
+            return self
+        return replace(self, shape=(self.shape[0], columns[1] - columns[0], *self.shape[2:]))
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from partita.layers.rows import Run
+
 Shape: TypeAlias = tuple[int, ...]
 """Nodes on each axis of a grid."""
 
 Extent: TypeAlias = int | tuple[int, ...]
 """A length on every axis, or one for each."""
+
+Margins: TypeAlias = tuple[tuple[int, int], ...]
+"""For each axis, how much is added before it and behind it."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,7 +32,13 @@ class Region:
     @classmethod
     def of_rows(cls, start: int, stop: int, *, shape: Shape) -> Region:
         """The rows `[start, stop)` of axis 0, whole on every other axis."""
-        return cls(((start, stop), *((0, extent) for extent in shape[1:])))
+        return cls.of_run((start, stop), shape=shape)
+
+    @classmethod
+    def of_run(cls, run: Run, *, shape: Shape) -> Region:
+        """The nodes of a run, `(start, stop)` or `(start, stop, left, right)`; whole on the other axes."""
+        given = zip(run[::2], run[1::2], strict=True)
+        return cls((*given, *((0, extent) for extent in shape[len(run) // 2 :])))
 
     @property
     def shape(self) -> Shape:
@@ -43,6 +54,11 @@ class Region:
     def rows(self) -> tuple[int, int]:
         """The run of axis 0; `(0, 0)` when the region is empty."""
         return self.bounds[0] if self.size else (0, 0)
+
+    @property
+    def box(self) -> Run:
+        """`(start, stop, left, right)` of axes 0 and 1; `(0, 0, 0, 0)` when the region is empty."""
+        return (*self.bounds[0], *self.bounds[1]) if self.size else (0, 0, 0, 0)
 
     def __str__(self) -> str:
         return "[" + ", ".join(f"{start}:{stop}" for start, stop in self.bounds) + "]"

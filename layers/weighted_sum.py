@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal
 
 from partita.layers.activations import ACTIVATIONS, check_activation
 from partita.layers.checks import check_flag, check_whole
-from partita.layers.connectivity import Connectivity, Full, Patch
+from partita.layers.connectivity import Connectivity, Full, Padding, Patch
 from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
 from partita.layers.region import Extent, Shape
 
@@ -126,7 +125,8 @@ class LocallyConnected2D(WeightedSum):
         filters: how many nodes look at each patch.
         kernel_size: height and width of a patch.
         stride: from one patch to the next.
-        padding: "valid", "same", or a number of rows and columns of zeros.
+        padding: "valid", "same", or how many rows and columns of zeros: a number, or one for each axis, or
+            ((top, bottom), (left, right)).
         activation, use_bias, initialiser, name: as in `Dense`.
 
     Source: DistBelief, section 5, the locally connected image model.
@@ -135,7 +135,7 @@ class LocallyConnected2D(WeightedSum):
     filters: int
     kernel_size: Extent
     stride: Extent = field(default=1, kw_only=True)
-    padding: Extent | Literal["valid", "same"] = field(default="valid", kw_only=True)
+    padding: Padding = field(default="valid", kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for a setting that cannot be."""

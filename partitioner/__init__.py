@@ -6,7 +6,7 @@ its predicted step, prints itself as a table and draws itself as SVG.
 
 from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
 from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cuts import Pieces, Tiles, Whole
 from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
@@ -39,6 +39,7 @@ __all__ = [
     "Playback",
     "Program",
     "StepKind",
+    "Tiles",
     "Times",
     "Whole",
     "parse_program",

@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from partita.layers.rows import Rows
-from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
+from partita.partitioner.buffer_names import (
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    layer_of,
+    number_of,
+    numbered,
+    place_of,
+    plain,
+)
 from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.program import Instruction, Op, Operand
 
@@ -21,19 +31,30 @@ BLOCK_SCRATCH: Final = Operand("block.scratch", BLOCK)
 
 
 class Access:
-    """Answers about one machine of a plan."""
+    """Answers about one machine of a plan.
 
-    def __init__(self, owned: Ownership, machine: int) -> None:
-        self.owned, self.graph, self.machine = owned, owned.graph, machine
+    What is read and written is said by where it lies, see `Program.slots`.
+    """
+
+    def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
+        self.owned, self.graph, self.machine, self.slots = owned, owned.graph, machine, slots
 
     def writes(self, instruction: Instruction) -> tuple[Operand, ...]:
         """Every operand that the instruction writes."""
         if instruction.op is Op.SEND:
             return ()
-        return (instruction.target, BLOCK_SCRATCH) if instruction.op is Op.LEARN else (instruction.target,)
+        target = self._placed(instruction.target)
+        return (target, BLOCK_SCRATCH) if instruction.op is Op.LEARN else (target,)
 
     def reads(self, instruction: Instruction) -> tuple[Operand, ...]:
         """Every operand that the instruction reads."""
+        return tuple(map(self._placed, self._reads(instruction)))
+
+    def _placed(self, operand: Operand) -> Operand:
+        place = place_of(operand.buffer, self.slots)
+        return operand if place == operand.buffer else Operand(place, operand.rows)
+
+    def _reads(self, instruction: Instruction) -> tuple[Operand, ...]:
         target = instruction.target
         found = instruction.sources
         if instruction.op is Op.SEND or instruction.accumulate:
@@ -43,9 +64,10 @@ class Access:
             case Op.UP | Op.MULTIPLY:
                 return (*found, self.parameters(layer))
             case Op.ERRORS:
-                return (*found, *self._site(self.edge(target.buffer).consumer))
+                return (*found, *self._site(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.LEARN:
-                return (*found, *self._site(layer))
+                errors = instruction.sources
+                return (*found, *(operand for error in errors for operand in self._site(layer, error)))
             case Op.SQUARES:
                 return (*found, *(self.parameters(layer_of(source.buffer)) for source in instruction.sources))
         return found
@@ -77,11 +99,14 @@ class Access:
 
     def edge(self, buffer: str) -> Edge:
         """The edge along which the errors in a buffer come."""
-        return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == buffer)
+        return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == plain(buffer))
 
     def _learnt_rows(self, layer: str) -> Rows:
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
-    def _site(self, layer: str) -> tuple[Operand, ...]:
-        """What a kernel reads on the way down: states, inputs and parameters."""
-        return (self.own(layer), *self.inputs(layer), self.parameters(layer))
+    def _site(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
+        """What a kernel reads on the way down: states, inputs and parameters; of the errors' portion."""
+        number, states = number_of(errors.buffer), (self.own(layer), *self.inputs(layer))
+        if number is not None:
+            states = tuple(Operand(numbered(state.buffer, number), state.rows) for state in states)
+        return (*states, self.parameters(layer))

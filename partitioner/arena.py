@@ -11,17 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import Access
+from partita.partitioner.buffer_names import plain
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Op, Program
-from partita.partitioner.windows import WindowPlan
-
-ALIGNMENT: Final = 64
-"""Bytes: windows begin where lines of the cache do."""
+from partita.partitioner.windows import ALIGNMENT, WindowPlan
 
 
 def arranged(
@@ -36,7 +33,8 @@ def arranged(
         keep: those that must hold at the end of a step what was written into them; None: all.
     """
     lives = _Lives(owned, program)
-    lasting = set(windows) if keep is None else lives.lasting | set(keep)
+    kept = (name for name in windows if keep is None or plain(name) in keep)
+    lasting = lives.lasting | set(kept)
     placed: dict[str, WindowPlan] = {}
     for name in sorted(windows, key=lambda name: -windows[name].n_bytes):
         window = windows[name]
@@ -74,7 +72,7 @@ class _Lives:
     def __init__(self, owned: Ownership, program: Program) -> None:
         self.lasting: set[str] = set()
         """What is fed, because it may be played again; and what is read before it is written: zeros."""
-        access = Access(owned, program.machine)
+        access = Access(owned, program.machine, slots=program.slots)
         done: list[int] = []
         written: dict[str, Rows] = {}
         self._touched: dict[str, int] = {}

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
+from partita.layers import rows as row_sets
+from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.bound import lower_bound_s
@@ -17,7 +19,7 @@ from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
-from partita.partitioner.messages import Message, messages_of
+from partita.partitioner.messages import Message, messages_of, of_portions
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.playback import Playback
 from partita.partitioner.program import Program
@@ -37,6 +39,8 @@ class BarePlan:
         batch: examples in a minibatch.
         ownership: who owns which rows.
         precision: of states and errors, and of parameters where kernels read them.
+        micro_batches: into how many equal portions the minibatch is divided, which follow one another through
+            the machines.
     """
 
     graph: Graph
@@ -44,16 +48,34 @@ class BarePlan:
     batch: int
     ownership: Ownership
     precision: str = "float32"
+    micro_batches: int = 1
+
+    def __post_init__(self) -> None:
+        n = check_whole(self.micro_batches, "the number of micro-batches is")
+        if self.batch % n:
+            raise ValueError(
+                f"a batch of {self.batch} examples cannot be divided into {n} equal micro-batches; use a "
+                f"number that divides it, for example {_nearest_divisor(self.batch, n)}"
+            )
+        object.__setattr__(self, "micro_batches", n)
+
+    def with_micro_batches(self, micro_batches: int) -> Self:
+        """The same plan with another number of micro-batches.
+
+        Raises:
+            ValueError: it does not divide the batch.
+        """
+        return replace(self, micro_batches=micro_batches)
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Every piece of every layer."""
         return self.ownership.pieces
 
-    @property
+    @cached_property
     def sizes(self) -> Sizes:
         """How many bytes a row of each buffer takes."""
-        return Sizes(self.graph, self.batch, self.precision)
+        return Sizes(self.graph, self.batch, self.precision, self.micro_batches)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -70,18 +92,35 @@ class BarePlan:
         """The way up alone (to the losses, if there are any), for each machine."""
         return self.programs_for(StepKind(train=False))
 
+    @property
+    def joined_messages(self) -> tuple[Message, ...]:
+        """The same, those of all micro-batches as one: what a picture shows."""
+        return self.with_micro_batches(1).messages
+
+    @property
+    def portions(self) -> str:
+        """How the batch is taken, in words."""
+        if self.micro_batches == 1:
+            return f"batch {self.batch}"
+        each = self.batch // self.micro_batches
+        return f"batch {self.batch} as {self.micro_batches} micro-batches of {each}"
+
     def messages_for(self, kind: StepKind) -> tuple[Message, ...]:
         """Every message of a step of this kind."""
         kind = kind.of(self.graph)
         if kind not in self._messages:
-            self._messages[kind] = messages_of(self.ownership, self.sizes, kind)
+            of_portion = messages_of(self.ownership, self.sizes, kind)
+            self._messages[kind] = of_portions(
+                of_portion, micro_batches=self.micro_batches, overlap=kind.overlap
+            )
         return self._messages[kind]
 
     def programs_for(self, kind: StepKind) -> tuple[Program, ...]:
         """A step of this kind, for each machine."""
         kind = kind.of(self.graph)
         if kind not in self._programs:
-            self._programs[kind] = lower(self.ownership, self.messages_for(kind), kind)
+            of_portion = messages_of(self.ownership, self.sizes, kind)
+            self._programs[kind] = lower(self.ownership, of_portion, kind, micro_batches=self.micro_batches)
         return self._programs[kind]
 
     @cached_property
@@ -95,7 +134,13 @@ class BarePlan:
     @cached_property
     def costs(self) -> Costs:
         """What instructions and messages take on these machines."""
-        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+        return Costs(
+            self.graph,
+            self.cluster,
+            batch=self.batch,
+            precision=self.precision,
+            micro_batches=self.micro_batches,
+        )
 
     @cached_property
     def playback(self) -> Playback:
@@ -116,14 +161,34 @@ class BarePlan:
         """What no plan of this network on these machines can be below (seconds)."""
         return lower_bound_s(self.costs)
 
+    @cached_property
+    def connectivity(self) -> int:
+        """How many states travel to another machine: the network's hypergraph connectivity minus one.
+
+        A state counts once for each machine that needs it and does not own it.
+        """
+        return sum(
+            row_sets.count(message.rows) * self.graph[message.layer].nodes_per_row
+            for message in self.messages
+            if message.direction == "up" and message.buffer == message.layer
+        )
+
+    @cached_property
+    def traffic_bytes(self) -> tuple[list[int], list[int]]:
+        """For each machine the bytes that it sends in a step, and those that it receives."""
+        sent, received = [0] * len(self.cluster), [0] * len(self.cluster)
+        for message in self.messages:
+            sent[message.source] += message.n_bytes
+            received[message.destination] += message.n_bytes
+        return sent, received
+
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
         return sum(
             stop - start
-            for piece in self.pieces
-            if piece.machine == machine
+            for piece in self.ownership.of_machine(machine)
             for parameter in self.graph[piece.layer].parameters
-            for start, stop in [parameter.span(piece.rows)]
+            for start, stop in parameter.spans(piece.rows)
         )
 
     def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:
@@ -163,7 +228,11 @@ class BarePlan:
         Raises:
             ValueError: the network has a loss, but a layer without a way down.
         """
-        program = self.programs_for(kind)[machine]
+        return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
+
+    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
+        """`memory_bytes` of the machine whose program this is."""
+        machine = program.machine
         threads = self.cluster.machines[machine].threads
         vectors = vector_bytes(
             self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
@@ -183,3 +252,8 @@ class BarePlan:
         graph = self.graph.without_losses()
         pieces = tuple(piece for piece in self.pieces if piece.layer in graph)
         return replace(self, graph=graph, ownership=replace(self.ownership, graph=graph, pieces=pieces))
+
+
+def _nearest_divisor(batch: int, n: int) -> int:
+    """Of the numbers that divide the batch, the one that is nearest to this."""
+    return min((k for k in range(1, batch + 1) if batch % k == 0), key=lambda k: abs(k - n))

@@ -1,16 +1,15 @@
 """A lower bound on the step of every plan of a network on a cluster, without looking for one.
 
 Three things hold for each plan. Its machines do all the work, so the busiest does at least what it would if
-work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one another,
-up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all of one
-another, either a single machine does everything, or some layer waits for a message, and in training for its
-answer (`apart_s`).
+work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one
+another, up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all
+of one another, either a single machine does everything, or some layer waits for a message, and in training
+for its answer (`apart_s`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from partita.layers import rows as row_sets
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
 from partita.layers.rows import Rows
-from partita.partitioner.cluster import Machine
 from partita.partitioner.cost import Costs
 from partita.partitioner.program import Instruction, Op, Operand
 
@@ -42,12 +40,12 @@ class Bound:
     def __init__(self, costs: Costs) -> None:
         self.costs, self.graph = costs, costs.graph
         self.train = bool(self.graph.losses)
-        kinds: dict[Machine, list[int]] = {}
-        for m, machine in enumerate(costs.cluster.machines):
-            kinds.setdefault(replace(machine, name="any", host="", memory_bytes=None), []).append(m)
+        kinds: dict[int, list[int]] = {}
+        for m, kind in enumerate(costs.cluster.kinds):
+            kinds.setdefault(kind, []).append(m)
         self.of_kind = [machines[0] for machines in kinds.values()]
         self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
-        self.seconds = np.array([[took for took in self._took(m)] for m in self.of_kind])
+        self.seconds = np.array([list(self._took(m)) for m in self.of_kind])
         self.pairs = [
             (a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]
         ]
@@ -102,7 +100,7 @@ class Bound:
         return min(ways)
 
     def _took(self, machine: int) -> Iterator[float]:
-        """Seconds of each layer and of each input, if this machine did all of it; in the cheapest portions."""
+        """Seconds of each layer and each input, if this machine did all of it; in the cheapest portions."""
         for grid in self.graph.computed:
             rows = [grid.n_rows]
             while rows[-1] > 1:

@@ -4,12 +4,19 @@
 `h2.gradient` what h2 learns, and its gradient; `loss.summary` what machines tell one another of the scores
 that they judge; `norms.squares` sums of squares. `NAME@3` is NAME as machine 3 sent it, before it is added.
 
+A step that takes its examples in several portions (micro-batches, or whole minibatches) has states, errors
+and summaries for each: `h1/2`, `h1<h2/2`, `h1<h2/2@3`. What is learnt has no number, because all portions
+share it; but a message of it says of which minibatch it is, if there are several in a step:
+`conv.parameters/1`.
+
 Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
 A summary has a row for each piece of the scores, the sums of squares one for each machine that learns.
 """
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Final
 
 PARAMETERS: Final = ".parameters"
@@ -17,10 +24,19 @@ GRADIENT: Final = ".gradient"
 SUMMARY: Final = ".summary"
 NORMS: Final = "norms.squares"
 
+_AFTER_LAYER: Final = re.compile(r"[<./@#]")
+_NUMBER: Final = re.compile(r"/(\d+)")
 
+
+@lru_cache(maxsize=1 << 16)
 def layer_of(buffer: str) -> str:
     """The layer whose states, errors, parameters ... it holds."""
-    return sent_as(buffer).partition("<")[0].partition(".")[0]
+    return _AFTER_LAYER.split(buffer, maxsplit=1)[0]
+
+
+def consumer_of(errors: str) -> str:
+    """The layer that returns these errors."""
+    return layer_of(errors.partition("<")[2])
 
 
 def sent_as(buffer: str) -> str:
@@ -30,14 +46,44 @@ def sent_as(buffer: str) -> str:
 
 def holds_parameters(buffer: str) -> bool:
     """Whether it holds parameters of a layer."""
-    return sent_as(buffer).endswith(PARAMETERS)
+    return plain(sent_as(buffer)).endswith(PARAMETERS)
 
 
 def holds_gradient(buffer: str) -> bool:
     """Whether it holds the gradient of a layer's parameters."""
-    return sent_as(buffer).endswith(GRADIENT)
+    return plain(sent_as(buffer)).endswith(GRADIENT)
 
 
 def holds_summary(buffer: str) -> bool:
     """Whether it holds summaries of a loss's scores."""
-    return buffer.endswith(SUMMARY)
+    return plain(buffer).endswith(SUMMARY)
+
+
+def is_learnt(buffer: str) -> bool:
+    """Whether it is of what all portions of a step share: parameters, their gradient, or its norms."""
+    return holds_parameters(buffer) or holds_gradient(buffer) or plain(buffer) == NORMS
+
+
+def numbered(buffer: str, number: int) -> str:
+    """The buffer of that name and number."""
+    name, at, sender = buffer.partition("@")
+    return f"{name}/{number}{at}{sender}"
+
+
+def plain(buffer: str) -> str:
+    """The name without its number."""
+    return _NUMBER.sub("", buffer) if "/" in buffer else buffer
+
+
+def number_of(buffer: str) -> int | None:
+    """Its number, if it has one."""
+    found = _NUMBER.search(buffer) if "/" in buffer else None
+    return int(found[1]) if found else None
+
+
+def place_of(buffer: str, slots: int) -> str:
+    """The buffer whose memory it has, if so many of a name take turns: of 2, number 5 that of number 1."""
+    number = number_of(buffer)
+    if number is None:
+        return buffer
+    return plain(buffer) if is_learnt(buffer) else numbered(plain(buffer), number % slots)

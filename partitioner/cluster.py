@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -99,6 +99,15 @@ class Cluster:
     def hosts(self) -> tuple[str, ...]:
         """For each machine the name of its host; one that names none has its own."""
         return tuple(machine.site for machine in self.machines)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each machine the first one that is like it, in all but its name, its host and its memory."""
+        first: dict[tuple[Machine, int], int] = {}
+        return tuple(
+            first.setdefault((replace(machine, name="any", host="", memory_bytes=None), id(machine.times)), m)
+            for m, machine in enumerate(self.machines)
+        )
 
     def _link(self, one: Machine, other: Machine) -> Link | None:
         if one.site == other.site:

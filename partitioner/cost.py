@@ -72,7 +72,8 @@ class Costs:
             feeds: whether examples are taken from data, as in training. In a session they come with the
                 order to play, before a step begins.
         """
-        self.graph, self.cluster, self.sizes = graph, cluster, Sizes(graph, batch, precision)
+        self.graph, self.cluster = graph, cluster
+        self.sizes = Sizes(graph, batch, precision, micro_batches)
         self._examples, self._feeds = batch // micro_batches, feeds
         self._alike = _numbered(cluster.machines)
         self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}
@@ -168,7 +169,7 @@ class Costs:
     def _key(self, instruction: Instruction) -> Key:
         """What its work follows from."""
         target, sources = instruction.target, instruction.sources
-        counts = tuple(row_sets.count(operand.rows) for operand in (target, *sources))
+        counts = tuple(_count(operand) for operand in (target, *sources))
         place = target.rows if self._by_place and layer_of(target.buffer) in self._by_place else None
         return (
             instruction.op,
@@ -205,9 +206,16 @@ class Costs:
         key = (layer, rows, source)
         found = self._heard.get(key)
         if found is None:
-            runs = (self.graph.source_rows(layer, (run[0], run[1]), source) for run in rows)
-            found = self._heard[key] = row_sets.union(*runs)
+            boxes = len(rows[0]) > 2 and self.graph[self.graph[layer].sources[source]].is_picture
+            runs = (run if boxes else run[:2] for run in rows)
+            heard = (self.graph.source_rows(layer, run, source, boxes=boxes) for run in runs)
+            found = self._heard[key] = row_sets.union(*heard)
         return found
+
+
+def _count(operand: Operand) -> tuple[int, bool]:
+    """How many rows, or places of a picture."""
+    return row_sets.count(operand.rows), bool(operand.rows) and len(operand.rows[0]) > 2
 
 
 def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:

@@ -4,36 +4,91 @@ Overlap is decided here, by the order of the list. Weights that other machines b
 up a layer that splits its sum takes the block of the machine's own rows first, and the others as they arrive.
 On the way down come, for each layer, first the errors that another machine waits for, then the machine's own,
 then those that continue another's sum. Learning stands at the end: it fills the time in which errors travel.
+
+A step of several portions repeats this for each, in the order of `pipeline`; it learns once for all portions
+of a minibatch, so that gradients and parameters pass through memory once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.buffer_names import PARAMETERS, SUMMARY
+from partita.partitioner.depths import depths
 from partita.partitioner.lower_errors import Errors
 from partita.partitioner.lower_learning import Learning
 from partita.partitioner.messages import Message, Sum, sums
 from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.program import Op, Operand, Program
 from partita.partitioner.step_kind import StepKind
+from partita.partitioner.tiling import bands
 from partita.partitioner.writer import Writer
 
 
-def lower(owned: Ownership, messages: tuple[Message, ...], kind: StepKind) -> tuple[Program, ...]:
-    """One program for each machine, of a step with these messages."""
+def lower(
+    owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
+) -> tuple[Program, ...]:
+    """One program for each machine, of a step whose portions have these messages."""
+    found = shares(owned, messages, kind, micro_batches=micro_batches)
+    return tuple(share.program() for share in found)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a machine's program follows from.
+
+    Args:
+        owned: who owns what.
+        machine: whose program.
+        kind: of the step.
+        messages: that it sends and receives for each portion.
+        turns: its turns in summing errors along each edge.
+        pipeline: the order of its portions.
+    """
+
+    owned: Ownership
+    machine: int
+    kind: StepKind
+    messages: tuple[Message, ...]
+    turns: Mapping[Edge, Sequence[Sum]]
+    pipeline: Pipeline
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two shares of a network that have the same program, however their plans differ."""
+        pieces = self.owned.of_machine(self.machine)
+        judges = tuple(self.owned.of(piece.layer) for piece in pieces if self.owned.tells(piece.layer))
+        turns = tuple(turn for turns in self.turns.values() for turn in turns)
+        return self.machine, self.kind, pieces, self.messages, judges, turns, self.pipeline
+
+    def program(self) -> Program:
+        """The instructions, with what each waits for."""
+        writer = Writer(self.owned, self.messages, self.machine, self.kind, self.pipeline)
+        mine = [grid for grid in self.owned.graph.computed if writer.own(grid.name)]
+        for writer.turn in self.pipeline.turns(train=self.kind.train):
+            if writer.turn.way == "up":
+                _write_up(writer, mine)
+            else:
+                _write_down(writer, mine, self.turns)
+        return writer.program()
+
+
+def shares(
+    owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
+) -> list[Share]:
+    """For each machine what its program follows from."""
     turns = _turns(owned) if kind.train else {}
-    found = []
-    for machine, mine in enumerate(_by_machine(owned.machines, messages)):
-        writer = Writer(owned, mine, machine, kind)
-        grids = [grid for grid in owned.graph.computed if writer.own(grid.name)]
-        _write_up(writer, grids)
-        if kind.train:
-            _write_down(writer, grids, turns.get(machine, {}))
-        found.append(writer.program())
-    return tuple(found)
+    parts = _by_machine(owned.machines, messages)
+    one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
+    places = [0] * owned.machines if one else depths(owned.machines, messages)
+    return [
+        Share(owned, m, kind, tuple(mine), turns.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m]))
+        for m, mine in enumerate(parts)
+    ]
 
 
 def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message]]:
@@ -46,7 +101,8 @@ def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message
 
 
 def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[Sum]]) -> None:
-    """All errors, then all learning; but a machine that is alone learns at once what it has the errors for.
+    """All errors, then all learning, if this is the last portion of a minibatch; but a machine that is alone
+    learns at once what it has the errors for.
 
     So it reads them again soon, and needs their memory no longer.
     """
@@ -54,8 +110,10 @@ def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[
     from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
     for grid in from_above:
         errors.write(grid)
-        if writer.is_alone:
+        if writer.is_alone and writer.turn.learns:
             learning.write(grid)
+    if not writer.turn.learns:
+        return
     if not writer.is_alone:
         for grid in sorted(from_above, key=learning.is_awaited, reverse=True):
             learning.write(grid)
@@ -74,7 +132,7 @@ def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
 
 def _write_up(writer: Writer, mine: list[Grid]) -> None:
     """Weights that are lent and borrowed, then layer after layer from the inputs on."""
-    for grid in mine:
+    for grid in mine if writer.turn.begins else ():
         writer.send_all(grid.name + PARAMETERS)
         writer.receive_all(grid.name + PARAMETERS)
     obtained: set[str] = set()
@@ -117,9 +175,24 @@ def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
 
 
 def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
-    """The machine's own rows first, then those of each other machine, in the order of their pieces."""
+    """The machine's own rows first, then those of each other machine, in the order of their pieces.
+
+    Of a picture that is cut into tiles, row of tiles after row of tiles.
+    """
     if writer.graph[needed.buffer].is_given:
         return [(needed,)]
+    if needed.buffer in writer.owned.narrow:
+        return _bands(writer, needed)
     pieces = sorted(writer.owned.of(needed.buffer), key=lambda piece: piece.machine != writer.machine)
     found = [row_sets.intersection(needed.rows, (piece.rows,)) for piece in pieces]
+    return [(Operand(needed.buffer, rows),) for rows in found if rows]
+
+
+def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
+    """A kernel takes whole rows: the row of tiles of which one is the machine's own first."""
+    own = writer.own(needed.buffer)
+    rows = bands([piece.rows for piece in writer.owned.of(needed.buffer)])
+    width = writer.graph[needed.buffer].shape[1]
+    found = [row_sets.intersection(needed.rows, ((*band, 0, width),)) for band in rows]
+    found.sort(key=lambda band: not row_sets.overlap(own, band))
     return [(Operand(needed.buffer, rows),) for rows in found if rows]

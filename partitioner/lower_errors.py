@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows
-from partita.partitioner.messages import Sum
+from partita.partitioner.messages import Message, Sum
 from partita.partitioner.ownership import Edge
 from partita.partitioner.program import Op, Operand
+from partita.partitioner.tiling import bands
+from partita.partitioner.windows import own_tile
 from partita.partitioner.writer import Writer
 
 
@@ -24,7 +26,7 @@ class Errors:
         """Gathers the errors of the machine's rows of a layer, and computes those of its inputs."""
         own = self.writer.own(grid.name)
         error = self._gather(grid, own)
-        if error is not None and grid.layer.activation != "linear":
+        if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
             self.writer.emit(Op.DELTA, error, Operand(grid.name, own), accumulate=True)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_error:
@@ -35,6 +37,9 @@ class Errors:
         edges = self.owned.edges(grid.name)
         for edge in edges:
             arriving = self.writer.incoming.get(edge.name, [])
+            if self.owned.across(edge):
+                self._add_up(edge, arriving, own)
+                continue
             if not self.owned.by_part(edge):
                 for message in arriving:
                     self.writer.receive(message)
@@ -51,12 +56,33 @@ class Errors:
         self._join(edges, own)
         return Operand(edges[0].name, own)
 
+    def _add_up(self, edge: Edge, arriving: Sequence[Message], own: Rows) -> None:
+        """Adds what arrives in the order of the pieces; where nothing was before it, it is taken as it is."""
+        begun = row_sets.intersection(own, row_sets.union(*self._bands(edge)))
+        for message in arriving:
+            added, taken = (
+                row_sets.intersection(message.rows, begun),
+                row_sets.difference(message.rows, begun),
+            )
+            if not added:
+                self.writer.receive(message)
+            else:
+                self.writer.receive_and_add(message, Operand(edge.name, added), taken)
+            begun = row_sets.union(begun, message.rows)
+
+    def _is_apart(self, error: Operand, own: Rows) -> bool:
+        """Whether kernels take the machine's own errors in an array of their own, which DELTA fills."""
+        edge, machine = self.writer.access.edge(error.buffer), self.writer.machine
+        return own_tile(self.owned, error.buffer, machine, self.owned.error_window(edge, machine)) is not None
+
     def _join(self, edges: tuple[Edge, ...], own: Rows) -> None:
         """Adds the errors of all edges into the buffer of the first.
 
         A row to which nobody listens along the first edge still holds the sum of the step before (at first
         zero), so the first edge along which somebody does replaces it.
         """
+        if len(edges) == 1:
+            return
         begun = self._heard(edges[0], own)
         for edge in edges[1:]:
             heard = self._heard(edge, own)
@@ -69,10 +95,16 @@ class Errors:
 
     def _heard(self, edge: Edge, rows: Rows) -> Rows:
         """Those of the rows to which somebody listens along the edge."""
-        return row_sets.intersection(self.owned.heard(edge), rows)
+        if not rows or len(rows[0]) == 2:
+            return row_sets.intersection(self.owned.heard(edge), rows)
+        needed = (self.owned.needed(edge, machine) for machine in range(self.owned.machines))
+        return row_sets.union(*(row_sets.intersection(of_one, rows) for of_one in needed))
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""
+        if self.owned.across(edge):
+            self._sum_across(edge, error)
+            return
         turns = sorted(
             self.turns.get(edge, ()), key=lambda turn: (turn.previous is not None, turn.following is None)
         )
@@ -94,3 +126,30 @@ class Errors:
             own if error is None else error,
             accumulate=turn.previous is not None,
         )
+
+    def _sum_across(self, edge: Edge, error: Operand | None) -> None:
+        """Computes all that the machine's receivers return, and sends each owner its share."""
+        source = self.writer.access.own(edge.consumer) if error is None else error
+        outgoing = self.writer.outgoing.get(edge.name, ())
+        mine = [turn.rows for turn in self.turns.get(edge, ()) if turn.following is None]
+        for band in sorted(
+            self._bands(edge), key=lambda band: any(row_sets.overlap(own, band) for own in mine)
+        ):
+            self.writer.emit(Op.ERRORS, Operand(edge.name, band), source)
+            for message in outgoing:
+                if row_sets.overlap(message.rows, band):
+                    self.writer.send(message)
+
+    def _bands(self, edge: Edge) -> list[Rows]:
+        """What is computed at once of the errors along an edge: whole rows, as far as the kernel knows them.
+
+        To patches, all; a layer that listens to everything goes by the owners' rows of tiles.
+        """
+        machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
+        columns = self.owned.heard_columns(edge, machine)
+        needed = row_sets.across(row_sets.along(self.owned.needed(edge, machine)), columns)
+        if not needed or consumer.layer.connectivity.ordered_errors:
+            return [needed] if needed else []
+        owners = bands([piece.rows for piece in self.owned.of(edge.layer)])
+        found = (row_sets.intersection(needed, ((*band, *columns),)) for band in owners)
+        return [rows for rows in found if rows]

@@ -48,7 +48,7 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) -> int:
     """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most the whole piece."""
     grid, n_rows = owned.graph[piece.layer], piece.stop - piece.start
-    spans = [parameter.span(piece.rows) for parameter in grid.parameters]
+    spans = [span for parameter in grid.parameters for span in parameter.spans(piece.rows)]
     whole = sum(stop - start for start, stop in spans) * sizes.master_bytes
     if grid.shares_weights or not whole:
         return whole

@@ -3,7 +3,8 @@
 Up: a state goes once to each machine that needs it, however many edges lead there. Down: along each edge of
 the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
 machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
-on the cut; in a fully connected layer each machine sends the sum over its own receivers to the owner.
+on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over its own
+receivers to the owner.
 
 Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
 returns the sum of its gradients. Where every machine must know something of every other (of the scores that
@@ -14,13 +15,23 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import BLOCK
-from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
+from partita.partitioner.buffer_names import (
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    holds_gradient,
+    holds_parameters,
+    is_learnt,
+    layer_of,
+    numbered,
+)
 from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.program import Operand
 from partita.partitioner.sizes import Sizes
@@ -36,7 +47,7 @@ class Message:
         layer: whose nodes; "" for norms, which are of all.
         buffer: what they are, see `buffer_names`.
         rows: of the buffer.
-        n_bytes: of one message, for the whole batch.
+        n_bytes: of one message, for all examples of its portion.
     """
 
     direction: Literal["up", "down"]
@@ -46,6 +57,11 @@ class Message:
     source: int
     destination: int
     n_bytes: int
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it carries weights that are lent, or what was learnt with them."""
+        return holds_parameters(self.buffer) or holds_gradient(self.buffer)
 
     def __str__(self) -> str:
         rows = row_sets.text(self.rows)
@@ -67,12 +83,28 @@ class Sum:
 
 
 def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
-    """Every message of a step: of the way up in topological order, then of the way down."""
+    """Every message of a portion: of the way up in topological order, then of the way down."""
     up = [*_lent(owned, sizes), *_states(owned, sizes), *_summaries(owned, sizes)]
     if not kind.train:
         return tuple(up)
     down = [*_errors(owned, sizes), *_returned(owned, sizes), *(_norms(owned, sizes) if kind.norms else ())]
     return (*up, *down)
+
+
+def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
+    """Every message of a step of several portions: those of each, and for each minibatch those of what is
+    learnt.
+    """
+
+    def of(number: int, *, learnt: bool, count: int) -> Iterator[Message]:
+        for message in messages:
+            if is_learnt(message.buffer) == learnt:
+                yield replace(message, buffer=numbered(message.buffer, number)) if count > 1 else message
+
+    portions = micro_batches * overlap
+    found = (of(n, learnt=False, count=portions) for n in range(portions))
+    learnt = (of(n, learnt=True, count=overlap) for n in range(overlap))
+    return tuple(message for some in (*found, *learnt) for message in some)
 
 
 def _message(
@@ -139,7 +171,8 @@ def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 
 def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
-    return _sums_by_part(owned, edge) if owned.by_part(edge) else _sums_in_order(owned, edge)
+    by_part = owned.by_part(edge) or owned.across(edge)
+    return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
 
 
 def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:

@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from partita.layers import rows as row_sets
+from partita.layers.connectivity import OneToOne, Patch
 from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
-from partita.layers.rows import Rows
+from partita.layers.rows import Rows, Run
+from partita.partitioner.tiling import are_tiles
 
 
 @dataclass(frozen=True, order=True)
 class Piece:
-    """The rows `[start, stop)` of a layer that one machine owns."""
+    """The rows `[start, stop)` of a layer that one machine owns.
+
+    Args:
+        layer: its name.
+        start, stop: of axis 0.
+        machine: whose.
+        columns: `[left, right)` of axis 1; of every piece of a picture where some picture is cut into tiles.
+    """
 
     layer: str
     start: int
     stop: int
     machine: int
+    columns: tuple[int, int] | None = None
 
     @property
-    def rows(self) -> tuple[int, int]:
-        """`(start, stop)`."""
-        return self.start, self.stop
+    def rows(self) -> Run:
+        """`(start, stop)`, or `(start, stop, left, right)`."""
+        return (self.start, self.stop, *(self.columns or ()))
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,9 @@ class Edge:
 class Ownership:
     """The pieces of every computed layer, in ascending rows; each machine has at most one piece of a layer.
 
+    A picture may be cut into tiles: then every picture's pieces name their columns, and all sets of rows of a
+    picture are boxes. Where no picture is, no piece names any.
+
     Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row
     of a loss whose scores are cut may belong to every machine that owns scores: each judges its own.
     """
@@ -57,12 +69,15 @@ class Ownership:
     pieces: tuple[Piece, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", self._with_columns())
         for grid in self.graph.computed:
             pieces = self.of(grid.name)
             if self.judges(grid.name):
                 self._check_judges(grid.name)
                 continue
-            met = [0, *(stop for piece in pieces for stop in piece.rows), grid.n_rows]
+            met = [0, *(stop for piece in pieces for stop in piece.rows[:2]), grid.n_rows]
+            if self.is_boxed(grid.name):
+                met = [] if are_tiles([piece.rows for piece in pieces], grid.whole) else [0, 1]
             if not pieces or any(a != b for a, b in zip(met[::2], met[1::2], strict=True)):
                 raise ValueError(
                     f"the pieces of '{grid.name}' do not cover its {grid.n_rows} rows once: {pieces}"
@@ -74,6 +89,37 @@ class Ownership:
                 raise ValueError(
                     f"a machine has two pieces of '{grid.name}'; give each machine one: {owners}"
                 )
+
+    def _with_columns(self) -> tuple[Piece, ...]:
+        """The pieces with their columns, where some layer's columns are cut, and otherwise without."""
+        graph, pieces = self.graph, self.pieces
+        pictures = [p for p in pieces if p.layer in graph and graph[p.layer].is_picture]
+        if not any(self._is_narrow(piece) for piece in pictures):
+            return tuple(replace(p, columns=None) if p.columns else p for p in pieces)
+        return tuple(
+            replace(p, columns=(0, graph[p.layer].shape[1])) if p in pictures and p.columns is None else p
+            for p in pieces
+        )
+
+    def _is_narrow(self, piece: Piece) -> bool:
+        return piece.columns not in (None, (0, self.graph[piece.layer].shape[1]))
+
+    @cached_property
+    def narrow(self) -> frozenset[str]:
+        """The layers whose columns are cut."""
+        return frozenset(p.layer for p in self.pieces if p.columns is not None and self._is_narrow(p))
+
+    def is_boxed(self, layer: str) -> bool:
+        """Whether sets of the layer's rows are of boxes."""
+        return bool(self.narrow) and self.graph[layer].is_picture
+
+    def across(self, edge: Edge) -> bool:
+        """Whether columns matter along an edge: those of either picture are cut.
+
+        The errors of such an edge are summed by part: a machine computes all that its receivers return at
+        once, as whole rows of `heard_columns`, and each owner adds up what it gets.
+        """
+        return self.is_boxed(edge.layer) and not self.narrow.isdisjoint((edge.layer, edge.consumer))
 
     def _check_judges(self, loss: str) -> None:
         scores = self.graph[loss].sources[0]
@@ -92,23 +138,35 @@ class Ownership:
     @cached_property
     def _of(self) -> dict[str, tuple[Piece, ...]]:
         found: dict[str, list[Piece]] = {}
-        for piece in sorted(self.pieces):
+        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.rows, piece.machine)):
             found.setdefault(piece.layer, []).append(piece)
         return {layer: tuple(pieces) for layer, pieces in found.items()}
 
-    def rows(self, layer: str, machine: int) -> tuple[int, int] | None:
+    def rows(self, layer: str, machine: int) -> Run | None:
         """The rows of a layer that a machine owns, if any."""
         return self._rows.get((layer, machine))
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def _rows(self) -> dict[tuple[str, int], Run]:
         return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
+
+    def of_machine(self, machine: int) -> tuple[Piece, ...]:
+        """The pieces of a machine, in the order of the network's layers."""
+        return self._of_machine.get(machine, ())
+
+    @cached_property
+    def _of_machine(self) -> dict[int, tuple[Piece, ...]]:
+        found: dict[int, list[Piece]] = {}
+        for grid in self.graph.computed:
+            for piece in self.of(grid.name):
+                found.setdefault(piece.machine, []).append(piece)
+        return {machine: tuple(pieces) for machine, pieces in found.items()}
 
     def holders(self, layer: str, rows: Rows) -> list[tuple[Piece, Rows]]:
         """The pieces of a layer that have some of these rows, and which, in ascending rows."""
         if not rows:
             return []
-        pieces, (first, last) = self.of(layer), row_sets.bounds(rows)
+        pieces, (first, last, *_) = self.of(layer), row_sets.bounds(rows)
         start = bisect_right(pieces, first, key=lambda piece: piece.stop)
         stop = bisect_left(pieces, last, key=lambda piece: piece.start)
         found = ((piece, row_sets.intersection(rows, (piece.rows,))) for piece in pieces[start:stop])
@@ -171,7 +229,12 @@ class Ownership:
             own = self.rows(scores.name, piece.machine)
             if own is not None and self.graph[edge.layer].shape == scores.shape:
                 return (own,)
-        return self.graph.source_rows(edge.consumer, piece.rows, edge.number)
+        if self.across(edge):
+            return self.graph.source_rows(edge.consumer, piece.rows, edge.number, boxes=True)
+        rows = self.graph.source_rows(edge.consumer, piece.rows[:2], edge.number)
+        if not self.is_boxed(edge.layer):
+            return rows
+        return row_sets.across(rows, (0, self.graph[edge.layer].shape[1]))
 
     def heard(self, edge: Edge) -> Rows:
         """The rows of `edge.layer` to which anybody listens along the edge."""
@@ -186,7 +249,15 @@ class Ownership:
 
     def needed_by_all(self, layer: str, machine: int) -> Rows:
         """The rows of a layer that any piece of the machine listens to."""
-        return row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
+        found = self._needed_by_all.get((layer, machine))
+        if found is None:
+            found = row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
+            self._needed_by_all[layer, machine] = found
+        return found
+
+    @cached_property
+    def _needed_by_all(self) -> dict[tuple[str, int], Rows]:
+        return {}
 
     def flops(self, piece: Piece, *, batch: int) -> float:
         """Operations of a piece for a batch on the way up; of a loss that several judge, its share."""
@@ -194,28 +265,49 @@ class Ownership:
         if not self.judges(piece.layer):
             return whole
         scores = self.graph[self.graph[piece.layer].sources[0]]
-        start, stop = self.rows(scores.name, piece.machine) or (0, 0)
-        return whole * (stop - start) / scores.n_rows
+        own = self.rows(scores.name, piece.machine)
+        return whole * scores.nodes_in(() if own is None else (own,)) / scores.n_nodes
 
     def by_part(self, edge: Edge) -> bool:
         """Whether each machine sums the errors of its own receivers, and the owners add up the sums.
 
         Otherwise the sum runs through the machines in the order of the receivers' rows.
         """
-        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors
+        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors and not self.across(edge)
         return not ordered and len(self.of(edge.consumer)) > 1
 
-    def state_window(self, layer: str, machine: int) -> tuple[int, int]:
+    def state_window(self, layer: str, machine: int) -> Run:
         """The rows of a layer's states that a machine holds: its own, those it hears, and all between."""
-        own = self.rows(layer, machine)
-        return row_sets.bounds(
-            row_sets.union(self.needed_by_all(layer, machine), () if own is None else (own,))
-        )
+        return self._window(layer, machine, self.needed_by_all(layer, machine))
 
-    def error_window(self, edge: Edge, machine: int) -> tuple[int, int]:
-        """The rows of `edge.layer` for which a machine holds the errors that `edge.consumer` returns."""
-        own = self.rows(edge.layer, machine)
-        return row_sets.bounds(row_sets.union(self.needed(edge, machine), () if own is None else (own,)))
+    def error_window(self, edge: Edge, machine: int) -> Run:
+        """The rows of `edge.layer` for which a machine holds the errors that `edge.consumer` returns.
+
+        Along an edge across columns it holds those columns, too, that its receivers' kernel is given.
+        """
+        needed = self.needed(edge, machine)
+        if self.across(edge) and needed:
+            needed = row_sets.union(needed, row_sets.across(needed[:1], self.heard_columns(edge, machine)))
+        return self._window(edge.layer, machine, needed)
+
+    def _window(self, layer: str, machine: int, needed: Rows) -> Run:
+        own = self.rows(layer, machine)
+        held = row_sets.bounds(row_sets.union(needed, () if own is None else (own,)))
+        return held if len(held) > 2 or not self.is_boxed(layer) else (0, 0, 0, self.graph[layer].shape[1])
+
+    def heard_columns(self, edge: Edge, machine: int) -> tuple[int, int]:
+        """The columns of the picture `edge.layer` that the kernel of `edge.consumer` on a machine is given.
+
+        To patches these are all that the machine holds, so that nothing is copied. A one-to-one layer has the
+        same as itself, a judge those of its scores, and any other layer all columns.
+        """
+        consumer, wiring = self.graph[edge.consumer], self.graph[edge.consumer].layer.connectivity
+        judged = consumer.sources[0] if self.judges(edge.consumer) else edge.consumer
+        if judged != edge.consumer or isinstance(wiring, OneToOne):
+            own = self.rows(judged, machine)
+        else:
+            own = self.state_window(edge.layer, machine) if isinstance(wiring, Patch) else None
+        return (0, self.graph[edge.layer].shape[1]) if own is None or len(own) < 4 else (own[2], own[3])
 
 
 def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
@@ -233,6 +325,6 @@ def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def piece_flops(grid: Grid, rows: tuple[int, int], *, batch: int) -> float:
+def piece_flops(grid: Grid, rows: Run, *, batch: int) -> float:
     """Operations of these rows for a batch on the way up."""
-    return (rows[1] - rows[0]) * math.prod(grid.shape[1:]) * grid.flops_per_node * batch
+    return grid.nodes_in((rows,)) * grid.flops_per_node * batch

@@ -6,13 +6,14 @@ from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Cuts, check_cuts
+from partita.partitioner.cuts import Cuts, check_cuts, plain
 from partita.partitioner.plan import Plan
+from partita.partitioner.readable import readable_bytes
+from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import settled
 from partita.partitioner.sizes import PRECISIONS
 from partita.partitioner.strategies import STRATEGIES
-from partita.partitioner.table import readable_bytes
 
 
 def partition(
@@ -23,6 +24,7 @@ def partition(
     cuts: Cuts | None = None,
     strategy: str = "automatic",
     precision: str = "float32",
+    micro_batches: int = 1,
 ) -> Plan:
     """Cuts one replica of a network over the machines of a cluster.
 
@@ -30,15 +32,18 @@ def partition(
         network: as declared.
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
-        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`.
+        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`,
+            `Tiles(4, across=(2, 2))`.
         strategy: what decides for the other layers: "automatic" searches for the shortest predicted step, on
             all machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers"
             keeps them whole, one run of them after the other on each machine.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
+        micro_batches: into how many equal portions a minibatch is divided. They follow one another through
+            the machines of a horizontal cut, which so work at the same time; what is learnt is the same.
 
     Raises:
-        ValueError: the network is not finished or cannot be trained, a cut cannot be, or a part does not fit
-            into memory.
+        ValueError: the network is not finished or cannot be trained, a cut cannot be, the micro-batches do
+            not divide the batch, or a part does not fit into memory.
     """
     graph = _graph_of(network)
     if not isinstance(cluster, Cluster):
@@ -50,10 +55,11 @@ def partition(
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
-    task = Task(graph, cluster, batch, precision, cuts)
+    cuts = {layer: plain(cut) for layer, cut in cuts.items()}
+    task = Task(graph, cluster, batch, precision, cuts, micro_batches)
     owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
-    plan = Plan(graph, cluster, batch, owned, precision)
-    _check_memory(plan)
+    plan = Plan(graph, cluster, batch, owned, precision, micro_batches)
+    _check_memory(plan, task, strategy)
     return plan
 
 
@@ -74,10 +80,11 @@ def _graph_of(network: object) -> Graph:
     return graph
 
 
-def _check_memory(plan: Plan) -> None:
-    for m, machine in enumerate(plan.cluster.machines):
-        if machine.memory_bytes is not None and plan.memory_bytes(m) > machine.memory_bytes:
+def _check_memory(plan: Plan, task: Task, strategy: str) -> None:
+    for m, limit in task.limits.items():
+        found = plan.memory_bytes(m)
+        if found > limit:
             raise ValueError(
-                f"the part of machine '{machine.name}' takes {readable_bytes(plan.memory_bytes(m))} of its "
-                f"{readable_bytes(machine.memory_bytes)}; use more machines or a smaller batch"
+                f"the part of machine '{plan.cluster.machines[m].name}' takes {readable_bytes(found)} of its "
+                f"{readable_bytes(limit)}; {what_would_fit(task, strategy)}"
             )

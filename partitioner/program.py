@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.step_kind import StepKind
 
 
@@ -38,7 +39,7 @@ class Op(StrEnum):
     SUMMARISE = "SUMMARISE"
     """Computes what other machines must know of the scores that this one judges."""
     DELTA = "DELTA"
-    """Turns errors of states into errors of sums."""
+    """Turns errors of states into errors of sums; where kernels take a tile apart, first takes it out."""
     ERRORS = "ERRORS"
     """Computes errors of an input's rows."""
     ADD = "ADD"
@@ -59,7 +60,7 @@ COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Rows of a buffer: `h1[0:3,5:8]`."""
+    """Rows of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
 
     buffer: str
     rows: Rows
@@ -69,9 +70,7 @@ class Operand:
 
     def overlaps(self, other: Operand) -> bool:
         """Whether they share a row of a buffer."""
-        if self.buffer != other.buffer:
-            return False
-        return any(a < d and c < b for a, b in self.rows for c, d in other.rows)
+        return self.buffer == other.buffer and row_sets.overlap(self.rows, other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,7 @@ class Instruction:
         return " ".join(words)
 
 
-_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@.-]*)\[(?P<rows>[\d:,]*)\]")
+_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,x]*)\]")
 _LINE = re.compile(
     r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
     r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
@@ -142,11 +141,24 @@ def _parse_operand(written: str) -> Operand:
 
 @dataclass(frozen=True)
 class Program:
-    """What one machine does in a step of some kind."""
+    """What one machine does in a step of some kind.
+
+    Args:
+        machine: which.
+        instructions: in the order of their priority.
+        kind: of the step.
+        pipeline: in which order it takes the portions of the step.
+    """
 
     machine: int
     instructions: tuple[Instruction, ...]
     kind: StepKind = StepKind()  # noqa: RUF009 - frozen
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009 - frozen
+
+    @property
+    def slots(self) -> int:
+        """How many numbered buffers of a name have memory of their own: number n lies where n - slots did."""
+        return self.pipeline.slots
 
     def __str__(self) -> str:
         return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))
@@ -155,10 +167,15 @@ class Program:
         return len(self.instructions)
 
 
-def parse_program(machine: int, text: str, kind: StepKind = StepKind()) -> Program:  # noqa: B008 - frozen
+def parse_program(
+    machine: int,
+    text: str,
+    kind: StepKind = StepKind(),  # noqa: B008 - frozen
+    pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
+) -> Program:
     """The program that `str` wrote."""
     instructions = tuple(parse_instruction(line) for line in text.splitlines() if line.strip())
-    return Program(machine, instructions, kind)
+    return Program(machine, instructions, kind, pipeline)
 
 
 def ordered(
@@ -193,7 +210,7 @@ def ordered(
             used.writers |= 1 << n
         for used in (*writes, *others):
             used.users |= 1 << n
-        finished.append(replace(i, after=tuple(sorted(after))))
+        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
     return tuple(finished)
 
 

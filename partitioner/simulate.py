@@ -80,7 +80,7 @@ def _played(tracks: Sequence[Track], hosts: Sequence[str] | None) -> _Stage:
 
 @dataclass(slots=True)
 class _Lanes:
-    """What a machine is about to do: computations by position, messages as they come (to take one in: ~send)."""
+    """What a machine is about to do: computations by position, messages as they come (`~send` to take in)."""
 
     ready: list[int]
     post: deque[int]

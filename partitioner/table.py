@@ -1,15 +1,28 @@
-"""A plan as a table of text: who owns what, what travels, and what it is predicted to cost."""
+"""A plan as a table of text: who owns what, what travels, what a step is predicted to take, and why.
+
+Of many machines those are shown that differ: the busiest, the one in the middle and the least busy.
+"""
 
 from __future__ import annotations
 
+from itertools import groupby
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Grid
 from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.ownership import Piece
+from partita.partitioner.readable import readable_bytes as readable_bytes
+from partita.partitioner.words import critical_path
+
+COLUMNS = 8
+"""Up to so many machines, each has a column and a row of its own."""
 
 
 def plan_table(plan: BarePlan) -> str:
-    """The whole plan, for a terminal 100 columns wide (as long as there are few machines)."""
+    """The whole plan, for a terminal 100 columns wide (as long as names are short)."""
     precision = plan.precision
     head = (
-        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, batch {plan.batch}, {precision}, "
+        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, {plan.portions}, {precision}, "
         f"{plan.graph.n_parameters:,} parameters"
     )
     parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]
@@ -18,54 +31,84 @@ def plan_table(plan: BarePlan) -> str:
 
 def _layers(plan: BarePlan) -> str:
     machines = range(len(plan.cluster))
-    rows = [["layer", "grid", "kind", *(plan.cluster.machines[m].name for m in machines)]]
+    few = len(machines) <= COLUMNS
+    names = [plan.cluster.machines[m].name for m in machines] if few else ["machines"]
+    rows = [["layer", "grid", "kind", *names]]
     for grid in plan.graph.computed:
-        owned = (plan.ownership.rows(grid.name, m) for m in machines)
-        cells = ("-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned)
+        if few:
+            owned = (plan.ownership.rows(grid.name, m) for m in machines)
+            cells = ["-" if rows is None else row_sets.text((rows,)) for rows in owned]
+        else:
+            cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
-    return _aligned(rows, right_from=3)
+    return _aligned(rows, right_from=3 if few else len(rows[0]))
+
+
+def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
+    """`0-31, 8 to 9 rows each`."""
+    owners = sorted(piece.machine for piece in pieces)
+    if len(owners) == 1:
+        return f"{owners[0]}, whole"
+    runs = []
+    for _, run in groupby(enumerate(owners), key=lambda pair: pair[1] - pair[0]):
+        found = [machine for _, machine in run]
+        runs.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
+    shown = ",".join(runs) if len(runs) <= 4 else f"{len(owners)} machines"
+    sizes = [piece.stop - piece.start for piece in pieces]
+    least, most = min(sizes), max(sizes)
+    each = f"{most}" if least == most else f"{least} to {most}"
+    return f"{shown}, {each} row{'s' * (most > 1)} each"
 
 
 def _machines(plan: BarePlan) -> str:
-    rows = [["machine", "parameters", "MFLOP up", "sends", "receives", "messages", "peak memory", "busy"]]
-    playback = plan.playback
-    for m, machine in enumerate(plan.cluster.machines):
-        flops = sum(
-            plan.ownership.flops(piece, batch=plan.batch) for piece in plan.pieces if piece.machine == m
+    titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
+    rows = [[*titles, "computing", "sending", "waiting", "idle"]]
+    shown = list(range(len(plan.cluster)))
+    notes = dict.fromkeys(shown, "")
+    if len(shown) > COLUMNS:
+        used = sorted(
+            (m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m]
         )
-        sent = [message for message in plan.messages if message.source == m]
-        received = [message for message in plan.messages if message.destination == m]
+        notes = {used[-1]: " (least busy)", used[len(used) // 2]: " (middle)", used[0]: " (busiest)"}
+        shown = list(reversed(notes))
+    sent, received = plan.traffic_bytes
+    for m in shown:
+        pieces = plan.ownership.of_machine(m)
+        flops = sum(plan.ownership.flops(piece, batch=plan.batch) for piece in pieces)
+        step_s, times = plan.playback.step_s, plan.playback.times[m]
+        spent = (times.computing_s, times.sending_s, times.waiting_s, times.idle_s)
         rows.append(
             [
-                machine.place,
+                plan.cluster.machines[m].place + notes[m],
                 f"{plan.n_parameters(m):,}",
                 f"{flops / 1e6:,.1f}",
-                readable_bytes(sum(message.n_bytes for message in sent)),
-                readable_bytes(sum(message.n_bytes for message in received)),
-                f"{len(sent)} out, {len(received)} in",
+                readable_bytes(sent[m]),
+                readable_bytes(received[m]),
                 readable_bytes(plan.memory_bytes(m)),
-                f"{playback.busy_s[m] / playback.step_s:.0%}",
+                *(f"{took / step_s:.0%}" for took in spent),
             ]
         )
-    return _aligned(rows, right_from=1)
+    empty = [m for m in range(len(plan.cluster)) if not plan.ownership.of_machine(m)]
+    table = _aligned(rows, right_from=1)
+    if empty:
+        few = len(empty) <= COLUMNS
+        names = ", ".join(plan.cluster.machines[m].name for m in empty) if few else f"{len(empty)} machines"
+        table += f"\nleft empty, because the step is not shorter with them: {names}"
+    return table
 
 
 def _summary(plan: BarePlan) -> str:
     total = sum(message.n_bytes for message in plan.messages)
-    uncalibrated = "" if plan.costs.calibrated else " (uncalibrated)"
-    return (
-        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; predicted step "
-        f"{plan.predicted_step_s * 1e3:.2f} ms{uncalibrated}"
-    )
-
-
-def readable_bytes(n_bytes: float) -> str:
-    """`1.5 MiB`."""
-    for unit in ("B", "KiB", "MiB"):
-        if n_bytes < 1024:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
-        n_bytes /= 1024
-    return f"{n_bytes:.1f} GiB"
+    step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
+    how = "" if plan.costs.calibrated else " (uncalibrated)"
+    lines = [
+        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states "
+        "travel to another machine (connectivity - 1)",
+        f"predicted step {step_s * 1e3:.2f} ms{how}; no plan is below {bound_s * 1e3:.2f} ms: at most "
+        f"{max(step_s / bound_s - 1, 0):.0%} to gain",
+        critical_path(plan.playback),
+    ]
+    return "\n".join(lines)
 
 
 def _aligned(rows: list[list[str]], *, right_from: int) -> str:

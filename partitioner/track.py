@@ -1,4 +1,4 @@
-"""A program as numbers: what the virtual clock must know of it. Made once, and played as often as one likes."""
+"""A program as numbers: what the virtual clock must know of it; made once, played often."""
 
 from __future__ import annotations
 

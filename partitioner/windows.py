@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from partita.layers.region import Shape
-from partita.layers.rows import bounds
+from partita.layers.rows import Run, bounds
 from partita.partitioner.access import Access
 from partita.partitioner.buffer_names import (
     NORMS,
@@ -17,11 +18,15 @@ from partita.partitioner.buffer_names import (
     holds_parameters,
     holds_summary,
     layer_of,
+    place_of,
     sent_as,
 )
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Operand, Program
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
+
+ALIGNMENT: Final = 64
+"""Bytes: arrays begin where lines of the cache do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,38 +34,60 @@ class WindowPlan:
     """An array to allocate: rows of a buffer, for every example of a batch where they are states or errors.
 
     Args:
-        rows: `[start, stop)` of the buffer.
+        rows: `[start, stop)` of the buffer; of a picture that is cut into tiles a box, with its columns.
         shape: of the array, `[rows, other node axes ..., example]`; of shared weights and their gradient
             `[1, number]`.
         dtype: the kind of its numbers, see `Sizes.row`.
         offset: where it begins in the machine's memory for windows, in bytes.
+        own: the shape of the machine's own tile, where it lies in an array of its own besides: the window has
+            other columns too, and kernels take whole arrays. None where they take it from the window.
     """
 
-    rows: tuple[int, int]
+    rows: Run
     shape: Shape
     dtype: str
     offset: int = 0
+    own: Shape | None = None
 
     @property
     def n_bytes(self) -> int:
-        """Of the array."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        """Of the array, and of the machine's own tile beside it."""
+        return self.own_offset + (math.prod(self.own) * ITEM_BYTES[self.dtype] if self.own else 0)
+
+    @property
+    def own_offset(self) -> int:
+        """Where the own tile begins, in bytes behind the array's beginning."""
+        n_bytes = math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return -(-n_bytes // ALIGNMENT) * ALIGNMENT if self.own else n_bytes
 
 
 def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, WindowPlan]:
     """What a program's machine holds of each buffer, by the names that its instructions use.
+
+    Of numbered buffers that take turns in a place it holds the first, see `place_of`.
 
     What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
     """
     found: dict[str, WindowPlan] = {}
     for instruction in program.instructions:
         for operand in (instruction.target, *instruction.sources):
-            name = operand.buffer
+            name = place_of(operand.buffer, program.slots)
             if name not in found and not in_vectors(owned, program, name):
                 rows = _rows(owned, operand, program.machine)
-                shape, kind = sizes.row(name)
-                found[name] = WindowPlan(rows, (rows[1] - rows[0], *shape), kind)
+                own = own_tile(owned, name, program.machine, rows)
+                tile = None if own is None else sizes.shape(name, own)
+                found[name] = WindowPlan(rows, sizes.shape(name, rows), sizes.row(name)[1], own=tile)
     return found
+
+
+def own_tile(owned: Ownership, buffer: str, machine: int, window: Run) -> Run | None:
+    """The machine's own tile, if the window in which its states or errors come together is wider."""
+    layer = layer_of(buffer)
+    own = owned.rows(layer, machine) if "." not in buffer and "@" not in buffer else None
+    if own is None or len(own) < 4 or own[2:] == window[2:]:
+        return None
+    is_joined = "<" not in buffer or Access(owned, machine).edge(buffer) == owned.edges(layer)[0]
+    return own if is_joined else None
 
 
 def in_vectors(owned: Ownership, program: Program, buffer: str) -> bool:
@@ -75,7 +102,7 @@ def in_vectors(owned: Ownership, program: Program, buffer: str) -> bool:
     return not borrowers
 
 
-def _rows(owned: Ownership, operand: Operand, machine: int) -> tuple[int, int]:
+def _rows(owned: Ownership, operand: Operand, machine: int) -> Run:
     name, layer = operand.buffer, layer_of(operand.buffer)
     if "@" in name:  # received, added and done with: nobody needs other rows of it
         return bounds(operand.rows)

@@ -8,7 +8,6 @@ the same signature but for how many rows they compute and hear.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -21,7 +20,7 @@ from partita.layers.losses import Loss
 from partita.layers.node import Node
 from partita.partitioner.buffer_names import layer_of
 from partita.partitioner.program import Instruction, Op, Operand
-from partita.partitioner.sizes import Sizes
+from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
 FREE_FORM_SLOWDOWN = 30.0
 """How many times longer an operation of a `Node` takes than one of a matrix product: it runs as scalar code.
@@ -149,17 +148,25 @@ def _row(grid: Grid) -> str:
 def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     """Rows computed, and rows heard where they do not follow from these."""
     op, sources = instruction.op, instruction.sources
-    own = row_sets.count(instruction.target.rows)
+    own = _extent(instruction.target)
     if op is Op.ERRORS:
-        return f"{row_sets.count(sources[0].rows)} to {own}"
+        return f"{_extent(sources[0])} to {own}"
     if op in (Op.GRADIENT, Op.LEARN):
-        rows = row_sets.count(sources[0].rows)
-        return f"{rows} by {sizes.graph[grid.sources[0]].n_rows}" if grid.layer.splits_sum else str(rows)
+        rows = _extent(sources[0])
+        return f"{rows} by {sizes.graph[grid.sources[0]].n_rows}" if grid.layer.splits_sum else rows
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         sign = "+" if instruction.accumulate else ""
         more = "..." if op is Op.MULTIPLY else ""
-        return f"{sign}{own} by {row_sets.count(sources[0].rows)}{more}"
-    return str(own)
+        return f"{sign}{own} by {_extent(sources[0])}{more}"
+    return own
+
+
+def _extent(operand: Operand) -> str:
+    """How many rows; of boxes of a picture, of how many rows and places."""
+    n = row_sets.count(operand.rows)
+    if not operand.rows or len(operand.rows[0]) == 2:
+        return str(n)
+    return f"{row_sets.count(row_sets.along(operand.rows))}/{n}"
 
 
 def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
@@ -169,8 +176,8 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
         return "parameters", str(_numbers(target, sizes))
     if op is Op.SQUARES:
         return "parameters", str(sum(_numbers(source, sizes) for source in instruction.sources))
-    shape, kind = sizes.row(target.buffer)
-    numbers = str(row_sets.count(target.rows) * math.prod(shape))
+    _, kind = sizes.row(target.buffer)
+    numbers = str(sizes.n_bytes(target) // ITEM_BYTES[kind])
     if op is Op.DELTA:
         return sizes.graph[layer_of(instruction.sources[0].buffer)].layer.activation, numbers
     return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
@@ -212,21 +219,22 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     if grid is None:
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
-    each = grid.flops_per_node * slowdown(grid) * grid.nodes_per_row
+    each = grid.flops_per_node * slowdown(grid)
     if op in (Op.GRADIENT, Op.LEARN):
-        return each * row_sets.count(instruction.sources[0].rows) * sizes.batch
+        return each * grid.nodes_in(instruction.sources[0].rows) * sizes.batch
     if op is Op.ERRORS:
-        own = row_sets.count(instruction.sources[0].rows)
-        share = row_sets.count(target.rows) / max(graph[layer_of(target.buffer)].n_rows, 1)
+        own, source = grid.nodes_in(instruction.sources[0].rows), graph[layer_of(target.buffer)]
+        share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
         if not grid.layer.splits_sum:
-            share = min(1.0, share * grid.n_rows / max(own, 1))
+            share = min(1.0, share * grid.n_nodes / max(own, 1))
         return each * own * examples * share
     share = 1.0
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         heard = instruction.sources[0]
-        share = row_sets.count(heard.rows) / max(graph[layer_of(heard.buffer)].n_rows, 1)
-    rows = 1 if op is Op.SUMMARISE else row_sets.count(target.rows)
-    return each * rows * examples * share
+        source = graph[layer_of(heard.buffer)]
+        share = source.nodes_in(heard.rows) / max(source.n_nodes, 1)
+    rows = ((0, 1),) if op is Op.SUMMARISE else target.rows
+    return each * grid.nodes_in(rows) * examples * share
 
 
 def _traffic(instruction: Instruction, sizes: Sizes) -> float:
@@ -244,5 +252,5 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 def _numbers(operand: Operand, sizes: Sizes) -> int:
     """How many parameters these rows have."""
     grid = sizes.graph[layer_of(operand.buffer)]
-    spans = [parameter.span(rows) for parameter in grid.parameters for rows in operand.rows]
+    spans = [span for p in grid.parameters for run in operand.rows for span in p.spans(run)]
     return sum(stop - start for start, stop in spans)

@@ -7,18 +7,35 @@ from dataclasses import replace
 
 from partita.layers.rows import Rows
 from partita.partitioner.access import Access
+from partita.partitioner.buffer_names import is_learnt, number_of, numbered, sent_as
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership
+from partita.partitioner.pipeline import Pipeline, Turn
 from partita.partitioner.program import Instruction, Op, Operand, Program, ordered
 from partita.partitioner.step_kind import StepKind
 
 
 class Writer:
-    """Instructions in the order of their priority; each message is received once, however often asked for."""
+    """Instructions in the order of their priority; each message is received once, however often asked for.
 
-    def __init__(self, owned: Ownership, messages: Iterable[Message], machine: int, kind: StepKind) -> None:
+    Who lowers speaks of a portion by names without a number; they are numbered when they are written down.
+
+    Attributes:
+        turn: what is being written.
+    """
+
+    def __init__(
+        self,
+        owned: Ownership,
+        messages: Iterable[Message],
+        machine: int,
+        kind: StepKind,
+        pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
+    ) -> None:
+        """With the messages of one portion."""
         self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
-        self.access = Access(owned, machine)
+        self.pipeline, self.turn = pipeline, Turn("up", 0)
+        self.access = Access(owned, machine, slots=pipeline.slots)
         self.outgoing: dict[str, list[Message]] = {}
         self.incoming: dict[str, list[Message]] = {}
         for message in messages:
@@ -44,9 +61,9 @@ class Writer:
             done = [
                 replace(instruction, after=(n - 1,) if n else ()) for n, instruction in enumerate(written)
             ]
-            return Program(self.machine, tuple(done), self.kind)
+            return Program(self.machine, tuple(done), self.kind, self.pipeline)
         uses = [(access.reads(instruction), access.writes(instruction)) for instruction in written]
-        return Program(self.machine, ordered(written, uses), self.kind)
+        return Program(self.machine, ordered(written, uses), self.kind, self.pipeline)
 
     def own(self, layer: str) -> Rows:
         """The rows of a layer that the machine owns."""
@@ -55,12 +72,28 @@ class Writer:
     def emit(
         self, op: Op, target: Operand, *sources: Operand, peer: int | None = None, accumulate: bool = False
     ) -> None:
-        """Adds an instruction."""
-        self._instructions.append(Instruction(op, target, sources, peer, accumulate))
+        """Adds an instruction; one that learns reads the errors of all portions of the minibatch."""
+        portion, minibatch = self.turn.portion, self.pipeline.minibatch_of(self.turn.portion)
+        of_minibatch = self.pipeline.portions_of(minibatch) if op in (Op.LEARN, Op.GRADIENT) else (portion,)
+        heard = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
+        self._instructions.append(Instruction(op, self._numbered(target, portion), heard, peer, accumulate))
+
+    def _numbered(self, operand: Operand, portion: int) -> Operand:
+        """Speaks of a portion; not of what all share."""
+        name = operand.buffer
+        if self.pipeline.portions == 1 or is_learnt(name) or number_of(name) is not None:
+            return operand
+        return Operand(numbered(name, portion), operand.rows)
+
+    def _sent(self, buffer: str) -> str:
+        """What a message is called here: of what all portions share, by the number of the minibatch."""
+        if self.pipeline.overlap == 1 or not is_learnt(buffer):
+            return buffer
+        return numbered(buffer, self.pipeline.minibatch_of(self.turn.portion))
 
     def send(self, message: Message) -> None:
         """Sends the rows of a message."""
-        self.emit(Op.SEND, Operand(message.buffer, message.rows), peer=message.destination)
+        self.emit(Op.SEND, Operand(self._sent(message.buffer), message.rows), peer=message.destination)
 
     def send_all(self, buffer: str) -> None:
         """Sends a buffer to whoever needs it."""
@@ -69,17 +102,30 @@ class Writer:
 
     def receive(self, message: Message, buffer: str | None = None) -> None:
         """Takes a message into the buffer of its name, or another."""
-        if (message.buffer, message.source) not in self._received:
-            self._received.add((message.buffer, message.source))
-            self.emit(Op.RECV, Operand(buffer or message.buffer, message.rows), peer=message.source)
+        target = self._numbered(
+            Operand(self._sent(buffer or message.buffer), message.rows), self.turn.portion
+        )
+        known = sent_as(target.buffer), message.source
+        if known not in self._received:
+            self._received.add(known)
+            self.emit(Op.RECV, target, peer=message.source)
 
     def receive_all(self, buffer: str) -> None:
         """Takes in all messages of a buffer."""
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
-    def receive_and_add(self, message: Message, target: Operand) -> None:
-        """Takes a message into a buffer of its own, and adds it to rows that hold a sum."""
+    def receive_and_add(self, message: Message, target: Operand, copied: Rows = ()) -> None:
+        """Takes a message into a buffer of its own, and adds it to rows that hold a sum.
+
+        Args:
+            message: what arrives.
+            target: rows to which it is added.
+            copied: the rest of its rows, that hold none yet.
+        """
         buffer = f"{message.buffer}@{message.source}"
         self.receive(message, buffer)
-        self.emit(Op.ADD, target, Operand(buffer, message.rows), accumulate=True)
+        sent = self._sent(buffer)
+        self.emit(Op.ADD, target, Operand(sent, target.rows), accumulate=True)
+        if copied:
+            self.emit(Op.ADD, Operand(target.buffer, copied), Operand(sent, copied))

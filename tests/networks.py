@@ -180,8 +180,10 @@ def pools(draw: st.DrawFn, shape: Shape) -> Layer:
     return kind(patch.size, stride=patch.stride)
 
 
-def shapes() -> st.SearchStrategy[Shape]:
-    """Shapes of inputs: rows of nodes, and pictures."""
+def shapes(*, wide: bool = False) -> st.SearchStrategy[Shape]:
+    """Shapes of inputs: rows of nodes, and pictures; with `wide`, pictures alone, with columns to cut."""
+    if wide:
+        return st.tuples(st.integers(1, 7), st.integers(2, 7), st.integers(1, 2))
     pictures = st.tuples(st.integers(1, 8), st.integers(1, 3), st.integers(1, 2))
     return st.one_of(
         pictures, pictures, st.tuples(st.integers(1, 6)), st.tuples(st.integers(1, 6), st.just(2))
@@ -196,10 +198,16 @@ def networks(
     losses: bool = True,
     local: bool = False,
     shared: bool = False,
+    wide: bool = False,
 ) -> Graph:
-    """A whole network as a graph, with losses or without; `local` and `shared` as in `layers`."""
+    """A whole network as a graph, with losses or without; `local` and `shared` as in `layers`, `wide` as in
+    `shapes`.
+    """
     net = Network("drawn")
-    given = [net.input(f"in{n}", shape=draw(shapes())) for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))]
+    given = [
+        net.input(f"in{n}", shape=draw(shapes(wide=wide)))
+        for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))
+    ]
     placed: list[States] = [
         draw(layers(source.shape, local=local, shared=shared))(source) for source in given
     ]

@@ -27,6 +27,11 @@ class Downpour:
         run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
             waits: what would accrue meanwhile would be far too old when it is applied. (The paper has no
             such bound.)
+        overlap: minibatches in a step, which follow one another through the machines of a horizontal cut:
+            while one machine is at a minibatch, those before it are at the next ones. Each is learnt as soon
+            as its errors are there, so on a machine that is n machines before the loss its gradient is up to
+            n updates late; reports count that as staleness. Fetches and pushes come between steps, and
+            `fetch_every`, `push_every` and `run_ahead` count steps. (The paper does without.)
 
     Raises:
         ValueError: a number is no whole one of at least 1, or the rule is none.
@@ -38,9 +43,10 @@ class Downpour:
     fetch_every: int = 1
     push_every: int = 1
     run_ahead: int = 16
+    overlap: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead"):
+        for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead", "overlap"):
             object.__setattr__(self, name, whole(getattr(self, name), f"Downpour's {name} is", least=1))
         if not isinstance(self.rule, Rule):
             raise ValueError(f"Downpour's rule is {self.rule!r}; give a rule, for example SGD(0.05)")

@@ -55,6 +55,7 @@ class Job:
         return Sampler(
             examples=self.examples,
             batch=self.plan.batch,
+            minibatches=self.driver.overlap,
             seed=self.seed,
             replica=0,
             replicas=self.driver.replicas,
@@ -168,6 +169,7 @@ class Job:
             driver.fetch_every,
             driver.push_every,
             driver.run_ahead,
+            driver.overlap,
         )
 
     @property

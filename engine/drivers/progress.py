@@ -27,7 +27,8 @@ class Moment:
         loss: the mean over the examples since the moment before.
         accuracy: likewise; NaN where nothing is right or wrong.
         examples_per_s: since the moment before.
-        staleness: mean, over all pushes so far, of the pushes that others had applied in between.
+        staleness: mean, over all pushes so far, of the pushes that others had applied in between, and of the
+            updates by which a gradient is late where minibatches overlap.
     """
 
     seconds: float
@@ -65,8 +66,8 @@ class Meter:
     def __post_init__(self) -> None:
         self._began = self._last = time.monotonic()
         self._steps: dict[str, int] = {}
-        self._pushes: dict[str, tuple[int, int]] = {}  # (pushes, staleness) of each part's process
-        self._pushes_before = (0, 0)  # of processes that were replaced
+        self._pushes: dict[str, tuple[int, float]] = {}  # (pushes, staleness) of each part's process
+        self._pushes_before = (0, 0.0)  # of processes that were replaced
         self._examples = 0
         self._since: tuple[int, float, int] = (0, 0.0, 0)
 
@@ -82,7 +83,7 @@ class Meter:
 
     def _count_pushes(self, progress: Progress) -> None:
         """A part reports all pushes of its process; fewer than before come from another process."""
-        pushes, staleness = self._pushes.get(progress.name, (0, 0))
+        pushes, staleness = self._pushes.get(progress.name, (0, 0.0))
         if progress.pushes < pushes:
             before = self._pushes_before
             self._pushes_before = (before[0] + pushes, before[1] + staleness)

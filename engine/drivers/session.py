@@ -7,7 +7,7 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -20,6 +20,7 @@ from partita.engine.drivers.step import Step
 from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
+from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored, widen_array
 from partita.engine.parameters.initialise import initial_vector
@@ -27,12 +28,13 @@ from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
+from partita.engine.protocol.names import part_name
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]
@@ -51,7 +53,10 @@ class Session:
         *,
         train: bool = False,
         rule: Rule | None = None,
+        overlap: int = 1,
         hosts: Hosts = "threads",
+        listen: str | None = None,
+        places: Mapping[int, Placement] | None = None,
         timeout_s: float = 300.0,
     ) -> None:
         """Starts the hosts and gives them their parameters.
@@ -62,26 +67,37 @@ class Session:
                 drawn where they belong, so that nobody ever holds them twice.
             train: play the way down too.
             rule: what changes the parameters after each step, on the spot.
+            overlap: how many minibatches a step takes, one after another through the machines of a horizontal
+                cut, each with an update of its own; see `Downpour`.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
                 the one machine of a plan in the calling thread, which costs least for small networks.
+            listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free
+                port of loopback if not given.
+            places: where the processes of some machines run, by machine; on this one if it is not in there.
             timeout_s: how long any answer of a host may take.
 
         Raises:
-            ValueError: a parameter is missing, a machine's are too many for a message, or hosts cannot be
-                these.
+            ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be
+                these, or minibatches overlap without a rule that could follow each.
             HostError: a host fails or does not come up.
         """
         check_plan(plan)
         check_choice(hosts, "hosts is", get_args(Hosts))
         check_seconds(timeout_s, "timeout_s is")
         parameters = _checked(plan, parameters)
-        self._plan, self._train = plan, train
+        overlap = whole(overlap, "overlap is", least=1)
+        if overlap > 1 and not (train and rule is not None):
+            raise ValueError(
+                f"overlap is {overlap}, but no rule follows each minibatch; give train=True and a rule, or "
+                "overlap=1"
+            )
+        self._plan, self._train, self._size = plan, train, plan.batch * overlap
         self._fed, self._step = False, 0
         self._layout = layout_of(plan, shards=1)
         if hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, rule) for m in range(len(plan.cluster))]
-        self._stage = self._opened(hosts, timeout_s)
+        self._tasks = [SessionTask(plan, m, train, rule, overlap) for m in range(len(plan.cluster))]
+        self._stage = self._opened(hosts, listen, places or {}, timeout_s)
         self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
         try:
             self.load(parameters)
@@ -89,10 +105,19 @@ class Session:
             self._stage.close(orderly=False)
             raise
 
-    def _opened(self, hosts: Hosts, timeout_s: float) -> Stage:
-        if hosts != "inline":
-            launcher: Launcher = ThreadLauncher() if hosts == "threads" else ProcessLauncher()
-            return HostedStage(self._tasks, launcher, timeout_s=timeout_s)
+    def _opened(
+        self, hosts: Hosts, listen: str | None, places: Mapping[int, Placement], timeout_s: float
+    ) -> Stage:
+        if hosts != "processes" and (places or listen is not None):
+            raise ValueError(
+                f"hosts is '{hosts}', and only processes have addresses; "
+                "ask for 'processes', or leave out listen and places"
+            )
+        if hosts == "threads":
+            return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s)
+        if hosts == "processes":
+            named = {part_name(0, machine): place for machine, place in places.items()}
+            return HostedStage(self._tasks, ProcessLauncher(listen=listen, places=named), timeout_s=timeout_s)
         if len(self._tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
@@ -130,18 +155,19 @@ class Session:
         """Plays a step.
 
         Args:
-            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`; None plays the
-                last again.
+            batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`, or with `overlap`
+                `[overlap * batch, *shape]`; None plays the last again.
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
-                with a rule no errors, and a gradient only where the rule needs it whole.
+                with a rule no errors, and a gradient only where the rule needs it whole; with `overlap` only
+                the parameters.
             trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
             ValueError: the batch does not fit the network, or there is nothing of a name to collect.
             HostError: a host fails, dies, or does not answer in time.
         """
-        real = self._plan.batch if examples is None else examples
+        real = self._size if examples is None else examples
         batch = self._checked(batch, real, collect)
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
         if trace:
@@ -165,7 +191,7 @@ class Session:
     def _checked(
         self, batch: Mapping[str, Array] | None, real: int, collect: tuple[str, ...]
     ) -> Mapping[str, Array] | None:
-        size, graph = self._plan.batch, self._plan.graph
+        size, graph = self._size, self._plan.graph
         if not 1 <= real <= size or (self._train and real < size):
             least = size if self._train else 1
             raise ValueError(f"{real} examples of a batch of {size} cannot be played; give {least} to {size}")
@@ -188,6 +214,8 @@ class Session:
     def _known(self) -> frozenset[str]:
         """With a rule there are no errors, and a gradient only where the rule needs it whole."""
         graph, task = self._plan.graph, self._tasks[0]
+        if task.overlap > 1:
+            return frozenset({"parameters"})
         found = {"parameters", *(grid.name for grid in graph.computed)}
         if task.keeps_gradient:
             found.add("gradient")
@@ -228,12 +256,16 @@ class Session:
 
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
-            grid = self._plan.graph[operand.buffer]
+            grid, count = (
+                self._plan.graph[layer_of(operand.buffer)],
+                self._plan.sizes.examples(operand.buffer),
+            )
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self._plan.precision)
-            shape = (*grid.shape, self._plan.batch)
+            first = (number_of(operand.buffer) or 0) * count
+            examples = batch[grid.name][first : first + count]
             for rows in operand.rows:
-                yield stored(node_major(batch[operand.buffer], rows, shape), dtype)
+                yield stored(node_major(examples, rows, (*grid.shape, count)), dtype)
 
     def _joined(
         self, collect: tuple[str, ...], payloads: list[Payload | None], tables: Sequence[Array]
@@ -275,16 +307,25 @@ class Session:
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
-                own = states[name][rows[0] : rows[1]]
-                if self._plan.ownership.judges(name):  # each machine's share of a loss
-                    share = np.zeros_like(own)
-                    finish.append(lambda o=own, s=share: np.add(o, s, out=o))  # type: ignore[misc]
+                place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
+                own = states[name][place]
+                judged = bool(self._plan.ownership.judges(layer_of(name)))  # the machine's share of a loss
+                if judged or not own.flags.c_contiguous:
+                    share = np.zeros(own.shape, own.dtype)
+                    finish.append(partial(_put, own, share, adds=judged))
                     own = share
                 targets.append(own)
         if payload is not None:
             payload.copy_into(*targets, *table)
         for act in finish:
             act()
+
+
+def _put(place: Array, numbers: Array, *, adds: bool) -> None:
+    if adds:
+        np.add(place, numbers, out=place)
+    else:
+        np.copyto(place, numbers)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

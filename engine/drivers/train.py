@@ -17,6 +17,7 @@ from partita.engine.drivers.progress import Meter, Show
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.supervisor import RunFailed, Supervisor
 from partita.engine.launch.launcher import Launcher
+from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
@@ -45,6 +46,7 @@ def train(
     initial: Mapping[str, Array] | str | Path | None = None,
     show: Show = "auto",
     listen: str | None = None,
+    places: Mapping[str, Placement] | None = None,
 ) -> Run:
     """Trains a network on processes of this machine.
 
@@ -64,6 +66,8 @@ def train(
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
         listen: the coordinator's endpoint, `tcp://127.0.0.1:PORT`; any free port if not given.
+        places: where some hosts run, by name (`part REPLICA.MACHINE`, `shard NUMBER`); on this machine if
+            they are not in there. `listen` must then be at an address that all of them reach.
 
     Raises:
         ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; or an
@@ -87,7 +91,7 @@ def train(
         job.check_writable()
         job.write(arrays, initial)
         training = _Training(job, found, steps, keep=checkpoints is not None)
-        return training.run(show=show, listen=listen, checkpoint_every_s=checkpoint_every_s)
+        return training.run(show=show, listen=listen, places=places, checkpoint_every_s=checkpoint_every_s)
 
 
 def _check(plan: Plan, driver: Downpour, initial: object) -> None:
@@ -118,12 +122,19 @@ class _Training:
             self.committed = job.steps_in(found.manifest)
         self.done = tuple(min(done, steps) for done in self.committed or (0,) * job.driver.replicas)
 
-    def run(self, *, show: Show, listen: str | None, checkpoint_every_s: float) -> Run:
+    def run(
+        self,
+        *,
+        show: Show,
+        listen: str | None,
+        places: Mapping[str, Placement] | None,
+        checkpoint_every_s: float,
+    ) -> Run:
         # Only who shows a run pays for the display: every host imports this package too.
         from partita.engine.drivers.display import Display
 
         meter = Meter(self.steps, self.done, classifiers=len(self.job.plan.graph.classifiers))
-        launcher = ProcessLauncher(listen=listen)
+        launcher = ProcessLauncher(listen=listen, places=places)
         with launcher, Display(meter, show) as display:
             supervisor = self._supervisor(launcher, display, checkpoint_every_s)
             with stops_on_ctrl_c(supervisor.request_stop):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numba
+import numpy as np
 
 from partita.engine.kernels.kernel import Array, Call, nothing
 from partita.engine.kernels.parallel import Team
@@ -44,3 +45,16 @@ def in_turn(*calls: Call) -> Call:
             one()
 
     return call
+
+
+def added(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
+    """A call that adds to arrays what `write` would write into them, by way of arrays beside them."""
+    terms = [np.empty_like(array) for array in out]
+    call = write(terms)
+
+    def add() -> None:
+        call()
+        for array, term in zip(out, terms, strict=True):
+            np.add(array, term, out=array)
+
+    return add

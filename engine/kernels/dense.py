@@ -20,7 +20,7 @@ from partita.engine.kernels.products.product import product
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class DenseKernel(Kernel):
@@ -63,7 +63,7 @@ class DenseKernel(Kernel):
         state, errors = self.arrays.state.reshape(-1), self.arrays.own_errors.reshape(-1)
         return over_rows(self.team, self._loops.multiply, state, errors)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
         out, delta, window = self.arrays.errors_of(source), self.arrays.own_errors, self.site.error_windows[0]
         calls = []
@@ -80,17 +80,20 @@ class DenseKernel(Kernel):
         """As states are stored: a product's own output."""
         return self.site.dtype
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
         delta = columns(rows_of(self.arrays.own_errors, rows or self.site.rows, self.site.rows))
         weight, inputs = out[0].reshape(len(delta), -1), columns(self.arrays.sources[0])
-        multiply = self._product(delta, inputs.T, weight)
+        multiply = self._product(delta, inputs.T, weight, accumulate=accumulate)
         if len(out) == 1:
             return multiply
-        return in_turn(multiply, over_rows(self.team, _sum_examples, delta, out[1].reshape(-1)))
+        add = _add_examples if accumulate else _sum_examples
+        return in_turn(multiply, over_rows(self.team, add, delta, out[1].reshape(-1)))
 
-    def _product(self, a: Array, b: Array, out: Array) -> Call:
-        return product(a, b, out, team=self.team, scratch=self._turned)
+    def _product(self, a: Array, b: Array, out: Array, *, accumulate: bool = False) -> Call:
+        return product(a, b, out, team=self.team, scratch=self._turned, accumulate=accumulate)
 
     def _weight_of(self, rows: tuple[int, int]) -> Array:
         """Its columns for these rows of the input."""
@@ -134,5 +137,14 @@ def _sum_examples(errors: Array, out: Array) -> None:
     for node in range(errors.shape[0]):
         row, total = errors[node], widen(errors[node, 0])
         for e in range(1, errors.shape[1]):
+            total += widen(row[e])
+        out[node] = narrow(total, out[node])
+
+
+@compiled_reassociating
+def _add_examples(errors: Array, out: Array) -> None:
+    for node in range(errors.shape[0]):
+        row, total = errors[node], widen(out[node])
+        for e in range(errors.shape[1]):
             total += widen(row[e])
         out[node] = narrow(total, out[node])

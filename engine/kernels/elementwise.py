@@ -9,7 +9,7 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import rows_of
 from partita.layers.activations import Activation
-from partita.layers.rows import Rows, difference, intersection
+from partita.layers.rows import WholeRows, difference, intersection
 
 
 class ActivationKernel(Kernel):
@@ -33,7 +33,7 @@ class ActivationKernel(Kernel):
 
         return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The errors times the slope."""
         own, window, operations = self.site.rows, self.site.error_windows[0], self.site.operations
         state, delta, out = self.arrays.state, self.arrays.own_errors, self.arrays.errors_of(source)
@@ -72,7 +72,7 @@ class AddKernel(Kernel):
 
         return call
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Hands the errors on."""
         own, window = self.site.rows, self.site.error_windows[source]
         delta, out = self.arrays.own_errors, self.arrays.errors_of(source)
@@ -91,6 +91,6 @@ class AddKernel(Kernel):
         return call
 
 
-def unheard(site: Site, rows: Rows, out: Array, window: tuple[int, int]) -> tuple[Array, ...]:
+def unheard(site: Site, rows: WholeRows, out: Array, window: tuple[int, int]) -> tuple[Array, ...]:
     """Of the asked rows, views of those that no node of this machine listens to."""
     return tuple(rows_of(out, run, window) for run in difference(rows, (site.rows,)))

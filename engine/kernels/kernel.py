@@ -21,7 +21,7 @@ import numpy.typing as npt
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, storage
 from partita.layers.graph import Grid
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 Array: TypeAlias = npt.NDArray[Any]
 Call: TypeAlias = Callable[[], None]
@@ -37,10 +37,11 @@ class Site:
         sources: the layers it listens to.
         windows: for each source, the rows `[start, stop)` that the machine holds of its states.
         error_windows: for each source, the rows `[start, stop)` of the array into which its errors go.
-        batch: examples in a batch.
+        batch: examples in the arrays.
         precision: "float32", "float64" or "bfloat16".
         threads: how many the kernel may use.
         device: "cpu", or a GPU as "cuda:0".
+        mean_over: examples of which a loss takes the mean; `batch` if not given.
     """
 
     grid: Grid
@@ -52,6 +53,12 @@ class Site:
     precision: str = "float32"
     threads: int = 1
     device: str = "cpu"
+    mean_over: int | None = None
+
+    @property
+    def minibatch(self) -> int:
+        """Examples of which a loss takes the mean: `batch`, or more, of which these are a part."""
+        return self.mean_over or self.batch
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -135,7 +142,7 @@ class Kernel(ABC):
         return nothing
 
     @abstractmethod
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Writes the errors of these rows of input number `source` into the array of its error window.
 
         With `accumulate` the rows already hold the sum over receivers of lower rows, and it is continued:
@@ -147,12 +154,15 @@ class Kernel(ABC):
         """Of what `gradient` writes: that of the masters, or as states are stored."""
         return self.site.master
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Writes the gradient of each parameter, summed over the examples.
 
         Args:
             out: for each parameter, the array for these rows, of `gradient_dtype`, C-contiguous.
             rows: of the machine's own, `[start, stop)` in the layer; all if not given.
+            accumulate: adds it to what is there, that of other examples.
         """
         return nothing
 

@@ -15,6 +15,7 @@ from partita.engine.kernels.calls import bound, in_turn, over_rows
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.local_loops import (
     Places,
+    add_bias_gradient,
     bias_gradient,
     input_errors,
     turned_row,
@@ -26,7 +27,7 @@ from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers.connectivity import Patch
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 _CHUNK_BYTES = 1 << 17
 """Of sums that are finished at once."""
@@ -40,7 +41,7 @@ class PatchSumKernel(Kernel):
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
-        connectivity = site.grid.layer.connectivity
+        connectivity = site.grid.connectivity
         assert isinstance(connectivity, Patch)
         assert connectivity.is_box, "a patch is a whole box of nodes"
         self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
@@ -87,7 +88,7 @@ class PatchSumKernel(Kernel):
             n = min(n, -(-self.site.n_rows // (4 * self.team.threads)))
         return [(row, min(row + n, stop)) for row in range(start, stop, n)]
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Adds to the inputs of a place after place."""
         places, geometry = self._places(self.site.error_windows[0]), self._geometry
         out, delta = _flat(self.arrays.errors_of(source)), _flat(self.arrays.own_errors)
@@ -109,7 +110,9 @@ class PatchSumKernel(Kernel):
             bound(input_errors, out, sums, self._weight, delta, (0, 0), accumulate, places, geometry)
         return call
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
         site, places, geometry = self.site, self._places(self.site.windows[0]), self._geometry
         first, last = rows or site.rows
@@ -122,10 +125,11 @@ class PatchSumKernel(Kernel):
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(size) as turned:
                 place = weight[start - first : stop - first].reshape(-1)
-                weight_gradient(place, turned, self._x, errors, (start, stop), places, geometry)
+                weight_gradient(place, turned, self._x, errors, (start, stop), places, geometry, accumulate)
 
         with self._scratch.lent(size) as turned:
-            bound(weight_gradient, weight.reshape(-1), turned, self._x, errors, (0, 0), places, geometry)
+            place = weight.reshape(-1)
+            bound(weight_gradient, place, turned, self._x, errors, (0, 0), places, geometry, accumulate)
 
         def multiply() -> None:
             self.team.split(first, last, work, operations=operations)
@@ -133,7 +137,8 @@ class PatchSumKernel(Kernel):
         if len(out) == 1:
             return multiply
         own = columns(rows_of(delta, (first, last), site.rows))
-        return in_turn(multiply, over_rows(self.team, bias_gradient, own, _flat(out[1])))
+        add = add_bias_gradient if accumulate else bias_gradient
+        return in_turn(multiply, over_rows(self.team, add, own, _flat(out[1])))
 
     def _places(self, window: tuple[int, int]) -> Places:
         _, n_columns, filters = self.site.grid.shape

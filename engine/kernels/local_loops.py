@@ -181,7 +181,14 @@ def _close(out: Array, sums: Array, start: int, stop: int, window: int, line: in
 
 @compiled
 def weight_gradient(
-    out: Array, turned: Array, x: Array, delta: Array, rows: tuple[int, int], p: Places, g: PatchGeometry
+    out: Array,
+    turned: Array,
+    x: Array,
+    delta: Array,
+    rows: tuple[int, int],
+    p: Places,
+    g: PatchGeometry,
+    accumulate: bool,
 ) -> None:
     """Computes the gradient of the weights of rows `[start, stop)` of the places; zero where a patch lies on
     the padding.
@@ -196,6 +203,7 @@ def weight_gradient(
         rows: `(start, stop)`.
         p: what the machine holds.
         g: how the patches lie.
+        accumulate: whether to add to what is there.
     """
     run, line = g.size_x * g.channels, g.width * g.channels * p.batch
     room = len(turned) // g.size_y
@@ -215,7 +223,7 @@ def weight_gradient(
             low, high = inside(left, g.size_x, g.width)
             node = (row * p.columns + column) * p.filters
             at = (node - rows[0] * p.columns * p.filters) * fan_in
-            if high - low < g.size_x or high_y - low_y < g.size_y:
+            if not accumulate and (high - low < g.size_x or high_y - low_y < g.size_y):
                 out[at : at + p.filters * fan_in] = 0
             slot = (top + low_y) % g.size_y
             for y in range(low_y, high_y):
@@ -227,7 +235,7 @@ def weight_gradient(
                     turned,
                     Walk(slot * room + (left + low) * g.channels, 0, 0, stride),
                     Extent(p.filters, (high - low) * g.channels, 1, p.batch),
-                    False,
+                    accumulate,
                     NOWHERE,
                 )
                 slot = slot + 1 if slot + 1 < g.size_y else 0
@@ -251,3 +259,13 @@ def turned_row(g: PatchGeometry, batch: int, item_bytes: int) -> int:
     """
     in_line = LINE_BYTES // item_bytes
     return (-(-g.width * g.channels // in_line) | 1) * in_line * batch
+
+
+@compiled_reassociating
+def add_bias_gradient(delta: Array, out: Array) -> None:
+    """Adds the errors of nodes over the examples to what is there."""
+    for node in range(len(out)):
+        total = out[node]
+        for e in range(delta.shape[1]):
+            total += widen(delta[node, e])
+        out[node] = total

@@ -75,6 +75,7 @@ def judge_softmax(
     kept: Array,
     judged: Array,
     state: Array,
+    mean_over: int,
     begin: int,
     end: int,
 ) -> None:
@@ -86,7 +87,7 @@ def judge_softmax(
         total = 0.0
         for piece in range(summaries.shape[0]):
             total += summaries[piece, 1, e] * math.exp(summaries[piece, 0, e] - largest)
-        kept[0, e], kept[1, e] = largest, 1 / (total * state.shape[1])
+        kept[0, e], kept[1, e] = largest, 1 / (total * mean_over)
         place, loss, right = labels[0, e] - first, 0.0, False
         if 0 <= place < scores.shape[0]:
             score = widen(scores[place, e])
@@ -104,21 +105,22 @@ def judge_whole_softmax(
     kept: Array,
     judged: Array,
     state: Array,
+    mean_over: int,
     begin: int,
     end: int,
 ) -> None:
     """The same where all scores are here: one call."""
     summarise_softmax(scores, summaries[0], judged[0], begin, end)
-    judge_softmax(scores, 0, labels, summaries, kept, judged, state, begin, end)
+    judge_softmax(scores, 0, labels, summaries, kept, judged, state, mean_over, begin, end)
 
 
 @compiled
 def write_softmax_errors(
-    out: Array, scores: Array, labels: Array, kept: Array, first: int, accumulate: bool
+    out: Array, scores: Array, labels: Array, kept: Array, first: int, mean_over: int, accumulate: bool
 ) -> None:
     """Softmax less one hot, for scores that begin at number `first`."""
     batch = out.shape[1]
-    one = kept.dtype.type(1) / kept.dtype.type(batch)
+    one = kept.dtype.type(1) / kept.dtype.type(mean_over)
     largest, scale = kept[0], kept[1]
     for k in range(out.shape[0]):
         for e in range(batch):
@@ -185,7 +187,7 @@ def judge_whole_one_against_all(
 
 @compiled
 def write_one_against_all_errors(
-    out: Array, scores: Array, labels: Array, first: int, accumulate: bool
+    out: Array, scores: Array, labels: Array, first: int, mean_over: int, accumulate: bool
 ) -> None:
     """Probability less one hot, for scores that begin at number `first`."""
     batch = out.shape[1]
@@ -193,7 +195,7 @@ def write_one_against_all_errors(
         for e in range(batch):
             error = logistic(widen(scores[k, e]))
             error -= type(error)(1) if labels[0, e] == first + k else type(error)(0)
-            error /= type(error)(batch)
+            error /= type(error)(mean_over)
             out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
 
 
@@ -212,13 +214,13 @@ def judge_logistic(scores: Array, target: Array, judged: Array, state: Array, be
 
 
 @compiled
-def write_logistic_errors(out: Array, scores: Array, target: Array, accumulate: bool) -> None:
-    """Probability less target, of the mean over the batch."""
+def write_logistic_errors(out: Array, scores: Array, target: Array, mean_over: int, accumulate: bool) -> None:
+    """Probability less target, of the mean over so many examples."""
     batch = out.shape[1]
     for k in range(out.shape[0]):
         for e in range(batch):
             error = logistic(widen(scores[k, e])) - widen(target[k, e])
-            error /= type(error)(batch)
+            error /= type(error)(mean_over)
             out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
 
 
@@ -237,11 +239,11 @@ def judge_squared(scores: Array, target: Array, judged: Array, state: Array, beg
 
 
 @compiled
-def write_squared_errors(out: Array, scores: Array, target: Array, accumulate: bool) -> None:
-    """Differences, of the mean over the batch."""
+def write_squared_errors(out: Array, scores: Array, target: Array, mean_over: int, accumulate: bool) -> None:
+    """Differences, of the mean over so many examples."""
     batch = out.shape[1]
     for k in range(out.shape[0]):
         for e in range(batch):
             error = widen(scores[k, e]) - widen(target[k, e])
-            error /= type(error)(batch)
+            error /= type(error)(mean_over)
             out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])

@@ -1,7 +1,7 @@
 """Losses over scores `[score, example]` and a target.
 
 A machine judges the scores in its window: all of them, or its own, and then it knows a summary of everybody's
-where the loss needs one. The errors are those of the mean loss over the examples of the site's batch.
+where the loss needs one. The errors are those of the mean loss over the examples of the site's minibatch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from partita.engine.kernels import loss_loops as loops
 from partita.engine.kernels.kernel import Array, Arrays, Call, LossKernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import columns, rows_of
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class _ScoresKernel(LossKernel):
@@ -29,7 +29,7 @@ class _ScoresKernel(LossKernel):
         self.metrics(0)
         self._write_errors(self.scores[:0], slice(0, 0), accumulate=False)()
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         out, window, per_row = (
@@ -120,7 +120,7 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         )
 
     def _judge(self) -> Callable[[int, int], None]:
-        given = self.labels, self.summaries, self.kept, self.judged, self.state
+        given = self.labels, self.summaries, self.kept, self.judged, self.state, self.site.minibatch
         scores, first = self.scores, self.first
         if self.whole:
             return lambda begin, end: loops.judge_whole_softmax(scores, *given, begin, end)
@@ -128,7 +128,8 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, first, labels, kept = self.scores[here], self.first + here.start, self.labels, self.kept
-        return lambda: loops.write_softmax_errors(out, scores, labels, kept, first, accumulate)
+        given = scores, labels, kept, first, self.site.minibatch, accumulate
+        return lambda: loops.write_softmax_errors(out, *given)
 
 
 class OneAgainstAllKernel(_LabelKernel):
@@ -150,7 +151,8 @@ class OneAgainstAllKernel(_LabelKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, first, labels = self.scores[here], self.first + here.start, self.labels
-        return lambda: loops.write_one_against_all_errors(out, scores, labels, first, accumulate)
+        given = scores, labels, first, self.site.minibatch, accumulate
+        return lambda: loops.write_one_against_all_errors(out, *given)
 
 
 class _TargetKernel(_ScoresKernel):
@@ -171,7 +173,8 @@ class LogisticCrossEntropyKernel(_TargetKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, target = self.scores[here], self.target[here]
-        return lambda: loops.write_logistic_errors(out, scores, target, accumulate)
+        given = scores, target, self.site.minibatch, accumulate
+        return lambda: loops.write_logistic_errors(out, *given)
 
 
 class SquaredErrorKernel(_TargetKernel):
@@ -184,4 +187,5 @@ class SquaredErrorKernel(_TargetKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, target = self.scores[here], self.target[here]
-        return lambda: loops.write_squared_errors(out, scores, target, accumulate)
+        given = scores, target, self.site.minibatch, accumulate
+        return lambda: loops.write_squared_errors(out, *given)

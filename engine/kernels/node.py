@@ -17,7 +17,7 @@ from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
 from partita.layers.edges import Edges
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 T = TypeVar("T")
 
@@ -55,15 +55,17 @@ class NodeKernel(Kernel):
         """Computes the states; a sum in blocks is taken at once when all of them are there."""
         return self._noted("upward", self.played.up(block=block, first=first, last=last))
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         self._check_trained()
         return self._noted("downward", self.played.errors(source, rows, accumulate=accumulate))
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Computes gradients, summed over the examples."""
         self._check_trained()
-        return self._noted("downward", self.played.gradient(out, rows))
+        return self._noted("downward", self.played.gradient(out, rows, accumulate=accumulate))
 
     def _check_trained(self) -> None:
         if self._functions["downward"] is None:
@@ -107,7 +109,7 @@ class NodeKernel(Kernel):
 def signature_of(site: Site) -> Signature:
     """What the functions of a site's layer take."""
     grid, (source,) = site.grid, site.sources
-    wiring = grid.layer.connectivity
+    wiring = grid.connectivity
     least = wiring.fan_in(source.shape)
     if isinstance(wiring, Edges):
         least = int(np.diff(wiring.edges((0, grid.n_rows), grid.shape, source.shape)[0]).min())

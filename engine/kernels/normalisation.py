@@ -14,7 +14,8 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import rows_of
 from partita.layers import LocalContrastNormalisation2D
-from partita.layers.rows import Rows, bounds
+from partita.layers.normalisation import Neighbourhood
+from partita.layers.rows import WholeRows, bounds
 
 
 class LocalContrastNormalisationKernel(Kernel):
@@ -25,11 +26,13 @@ class LocalContrastNormalisationKernel(Kernel):
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
-        layer, (_, width, _) = site.grid.layer, site.grid.shape
-        assert isinstance(layer, LocalContrastNormalisation2D)
+        layer, wiring, (_, width, _) = site.grid.layer, site.grid.connectivity, site.grid.shape
+        assert isinstance(layer, LocalContrastNormalisation2D) and isinstance(wiring, Neighbourhood)
+        source = site.sources[0].shape
+        self._left = len(layer.windows[1]) // 2 - wiring.axes(source)[1].before
         self._floor, (self._rows, self._columns) = layer.floor, map(np.array, layer.windows)
         self._kept = np.zeros((site.n_rows, 3, width, site.batch), site.master)
-        self._row = (2, width, site.batch)
+        self._row = (2, source[1], site.batch)
         self._size = math.prod(self._row)
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
@@ -48,7 +51,7 @@ class LocalContrastNormalisationKernel(Kernel):
             state, kept = (rows_of(array, (start, stop), own) for array in (self.arrays.state, self._kept))
             with scratch.lent(self._size) as room:
                 row = room.reshape(self._row)
-                normalise(x, sums, window[0], height, state, kept, row, self._rows, floor, start)
+                normalise(x, sums, window[0], height, state, kept, row, self._rows, floor, start, self._left)
 
         def call() -> None:
             self.team.split(*window, add, operations=operations)
@@ -58,7 +61,7 @@ class LocalContrastNormalisationKernel(Kernel):
         find(own[0], own[0])
         return call
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """What each window that holds these rows returns, then its share for each state."""
         (first, last), half, (begin, end) = self.site.rows, len(self._rows) // 2, bounds(rows)
         heard = max(begin - half, first), min(end + half, last)
@@ -77,12 +80,12 @@ class LocalContrastNormalisationKernel(Kernel):
             inputs, into = rows_of(x, run, window), rows_of(returned, run, heard)
             given, kept = (rows_of(array, run, own) for array in (delta, self._kept))
             with scratch.lent(self._size) as room:
-                find_returned(inputs, given, kept, into, room.reshape(self._row), columns)
+                find_returned(inputs, given, kept, into, room.reshape(self._row), columns, self._left)
 
         work(heard[0], heard[0])
         return lambda: self.team.split(*heard, work, operations=operations)
 
-    def _spreading(self, returned: Array, heard: tuple[int, int], rows: Rows, accumulate: bool) -> Call:
+    def _spreading(self, returned: Array, heard: tuple[int, int], rows: WholeRows, accumulate: bool) -> Call:
         """Shares it out to these rows of the input."""
         (first, _), (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
         x, delta, kept = self.arrays.sources[0], self.arrays.own_errors, self._kept
@@ -93,7 +96,7 @@ class LocalContrastNormalisationKernel(Kernel):
             place = rows_of(out, (start, stop), errors_window)
             given = x, window, delta, kept, first, returned, heard[0], weights, accumulate
             with scratch.lent(self._size) as room:
-                find_errors(place, start, *given, room.reshape(self._row))
+                find_errors(place, start, *given, room.reshape(self._row), self._left)
 
         def call() -> None:
             for run in rows:

@@ -35,14 +35,17 @@ def add_channels(x: Array, sums: Array, scratch: Array, columns: Array) -> None:
                     first[e] += state
                     second[e] += first.dtype.type(state) * first.dtype.type(state)
         for k in range(2):
-            add_columns(scratch[k], sums[row, k], columns)
+            add_columns(scratch[k], sums[row, k], columns, 0)
 
 
 @compiled
-def add_columns(x: Array, out: Array, weights: Array) -> None:
-    """`[column, example]`: each place's weighted sum of the places around it; outside there are zeros."""
-    half = len(weights) // 2
-    for column in range(x.shape[0]):
+def add_columns(x: Array, out: Array, weights: Array, first: int) -> None:
+    """`[column, example]`: each place's weighted sum of the places around it; outside there are zeros.
+
+    Column 0 of `x` lies at column `first` of `out`.
+    """
+    half = len(weights) // 2 + first
+    for column in range(out.shape[0]):
         total = out[column]
         total[:] = 0
         for k in range(max(0, half - column), min(len(weights), x.shape[0] + half - column)):
@@ -63,8 +66,10 @@ def normalise(
     rows: Array,
     floor: float,
     first: int,
+    left: int,
 ) -> None:
-    """Rows from `first` on; `x` and `sums` begin at row `window` of an input of `height` rows.
+    """Rows from `first` on; `x` and `sums` begin at row `window` of an input of `height` rows. Column 0 of
+    the state lies over column `left` of `x`.
 
     `kept` is `[row, 3, column, example]` of the state's rows: the mean; 1 over what is divided by; and that
     over the variance, or 0 where the floor is larger. `scratch` is as one row of `sums`.
@@ -78,14 +83,14 @@ def normalise(
             square[:] = 0
             for k in range(max(0, half - at), min(len(rows), height + half - at)):
                 weight, heard = rows[k] / n_channels, at + k - half - window
-                means, squares = sums[heard, 0, column], sums[heard, 1, column]
+                means, squares = sums[heard, 0, left + column], sums[heard, 1, left + column]
                 for e in range(len(mean)):
                     mean[e] = fma(weight, means[e], mean[e])
                     square[e] = fma(weight, squares[e], square[e])
             means, factors = kept[row, 0, column], kept[row, 1, column]
             _keep(mean, square, floor, means, factors, kept[row, 2, column])
             for c in range(n_channels):
-                inputs, states = x[at - window, column, c], state[row, column, c]
+                inputs, states = x[at - window, left + column, c], state[row, column, c]
                 for e in range(len(means)):
                     states[e] = narrow((widen(inputs[e]) - means[e]) * factors[e], states[e])
 
@@ -103,11 +108,12 @@ def _keep(mean: Array, square: Array, floor: float, means: Array, factors: Array
 
 @compiled
 def find_returned(
-    x: Array, delta: Array, kept: Array, returned: Array, scratch: Array, columns: Array
+    x: Array, delta: Array, kept: Array, returned: Array, scratch: Array, columns: Array, left: int
 ) -> None:
     """What windows return to the states in them: for a state x, `returned[0] + x * returned[1]`, by rows.
 
-    All are of the same rows; `returned` is `[row, 2, column, example]`, `scratch` is as one row of it.
+    All are of the same rows; `returned` is `[row, 2, column, example]` of the columns of `x`, `scratch` is as
+    one row of it. Column 0 of `delta` lies over column `left` of `x`.
     """
     for row in range(delta.shape[0]):
         for column in range(delta.shape[1]):
@@ -116,7 +122,7 @@ def find_returned(
             constant[:] = 0
             slope[:] = 0
             for c in range(delta.shape[2]):
-                inputs, errors = x[row, column, c], delta[row, column, c]
+                inputs, errors = x[row, left + column, c], delta[row, column, c]
                 for e in range(len(constant)):
                     error = widen(errors[e])
                     constant[e] += error
@@ -125,7 +131,7 @@ def find_returned(
                 slope[e] *= slopes[e]
                 constant[e] = constant[e] * factors[e] - means[e] * slope[e]
         for k in range(2):
-            add_columns(scratch[k], returned[row, k], columns)
+            add_columns(scratch[k, : delta.shape[1]], returned[row, k], columns, left)
 
 
 @compiled
@@ -142,11 +148,12 @@ def find_errors(
     rows: Array,
     accumulate: bool,
     scratch: Array,
+    left: int,
 ) -> None:
     """Rows of the input from `start` on.
 
     `x` begins at row `window`, `delta` and `kept` at row `first`, `returned` at row `heard`; `scratch` is as
-    one row of it.
+    one row of it. Column 0 of `delta` lies over column `left` of `x`.
     """
     half, n_channels, total = len(rows) // 2, x.shape[2], scratch[0, 0]
     for row in range(out.shape[0]):
@@ -163,8 +170,9 @@ def find_errors(
                     constant, slope = returned[place, 0, column], returned[place, 1, column]
                     for e in range(len(total)):
                         total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
-                    if listener == at:
-                        _add_own(total, delta[at - first, column, c], kept[at - first, 1, column])
+                    if listener == at and 0 <= column - left < delta.shape[1]:
+                        own = column - left
+                        _add_own(total, delta[at - first, own, c], kept[at - first, 1, own])
                 for e in range(len(total)):
                     errors[e] = narrow(total[e], errors[e])
 

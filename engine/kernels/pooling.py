@@ -18,7 +18,7 @@ from partita.engine.kernels.patches import PatchGeometry, receivers
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import compiled
 from partita.layers.connectivity import Patch
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class _PoolKernel(Kernel):
@@ -26,11 +26,11 @@ class _PoolKernel(Kernel):
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
-        connectivity = site.grid.layer.connectivity
+        connectivity = site.grid.connectivity
         assert isinstance(connectivity, Patch)
         assert connectivity.per_channel, "a pool looks at one channel"
         self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
-        assert self._geometry.before_y == self._geometry.before_x == 0, "pools are not padded"
+        assert self._geometry.before_y == 0 >= self._geometry.before_x, "pools are not padded"
         self._x, self._states = _picture(arrays.sources[0]), _picture(arrays.state)
         empty = np.empty((0, 0, 0), site.dtype)
         self._pool(empty, empty, 0)
@@ -54,7 +54,7 @@ class _PoolKernel(Kernel):
 
         return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch; places in ascending rows."""
         delta, out = _picture(self.arrays.own_errors), _picture(self.arrays.errors_of(source))
         window, operations = self.site.error_windows[0], self.site.operations
@@ -115,7 +115,9 @@ def _max(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
         for column in range(state.shape[1]):
             largest = state[row, column]
             for k in range(g.size_y * g.size_x):
-                inputs = x[top + row * g.stride_y + k // g.size_x, column * g.stride_x + k % g.size_x]
+                inputs = x[
+                    top + row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
+                ]
                 for e in range(len(largest)):
                     largest[e] = inputs[e] if k == 0 or inputs[e] > largest[e] else largest[e]
 
@@ -129,7 +131,7 @@ def _average(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
             total[:] = 0
             for y in range(g.size_y):
                 for x_ in range(g.size_x):
-                    inputs = x[top + row * g.stride_y + y, column * g.stride_x + x_]
+                    inputs = x[top + row * g.stride_y + y, column * g.stride_x - g.before_x + x_]
                     for e in range(len(total)):
                         total[e] += inputs[e]
             for e in range(len(total)):
@@ -144,7 +146,7 @@ def _l2(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
             total[:] = 0
             for y in range(g.size_y):
                 for x_ in range(g.size_x):
-                    inputs = x[top + row * g.stride_y + y, column * g.stride_x + x_]
+                    inputs = x[top + row * g.stride_y + y, column * g.stride_x - g.before_x + x_]
                     for e in range(len(total)):
                         total[e] += inputs[e] * inputs[e]
             for e in range(len(total)):
@@ -173,7 +175,7 @@ def _spread_to_max(
             largest = state[row - own[0], column]
             rest[:] = delta[row - own[0], column]
             for k in range(g.size_y * g.size_x):
-                y, c = row * g.stride_y + k // g.size_x, column * g.stride_x + k % g.size_x
+                y, c = row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
                 if y >= rows[1]:
                     break
                 inputs = x[y - window, c]
@@ -195,7 +197,7 @@ def _spread_evenly(
         for row in range(low, high):
             for column in range(delta.shape[1]):
                 error = delta[row - own[0], column]
-                for c in range(column * g.stride_x, column * g.stride_x + g.size_x):
+                for c in range(column * g.stride_x - g.before_x, column * g.stride_x - g.before_x + g.size_x):
                     errors = out[y - rows[0], c]
                     for e in range(len(error)):
                         errors[e] += error[e] / n
@@ -217,7 +219,7 @@ def _spread_by_share(
         for row in range(low, high):
             for column in range(delta.shape[1]):
                 norm, error = state[row - own[0], column], delta[row - own[0], column]
-                for c in range(column * g.stride_x, column * g.stride_x + g.size_x):
+                for c in range(column * g.stride_x - g.before_x, column * g.stride_x - g.before_x + g.size_x):
                     inputs, errors = x[y - window, c], out[y - rows[0], c]
                     for e in range(len(error)):
                         share = inputs[e] * (error[e] / norm[e])

@@ -32,7 +32,7 @@ class Reference:
         self.grid, self._sources, self._is_loss = grid, tuple(sources), isinstance(grid.layer, Loss)
         self.definition: NodeDefinition = grid.layer.definition
         self._heard = self._sources[:1] if self._is_loss else self._sources
-        connectivity, rows = grid.layer.connectivity, (0, grid.n_rows)
+        connectivity, rows = grid.connectivity, (0, grid.n_rows)
         self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._heard]
 
     def states(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:

@@ -16,7 +16,7 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import narrow_array, widen_array
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class WidenedKernel(Kernel):
@@ -64,7 +64,7 @@ class WidenedKernel(Kernel):
         widen, narrow = self._over(widen_array, [(stored, wide)]), self._over(narrow_array, [(wide, stored)])
         return in_turn(widen, self._kernel.delta(), narrow)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Widens the errors, and what is accumulated to; rounds the asked rows."""
         window = self.site.error_windows[source]
         out, wide = self.arrays.errors_of(source), self._wide.errors_of(source)
@@ -76,10 +76,13 @@ class WidenedKernel(Kernel):
             self._over(narrow_array, [(after, before) for before, after in asked]),
         )
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Widens the errors; gradients are float32 in any case."""
         own = (self.arrays.own_errors, self._wide.own_errors)
-        return in_turn(self._over(widen_array, [own]), self._kernel.gradient(out, rows))
+        find = self._kernel.gradient(out, rows, accumulate=accumulate)
+        return in_turn(self._over(widen_array, [own]), find)
 
     def _over(self, convert: Callable[[Array, Array], Array], pairs: Iterable[tuple[Array, Array]]) -> Call:
         """Converts the first array of each pair into the second, rows shared among the threads."""

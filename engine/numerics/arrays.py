@@ -11,11 +11,14 @@ from partita.engine.numerics.precision import Array, narrow, narrow_array, widen
 
 
 def add_array(target: Array, other: Array) -> None:
-    """Adds stored numbers to others of the same type and shape, in place; C-contiguous both.
+    """Adds stored numbers to others of the same type and shape, in place.
 
     A sum in bfloat16 is taken in float32 and rounded once.
     """
-    if target.dtype == np.uint16:
+    if target.dtype == np.uint16 and not (target.flags.c_contiguous and other.flags.c_contiguous):
+        for one, another in zip(target, other, strict=True):
+            add_array(one, another)
+    elif target.dtype == np.uint16:
         _add(target.reshape(-1), other.reshape(-1))
     else:
         np.add(target, other, out=target)

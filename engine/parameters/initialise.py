@@ -93,10 +93,9 @@ def initial_vector(
     """
     ranges = list(slots)
     vector = np.empty(sum(stop - start for _, start, stop in ranges), dtype) if out is None else out
-    position = 0
+    position, drawn = 0, _Drawn(seed)
     for name, start, stop in ranges:
-        place = vector[position : position + stop - start]
-        initial_range(specs[name], seed, start=start, stop=stop, out=place)
+        drawn.fill(specs[name], start, stop, vector[position : position + stop - start])
         position += stop - start
     return vector
 
@@ -123,21 +122,36 @@ def initial_range(
     Raises:
         ValueError: as for `initialise`, or the range leaves the parameter.
     """
-    size = math.prod(spec.shape)
-    if not 0 <= start <= stop <= size:
-        raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
-    if seed < 0:
-        raise ValueError(f"the seed is {seed}; use 0 or above")
     values = np.empty(stop - start, dtype) if out is None else out
-    constant = _constant(spec)
-    if constant is not None:
-        values[:] = constant
-        return values
-    for block in range(start // BLOCK, -(-stop // BLOCK)):
-        low, high = max(start, block * BLOCK), min(stop, (block + 1) * BLOCK)
-        drawn = _block(spec, seed, block, high - block * BLOCK)
-        values[low - start : high - start] = drawn[low - block * BLOCK :]
+    _Drawn(seed).fill(spec, start, stop, values)
     return values
+
+
+class _Drawn:
+    """Numbers of a seed, and of each block those that were drawn last: a tile has many short ranges of few."""
+
+    def __init__(self, seed: int) -> None:
+        if seed < 0:
+            raise ValueError(f"the seed is {seed}; use 0 or above")
+        self._seed, self._of = seed, ("", -1)
+        self._numbers = np.empty(0)
+
+    def fill(self, spec: Spec, start: int, stop: int, values: Vector) -> None:
+        """Writes the range of a parameter."""
+        size = math.prod(spec.shape)
+        if not 0 <= start <= stop <= size:
+            raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
+        constant = _constant(spec)
+        if constant is not None:
+            values[:] = constant
+            return
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            first, high = block * BLOCK, min(stop, (block + 1) * BLOCK)
+            low = max(start, first)
+            if self._of != (spec.name, block) or len(self._numbers) < high - first:
+                n = high - first if self._of[0] != spec.name else min(BLOCK, size - first)
+                self._of, self._numbers = (spec.name, block), _block(spec, self._seed, block, n)
+            values[low - start : high - start] = self._numbers[low - first : high - first]
 
 
 def _constant(spec: Spec) -> float | None:

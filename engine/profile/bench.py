@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
+import psutil
 
 from partita.engine.drivers.stages import HostedStage, PartStep
 from partita.engine.kernels.kernel import Array
@@ -36,7 +37,7 @@ class Tallied:
     Args:
         step_s: of the slowest machine.
         busy_s: of each machine, in kernels.
-        messenger_s: of each machine, processor time of the thread that sends and receives.
+        messenger_s: of each machine, processor time of its process for all but kernels.
     """
 
     step_s: float
@@ -73,6 +74,10 @@ class Bench(Protocol):
     @property
     def cores(self) -> int:
         """Of this machine, as far as this process may use them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of this machine."""
 
 
 Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
@@ -130,6 +135,11 @@ class HostBench(Bench):
         """See `Bench`."""
         return len(os.sched_getaffinity(0))
 
+    @property
+    def memory_bytes(self) -> int:
+        """See `Bench`."""
+        return int(psutil.virtual_memory().total)
+
 
 def _inputs(task: SessionTask) -> list[Array]:
     """Zeros for what a part is fed."""
@@ -149,7 +159,7 @@ def _tallied(played: Sequence[Sequence[PartStep]]) -> Tallied:
     return Tallied(
         float(np.quantile([max(part.step_s for part in parts) for parts in played], QUANTILE)),
         typical(lambda part: part.busy_s),
-        typical(lambda part: float(_seconds(part)[0])),
+        typical(lambda part: max(float(_seconds(part)[0]) - part.busy_s, 0.0)),
     )
 
 

@@ -38,11 +38,13 @@ class Calibration:
     Args:
         record: as it is kept.
         cores: of the machine.
+        memory_bytes: of the machine.
         measured: how many kernels were measured now; all others were known.
     """
 
     record: Record
     cores: int
+    memory_bytes: int
     measured: int = 0
 
     def machine(self, name: str, *, threads: int = 1, company: Company = "alone") -> Machine:
@@ -58,20 +60,30 @@ class Calibration:
         return Machine(
             name,
             threads=threads,
+            cores=max(self.cores, threads),
+            memory_bytes=self.memory_bytes,
             instruction_s=runtime.instruction_s,
             step_s=runtime.step_s,
             times=self._times(company),
         )
 
     def cluster(self, machines: int = 2, *, threads: int = 1) -> Cluster:
-        """So many processes on this machine. More than it has cores for are taken as if it had them.
+        """So many processes on this machine, which share its cores and its memory.
+
+        As many as it has cores for; of more, each is taken to have what one of these has.
 
         Raises:
             ValueError: one of them is not a whole number of at least 1.
         """
-        check_whole(machines, "the number of machines is")
-        company: Company = "beside" if machines > 1 and self.cores >= 2 * threads else "alone"
-        one = replace(self.machine(HOST, threads=threads, company=company), host=HOST)
+        at_once = min(check_whole(machines, "the number of machines is"), max(self.cores // threads, 1))
+        one = self.machine(HOST, threads=threads, company="beside" if at_once > 1 else "alone")
+        one = replace(
+            one,
+            host=HOST,
+            cores=max(self.cores // at_once, threads),
+            memory_bytes=self.memory_bytes // at_once,
+            step_s=self.record.roads["memory"].start_s if machines > 1 else one.step_s,
+        )
         return Cluster(
             tuple(replace(one, name=f"{HOST}{n}") for n in range(machines)),
             link=self.link("tcp"),
@@ -134,7 +146,8 @@ def calibrate(
             wanted += [group for plan in plans for group in _groups(plan, company, bench)]
             record = _with_kernels(record, company, wanted, bench, progress)
             store.write(record)
-    return Calibration(record, bench.cores, sum(map(len, record.kernels.values())) - before)
+    measured = sum(map(len, record.kernels.values())) - before
+    return Calibration(record, bench.cores, bench.memory_bytes, measured)
 
 
 def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibration | None:
@@ -142,7 +155,8 @@ def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibrat
     record = (store or Store()).read()
     if record.runtime is None or len(record.roads) < 2:
         return None
-    return Calibration(record, (bench or HostBench()).cores)
+    bench = bench or HostBench()
+    return Calibration(record, bench.cores, bench.memory_bytes)
 
 
 def _companies(bench: Bench, threads: int) -> tuple[Company, ...]:

@@ -21,10 +21,10 @@ from partita.partitioner import Cluster, Link, Plan, Whole, partition
 BATCH: Final = 128
 ROWS: Final = (1, 128, 2048)
 """Of a message: half a KiB, 64 KiB and a MiB of float32."""
-FEW: Final = 8
-MANY: Final = 32
+FEW: Final = 2
+MANY: Final = 10
 """Layers of the two networks that are compared."""
-STEPS: Final = 60
+STEPS: Final = 150
 BOTH_WAYS: Final = 0.7
 """A link goes both ways at once if so much of its rate is left to each."""
 _FASTEST: Final = 1e12
@@ -38,11 +38,13 @@ class Road:
     """What messages between two hosts come to, in seconds, for each of `ROWS`.
 
     Args:
+        start_s: of a step of several machines, besides all that they do; some begin later than others.
         total_s: from when a message may be sent until it may be used.
         send_s, receive_s: in which the sender's and the receiver's messenger is at work.
         stream_s: for each message of many, one way; and both ways at once, of the largest.
     """
 
+    start_s: float
     total_s: tuple[float, ...]
     send_s: tuple[float, ...]
     receive_s: tuple[float, ...]
@@ -95,9 +97,15 @@ def measure_road(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Road
     chains, fans = [pair("chain", rows) for rows in ROWS], [pair("fan", rows) for rows in ROWS]
     worked = [_each([sum(tallied.messenger_s) for tallied in chain]) for chain in chains]
     sends = [_share([tallied.messenger_s for tallied in fan]) for fan in fans]
-    totals = [_each([_beside_kernels(tallied) for tallied in chain]) for chain in chains]
+    totals = [
+        max(_each([_beside_kernels(tallied) for tallied in chain]) - runtime.instruction_s, 0.0)
+        for chain in chains
+    ]
+    worked = [min(both, total) for both, total in zip(worked, totals, strict=True)]  # some of it overlaps
+    hops = (FEW - 1) * totals[0] + (FEW + 1) * runtime.instruction_s
     return Road(
-        tuple(max(total - runtime.instruction_s, 0.0) for total in totals),
+        max(_beside_kernels(chains[0][0]) - hops, runtime.step_s),
+        tuple(totals),
         tuple(share * both for share, both in zip(sends, worked, strict=True)),
         tuple((1.0 - share) * both for share, both in zip(sends, worked, strict=True)),
         tuple(_each([tallied.step_s for tallied in fan]) for fan in fans),

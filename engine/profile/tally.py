@@ -1,6 +1,7 @@
-"""Hosts that play steps of one plan after another, and tell how long their messengers were at work.
+"""Hosts that play steps of one plan after another, and tell how long their processors were at work.
 
-The parts are those of sessions, with their real players and mailboxes.
+The parts are those of sessions, with their real players and mailboxes. What a process works besides kernels
+is what messages cost it: the thread that owns the mailbox, and those of the sockets, which encrypt.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class TallyTask:
 
 
 class _TallyRole(Role):
-    """Adds to each answer the processor time of the messenger, its own thread, since the one before."""
+    """Adds to each answer the processor time of the process since the one before."""
 
     def __init__(self, task: TallyTask, link: Link) -> None:
         self._task, self._link = task, link
@@ -81,7 +82,7 @@ class _TallyRole(Role):
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         if isinstance(message, Played):
-            spent = time.thread_time()
+            spent = time.process_time()
             payload = [np.array([spent - self._spent_s])]
             self._spent_s = spent
         self._link.send(to, message, payload)

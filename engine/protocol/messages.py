@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
-Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Runs of rows of a layer, `(start, stop)` each, ascending and disjoint."""
+Rows: TypeAlias = tuple[tuple[int, ...], ...]
+"""Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
 
 class MalformedMessage(ValueError):
@@ -87,7 +87,7 @@ class Pushed(_Message, frozen=True, tag=True):
 class Peer(msgspec.Struct, frozen=True, array_like=True):
     """Where a host is reached: its endpoint, its CURVE public key (Z85) and which incarnation this is.
 
-    `machine` is a label that its launcher gave it: hosts with the same one may share memory ("": with nobody).
+    `machine` is a label from its launcher: hosts with the same one may share memory ("": with nobody).
     """
 
     name: str
@@ -141,13 +141,15 @@ class Begin(_Message, frozen=True, tag=True):
 
 
 class Report(_Message, frozen=True, tag=True):
-    """Progress of a part: steps done, and sums over the examples since the last report."""
+    """Progress of a part: steps done, and sums over the examples since the last report; and over all pushes
+    so far.
+    """
 
     step: int
     examples: int
     loss: float
     correct: int
-    staleness: int
+    staleness: float
     pushes: int
 
 

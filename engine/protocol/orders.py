@@ -63,7 +63,7 @@ class Progress:
     examples: int
     loss: float
     correct: int
-    staleness: int
+    staleness: float
     pushes: int
 
 

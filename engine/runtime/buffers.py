@@ -18,10 +18,11 @@ import numpy.typing as npt
 from partita.engine.numerics import master, storage
 from partita.engine.parameters.layout import Layout, Slot
 from partita.engine.runtime.open_device import open_device
-from partita.engine.runtime.window import Window
+from partita.engine.runtime.window import PackedWindow, Window
 from partita.layers.layer import Parameter
+from partita.layers.rows import Run
 from partita.partitioner.arena import arena_bytes
-from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of
+from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Program
 
@@ -32,23 +33,24 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
     """Where every parameter lies: on the machines in the order of the layers, and on the shards."""
     machines = tuple(
         tuple(
-            Slot(parameter.name, *parameter.span(rows))
+            Slot(parameter.name, *span)
             for grid in plan.graph.computed
             if (rows := plan.ownership.rows(grid.name, machine)) is not None
             for parameter in grid.parameters
+            for span in parameter.spans(rows)
         )
         for machine in range(len(plan.cluster))
     )
     return Layout(machines, {name: p.shape for name, p in plan.graph.parameters.items()}, shards)
 
 
-def piece_shape(parameter: Parameter, rows: tuple[int, int]) -> tuple[int, ...]:
+def piece_shape(parameter: Parameter, rows: Run) -> tuple[int, ...]:
     """The shape of what belongs to these rows of a layer: flat where rows differ in their edges."""
-    start, stop = parameter.span(rows)
+    size = sum(stop - start for start, stop in parameter.spans(rows))
     if parameter.row_starts is not None:
-        return (stop - start,)
-    stride = math.prod(parameter.shape[1:])
-    return ((stop - start) // stride, *parameter.shape[1:])
+        return (size,)
+    own = parameter.narrowed((rows[2], rows[3])) if len(rows) > 2 else parameter
+    return (size // math.prod(own.shape[1:]), *own.shape[1:])
 
 
 class Vectors:
@@ -88,10 +90,10 @@ class Vectors:
             begin = position
             for parameter in grid.parameters if rows is not None else ():
                 assert rows is not None
-                start, stop = parameter.span(rows)
                 shape = piece_shape(parameter, rows)
-                self._shapes.setdefault(grid.name, []).append((position, position + stop - start, shape))
-                position += stop - start
+                stop = position + math.prod(shape)
+                self._shapes.setdefault(grid.name, []).append((position, stop, shape))
+                position = stop
             self._spans[grid.name] = (begin, position)
 
     def span(self, layer: str) -> slice:
@@ -132,7 +134,10 @@ class Buffers:
 
     Attributes:
         device: where they lie, that of the vectors.
-        windows: by name; also those parts of the vectors that are sent, or that a sum is added to.
+        windows: by the name of their place (see `place_of`); also those parts of the vectors that are sent,
+            or that a sum is added to.
+        tiles: arrays of the machine's own tiles, by the names of the windows in which they do not lie in one
+            piece.
         n_bytes: of the memory.
     """
 
@@ -155,14 +160,22 @@ class Buffers:
             keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
-        self.plan, self.machine, self.device = plan, machine, vectors.device
+        self.plan, self.machine, self.device, self._slots = plan, machine, vectors.device, program.slots
         planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
         memory = self.device.memory(self.n_bytes)
         self.windows: dict[str, Window] = {}
+        self.tiles: dict[str, Array] = {}
         for name, window in planned.items():
             array = self.device.placed(memory, window.offset, window.shape, _dtype(window.dtype))
-            self.windows[name] = self.device.window(window.rows[0], array)
+            start, _, *columns = window.rows
+            if not columns:
+                self.windows[name] = self.device.window(start, array)
+                continue
+            self.windows[name] = PackedWindow(self.device.window(start, array, columns[0]))
+            if window.own is not None:
+                offset = window.offset + window.own_offset
+                self.tiles[name] = self.device.placed(memory, offset, window.own, array.dtype)
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
             lent = {PARAMETERS: vectors.read[span]}
@@ -172,7 +185,23 @@ class Buffers:
                 self.windows[layer + what] = self.device.window(0, array.reshape(1, -1))
 
     def __getitem__(self, buffer: str) -> Window:
-        return self.windows[buffer]
+        return self.windows[place_of(buffer, self._slots)]
+
+    def collected(self, name: str, rows: Run) -> list[Array]:
+        """The machine's own rows of a buffer as the host has them, portion after portion."""
+        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
+        return [
+            self.device.given(self.tiles[one])
+            if one in self.tiles
+            else self.windows[one].download((rows,))[0]
+            for one in names
+            if one in self.windows
+        ]
+
+    def own(self, buffer: str, rows: Run) -> Array:
+        """The machine's own rows of a buffer, as its kernels have them: in one piece."""
+        tile = self.tiles.get(buffer)
+        return self.windows[buffer].of((rows,))[0] if tile is None else tile
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

@@ -6,8 +6,11 @@ This is where buffers, kernels and the feed meet. It must not know messages or d
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
@@ -15,9 +18,19 @@ from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
-from partita.engine.runtime.window import Window
-from partita.layers.graph import Grid
-from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY
+from partita.engine.runtime.views import Views
+from partita.layers.rows import Run, WholeRows
+from partita.partitioner.buffer_names import (
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    layer_of,
+    number_of,
+    numbered,
+    place_of,
+    plain,
+)
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
@@ -27,13 +40,15 @@ class Feed(ABC):
     """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
 
     @abstractmethod
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
-        """Writes rows `[start, stop)` of the input or target for every example of the batch into `out`."""
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+        """Writes rows `[start, stop)`, or a box, of the input or target into `out`, for as many of the step's
+        examples as that has, from number `first` on. May be called from several threads.
+        """
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many examples of the batch are real; the rest is padding that counts for nothing."""
+        """How many examples of the step are real; the rest is padding that counts for nothing."""
 
 
 class Computations:
@@ -68,20 +83,25 @@ class Computations:
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)
         self._team = Team(plan.cluster.machines[machine].threads)
-        self._kernels = {
-            grid.name: self._kernel(grid, rows)
+        self._slots = program.slots
+        numbers = [None] if program.pipeline.portions == 1 else range(program.slots)
+        self._views = {
+            (grid.name, number): Views(self.owned, machine, buffers, grid, number)
             for grid in self.graph.computed
-            if (rows := self.owned.rows(grid.name, machine)) is not None
+            if self.owned.rows(grid.name, machine) is not None
+            for number in numbers
         }
+        self._kernels = {key: self._kernel(*key, views) for key, views in self._views.items()}
+        self._made: dict[tuple[object, ...], Call] = {}
+        self._learners: dict[tuple[str, tuple[Kernel, ...]], Callable[[int], None]] = {}
+        self._updated: defaultdict[str, int] = defaultdict(int)
         self._learnings = {
-            name: Learning(
-                self._kernels[name],
-                start=vectors.span(name).start,
-                by_blocks=self._device.blocks_fit_caches,
+            (name, kernels): Learning(
+                kernels, start=vectors.span(name).start, by_blocks=self._device.blocks_fit_caches
             )
             for instruction in program.instructions
             if instruction.op is Op.LEARN
-            for name in [_layer(instruction.target)]
+            for name, kernels in [self._learnt(instruction)]
         }
         self.scratch_bytes = max((found.scratch_bytes for found in self._learnings.values()), default=0)
         self._scratch.reserve(self.scratch_bytes)
@@ -110,9 +130,9 @@ class Computations:
             Op.FEED: self._feed,
             Op.MULTIPLY: self._up,
             Op.UP: self._up,
-            Op.DELTA: self._delta,
-            Op.ERRORS: self._errors,
-            Op.ADD: self._add,
+            Op.DELTA: partial(self._once, self._delta),
+            Op.ERRORS: partial(self._once, self._errors),
+            Op.ADD: partial(self._once, self._add),
             Op.SUMMARISE: self._summarise,
             Op.GRADIENT: self._gradient,
             Op.SQUARES: self._squares,
@@ -121,48 +141,80 @@ class Computations:
         }
         return makers[instruction.op](instruction)
 
+    def _once(self, make: Callable[[Instruction], Call], instruction: Instruction) -> Call:
+        """The call of an instruction, made once for all portions that take turns in a place."""
+        operands = (instruction.target, *instruction.sources)
+        places = ((place_of(operand.buffer, self._slots), operand.rows) for operand in operands)
+        key = (instruction.op, instruction.accumulate, *places)
+        if key not in self._made:
+            self._made[key] = make(instruction)
+        return self._made[key]
+
+    def _kernel_of(self, layer: str, buffer: str) -> Kernel:
+        """A layer's kernel for the portion of which a buffer is."""
+        return self._kernels[layer, number_of(place_of(buffer, self._slots))]
+
+    def _views_of(self, layer: str, buffer: str) -> Views:
+        """The arrays of that kernel."""
+        return self._views[layer, number_of(place_of(buffer, self._slots))]
+
     def _feed(self, instruction: Instruction) -> Call:
         name, rows = instruction.target.buffer, instruction.target.rows
-        window = self.buffers[name]
+        window, layer, first = self.buffers[name], plain(name), self._first_example(name)
         runs = list(zip(rows, window.arriving(rows), strict=True))
 
         def call() -> None:
             window.wait()
             for run, out in runs:
-                self.feed.fill(name, run, out)
+                self.feed.fill(layer, run, out, first=first)
             window.upload(rows)
 
         return call
 
+    def _first_example(self, buffer: str) -> int:
+        """With which of the step's examples a buffer begins."""
+        return (number_of(buffer) or 0) * self.plan.sizes.examples(buffer)
+
     def _up(self, instruction: Instruction) -> Call:
         name = instruction.target.buffer
-        kernel = self._kernels[name]
-        block = instruction.sources[0].rows[0] if self.graph[name].layer.splits_sum else None
-        call = kernel.up(block=block, first=not instruction.accumulate, last=instruction.op is Op.UP)
+        kernel, call = self._kernel_of(plain(name), name), self._once(self._sum, instruction)
         if not isinstance(kernel, LossKernel):
             return call
-        judge = kernel
+        judge, first, examples = kernel, self._first_example(name), kernel.site.batch
         self.metrics.expect(name)
 
         def call_and_judge() -> None:
             call()
-            self.metrics.add(name, *judge.metrics(self.feed.count))
+            real = min(max(self.feed.count - first, 0), examples)
+            self.metrics.add(name, *judge.metrics(real))
 
         return call_and_judge
 
+    def _sum(self, instruction: Instruction) -> Call:
+        layer = layer_of(instruction.target.buffer)
+        kernel = self._kernel_of(layer, instruction.target.buffer)
+        block = _rows(instruction.sources[0])[0] if self.graph[layer].layer.splits_sum else None
+        last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
+        call = kernel.up(block=block, first=not instruction.accumulate, last=last)
+        return in_turn(views.before_up, call, views.after_up if last else nothing)
+
     def _summarise(self, instruction: Instruction) -> Call:
-        kernel = self._kernels[_layer(instruction.target)]
+        kernel = self._kernel_of(_layer(instruction.target), instruction.target.buffer)
         assert isinstance(kernel, LossKernel), f"{instruction} is of no loss"
         return kernel.summarise(instruction.target.rows[0][0])
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
-        return self._kernels[operand.buffer].delta()
+        layer = plain(operand.buffer)
+        call = self._kernel_of(layer, operand.buffer).delta()
+        return in_turn(self._views_of(layer, operand.buffer).before_delta, call)
 
     def _errors(self, instruction: Instruction) -> Call:
-        edge = self._edge(instruction.target.buffer)
-        kernel = self._kernels[edge.consumer]
-        return kernel.errors(edge.number, instruction.target.rows, accumulate=instruction.accumulate)
+        edge, rows = self._edge(instruction.target.buffer), _rows(instruction.target)
+        kernel = self._kernel_of(edge.consumer, instruction.target.buffer)
+        views = self._views_of(edge.consumer, instruction.target.buffer)
+        call = kernel.errors(edge.number, rows, accumulate=instruction.accumulate)
+        return in_turn(call, views.after_errors(edge.number, rows))
 
     def _add(self, instruction: Instruction) -> Call:
         (other,) = instruction.sources
@@ -182,12 +234,13 @@ class Computations:
         return call
 
     def _gradient(self, instruction: Instruction) -> Call:
-        name = _layer(instruction.target)
-        kernel, whole = self._kernels[name], self._gradients(name)
+        name, kernels = self._learnt(instruction)
+        kernel, whole = kernels[0], self._gradients(name)
+        learning = Learning(kernels, start=0, by_blocks=self._device.blocks_fit_caches)
         if kernel.gradient_dtype == kernel.site.master:
-            return kernel.gradient(whole)
+            return learning.whole(whole)
         narrow = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
-        call = kernel.gradient(narrow)
+        call = learning.whole(narrow)
 
         def widened() -> None:
             call()
@@ -195,6 +248,11 @@ class Computations:
                 self._device.copy(out, source)
 
         return widened
+
+    def _learnt(self, instruction: Instruction) -> tuple[str, tuple[Kernel, ...]]:
+        """The layer that an instruction learns, and its kernels of all portions whose errors it reads."""
+        name = _layer(instruction.target)
+        return name, tuple(self._kernel_of(name, errors.buffer) for errors in instruction.sources)
 
     def _gradients(self, name: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""
@@ -228,61 +286,67 @@ class Computations:
         if any(source.buffer == NORMS for source in instruction.sources):
             told = self.buffers[NORMS].array
             factors = factors_of(list(self.graph.parameters), told.reshape(len(told), -1, 2), updates)
+        later = self._count(instruction)
 
         def call() -> None:
             found = factors()
             for parameter, apply in applies:
-                if not apply(found.get(parameter, 1.0)):
+                if not apply(found.get(parameter, 1.0), later):
                     self.not_finite.add(name)
 
         return call
 
     def _learn(self, instruction: Instruction) -> Call:
-        name, updates = _layer(instruction.target), self._updates
+        found, updates = self._learnt(instruction), self._updates
         assert updates is not None, f"{instruction} needs to know what to do with gradients"
-        return self._learnings[name].call(self._scratch, updates, lambda: self.not_finite.add(name))
+        if found not in self._learners:
+            tell = partial(self.not_finite.add, found[0])
+            self._learners[found] = self._learnings[found].call(self._scratch, updates, tell)
+        return partial(self._learners[found], self._count(instruction))
+
+    def _count(self, instruction: Instruction) -> int:
+        """How many minibatches of the step a layer has learnt before this one."""
+        count = self._updated[instruction.target.buffer]
+        self._updated[instruction.target.buffer] += 1
+        return count
 
     def _edge(self, buffer: str) -> Edge:
-        layer = buffer.partition("<")[0]
-        return next(edge for edge in self.owned.edges(layer) if edge.name == buffer)
+        layer = layer_of(buffer)
+        return next(edge for edge in self.owned.edges(layer) if edge.name == plain(buffer))
 
-    def _kernel(self, grid: Grid, rows: tuple[int, int]) -> Kernel:
-        """A layer's kernel, bound to the arrays that every call of it takes."""
-        sources = [self._heard(source, grid) for source in grid.sources]
-        edges = [Edge(source, grid.name, k) for k, source in enumerate(grid.sources)]
-        returned = [self.buffers.windows.get(edge.name) for edge in edges]
-        own = next((self.buffers.windows.get(edge.name) for edge in self.owned.edges(grid.name)), None)
+    def _kernel(self, name: str, number: int | None, views: Views) -> Kernel:
+        """A layer's kernel, bound to the arrays that every call of it takes for portions of this number."""
         site = Site(
-            grid,
-            rows,
-            tuple(self.graph[source] for source in grid.sources),
-            tuple(window.rows for window in sources),
-            tuple((0, 0) if window is None else window.rows for window in returned),
-            self.plan.batch,
+            views.grid,
+            views.rows,
+            views.sources,
+            tuple(held.rows for held in views.heard),
+            tuple(held.rows for held in views.returned),
+            self.plan.sizes.examples(name),
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
+            self.plan.batch,
         )
-        borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
-        told = self.buffers.windows.get(grid.name + SUMMARY)
+        borrowed = self.buffers.parameters_in(name + PARAMETERS)
+        summary = name + SUMMARY
+        told = self.buffers.windows.get(summary if number is None else numbered(summary, number))
         arrays = Arrays(
-            sources=tuple(window.array for window in sources),
-            state=self.buffers[grid.name].of((rows,))[0],
-            delta=None if own is None else own.of((rows,))[0],
-            errors=tuple(None if window is None else window.array for window in returned),
-            parameters=tuple(borrowed or self.vectors.views(grid.name, self.vectors.read)),
+            sources=tuple(held.array for held in views.heard),
+            state=views.state,
+            delta=views.delta,
+            errors=tuple(held.array for held in views.returned),
+            parameters=tuple(borrowed or self.vectors.views(name, self.vectors.read)),
             summaries=None if told is None else told.array,
         )
         return build(site, arrays, self._team)
 
-    def _heard(self, source: str, grid: Grid) -> Window:
-        """What a layer hears of an input: all that is here; but a judge its own scores, and no others."""
-        window, own = self.buffers[source], self.owned.rows(source, self.machine)
-        if own is None or not self.owned.judges(grid.name):
-            return window
-        return Window(own[0], window.of((own,))[0])
-
 
 def _layer(operand: Operand) -> str:
     """Whose parameters or gradient an operand names."""
-    return operand.buffer.rpartition(".")[0]
+    return layer_of(operand.buffer)
+
+
+def _rows(operand: Operand) -> WholeRows:
+    """The rows that an operand names; a kernel computes all columns that it knows."""
+    return tuple((run[0], run[1]) for run in operand.rows)

@@ -19,7 +19,7 @@ from partita.engine.parameters.rules import Apply, Rule, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
-from partita.partitioner.arena import ALIGNMENT
+from partita.partitioner.windows import ALIGNMENT
 
 
 class NoSuchDevice(CannotGoOn):
@@ -47,9 +47,9 @@ class Device:
         """An array of its own."""
         return self.placed(self.memory(math.prod(shape) * dtype.itemsize), 0, shape, dtype)
 
-    def window(self, start: int, array: Array) -> Window:
-        """Rows of a buffer, from number `start` on, in an array of this device."""
-        return Window(start, array)
+    def window(self, start: int, array: Array, left: int = 0) -> Window:
+        """Rows of a buffer, from number `start` (and column `left`) on, in an array of this device."""
+        return Window(start, array, left)
 
     def taken(self, array: Array) -> Array:
         """An array of the host's, which nobody else uses any more, as one of this device."""

@@ -5,6 +5,7 @@ Users hand over batch-first arrays; a feed turns the rows that its machine needs
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
 from partita.engine.runtime.compute import Feed
+from partita.layers.rows import Run
 
 
 class Sampler:
@@ -24,18 +26,23 @@ class Sampler:
     started again, knows them without being told.
     """
 
-    def __init__(self, *, examples: int, batch: int, seed: int, replica: int, replicas: int) -> None:
-        """Shares out the examples.
+    def __init__(
+        self, *, examples: int, batch: int, seed: int, replica: int, replicas: int, minibatches: int = 1
+    ) -> None:
+        """Shares out the examples, for steps of so many minibatches.
 
         Raises:
-            ValueError: a replica's share is smaller than a batch.
+            ValueError: a replica's share is smaller than a step's.
         """
         share = examples // replicas
-        if share < batch:
+        if share < batch * minibatches:
+            several = minibatches > 1
+            step = f"the {minibatches} batches of {batch} of a step" if several else f"a batch of {batch}"
             raise ValueError(
-                f"{examples} examples for {replicas} replicas are {share} each, fewer than a batch of "
-                f"{batch}; use a batch of at most {share}, or fewer replicas"
+                f"{examples} examples for {replicas} replicas are {share} each, fewer than {step}; use a "
+                f"batch of at most {share // minibatches}, {'a smaller overlap, ' * several}or fewer replicas"
             )
+        batch *= minibatches
         self._share = np.random.default_rng([seed, 0]).permutation(examples)[replica::replicas][:share]
         self._batch, self._seed, self._replica = batch, seed, replica
         self.steps_per_epoch = share // batch
@@ -43,7 +50,7 @@ class Sampler:
         self._order = self._share
 
     def indices(self, step: int) -> Array:
-        """The examples of a step, `[batch]`."""
+        """The examples of a step, `[minibatches * batch]`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order = np.random.default_rng([self._seed, 1, self._replica, epoch]).permutation(
@@ -79,19 +86,19 @@ class DatasetFeed(Feed):
         self._arrays = arrays
         self._sampler = sampler
         self._chosen: Array = np.zeros(0, np.int64)
-        self._taken: dict[str, Array] = {}
+        self._taken: dict[tuple[str, int], Array] = {}
 
     def choose(self, step: int) -> None:
         """The step that follows."""
         self._chosen = self._sampler.indices(step)
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
-        array = self._arrays[name]
-        taken = self._taken.get(name)
-        if taken is None:  # at the first step; from then on its place is used again
-            taken = self._taken[name] = np.empty((len(self._chosen), *array.shape[1:]), array.dtype)
-        np.take(array, self._chosen, axis=0, out=taken, mode="clip")
+        array, key, count = self._arrays[name], (name, threading.get_ident()), out.shape[-1]
+        taken = self._taken.get(key)
+        if taken is None:  # at the first time; from then on its place is used again
+            taken = self._taken[key] = np.empty((count, *array.shape[1:]), array.dtype)
+        np.take(array, self._chosen[first : first + count], axis=0, out=taken, mode="clip")
         turned = node_major(taken, rows, out.shape)
         if out.dtype == np.uint16:
             out[...] = stored(turned, out.dtype)
@@ -100,18 +107,30 @@ class DatasetFeed(Feed):
 
     @property
     def count(self) -> int:
-        """A whole batch."""
+        """Those of a whole step."""
         return len(self._chosen)
 
 
 class GivenFeed(Feed):
-    """The rows are in place already: they came with the message that started the step."""
+    """The rows came with the message that started the step.
+
+    They are in place already; or, where a place is filled several times in a step, in arrays beside it.
+    """
 
     def __init__(self) -> None:
         self.real = 0
+        self._beside: dict[tuple[str, Run, int], Array] = {}
 
-    def fill(self, name: str, rows: tuple[int, int], out: Array) -> None:
-        """Nothing is left to do."""
+    def beside(self, name: str, rows: Run, like: Array, *, first: int) -> Array:
+        """Makes the array in which these rows will come, see `fill`."""
+        found = self._beside[name, rows, first] = np.zeros_like(like)
+        return found
+
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+        """Copies what is not in place."""
+        found = self._beside.get((name, rows, first))
+        if found is not None:
+            np.copyto(out, found)
 
     @property
     def count(self) -> int:
@@ -119,7 +138,15 @@ class GivenFeed(Feed):
         return self.real
 
 
-def node_major(examples: Array, rows: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    """Rows of a batch-first array as `[rows, ..., example]`; a view where possible."""
+def node_major(examples: Array, rows: Run, shape: tuple[int, ...]) -> Array:
+    """Rows of a batch-first array as `[rows, ..., example]`, or a box of pictures; a view where possible.
+
+    Args:
+        examples: `[example, *shape]`, or labels `[example]`.
+        rows: `(start, stop)`, or `(start, stop, left, right)`.
+        shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
+    """
+    if len(rows) > 2:
+        return np.moveaxis(examples, 0, -1)[rows[0] : rows[1], rows[2] : rows[3]]
     turned = np.moveaxis(examples.reshape(len(examples), -1, *shape[1:-1]), 0, -1)
     return turned[rows[0] : rows[1]]

@@ -36,8 +36,8 @@ def _found(graph: Graph, buffers: Buffers, vectors: Vectors, gradients: Collecti
         ):
             if _bad(vectors.device.given(values)):
                 yield f"the parameter '{parameter.name}'"
-        window = buffers.windows.get(grid.name)
-        if window is not None and _bad(buffers.device.given(window.array)):
+        windows = buffers.portions_of(grid.name)
+        if any(_bad(buffers.device.given(window.array)) for window in windows):
             yield f"the input '{grid.name}'" if grid.is_given else f"the states of '{grid.name}'"
     for grid in reversed(graph.grids):
         if grid.name in gradients:

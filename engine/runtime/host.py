@@ -11,6 +11,7 @@ import platform
 import time
 import traceback
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Final
 
 import cloudpickle
@@ -87,6 +88,7 @@ class Host:
         self._acknowledged = False  # the coordinator has heard that this host is ready
         self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
         self._refused: set[str] = set()
+        self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._link = Link(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
 
     def run(self) -> None:
@@ -107,6 +109,8 @@ class Host:
 
     def _turn(self) -> None:
         events = self._mailbox.receive(TICK_S)
+        while not self._stalled.empty():
+            self._mailbox.disconnect(self._stalled.get())
         now = time.monotonic()
         for event in events:
             self._guarded(lambda event=event: self._receive(event, now))  # type: ignore[misc]
@@ -205,10 +209,14 @@ class Host:
             self._send(COORDINATOR, Refused(sender, reason), None)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again."""
+        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again.
+
+        From any thread; only the host's own disconnects.
+        """
         try:
             self._mailbox.send(to, message, payload)
         except UnknownPeer:
             return
         except PeerStalled:
-            self._mailbox.disconnect(to)
+            self._stalled.put(to)
+            self._mailbox.wake()

@@ -1,7 +1,8 @@
 """Learning in one pass: the gradient of a block of rows, and its update at once, while it is in cache.
 
 A gradient is as large as the parameters. Written whole and read again by the update, it costs two passes
-over memory and as much of it as the parameters themselves; in blocks it never leaves the cache.
+over memory and as much of it as the parameters themselves; in blocks it never leaves the cache. Where a
+minibatch comes in several portions, a block adds up all of them before the next block begins.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 import numpy as np
 
+from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
@@ -20,8 +22,14 @@ from partita.engine.runtime.buffers import piece_shape
 from partita.engine.runtime.devices import Device
 from partita.partitioner.work import LEARN_BLOCK_BYTES
 
-Apply: TypeAlias = Callable[[float], bool]
-"""Updates a range by its gradient times a factor; says whether the gradient was finite."""
+
+class Apply(Protocol):
+    """Updates a range by its gradient."""
+
+    def __call__(self, factor: float, later: int = 0) -> bool:
+        """Updates it by its gradient times a factor, after so many other updates in the same step; says
+        whether the gradient was finite.
+        """
 
 
 class Updates(Protocol):
@@ -57,21 +65,22 @@ class Scratch:
 class Learning:
     """How a layer learns, block by block."""
 
-    def __init__(self, kernel: Kernel, *, start: int, by_blocks: bool = True) -> None:
+    def __init__(self, kernels: Sequence[Kernel], *, start: int, by_blocks: bool = True) -> None:
         """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
-            kernel: of the layer.
+            kernels: of the layer, one for each portion of the minibatch.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
         """
-        site = kernel.site
-        self._kernel, self._start, self._parameters = kernel, start, site.grid.parameters
-        numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
-        row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
-        block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
-        if not (kernel.gradient_by_rows and by_blocks):
-            block = site.n_rows
+        kernel, site = kernels[0], kernels[0].site
+        self._kernels, self._kernel, self._start = kernels, kernel, start
+        self._parameters = site.grid.parameters
+        block = site.n_rows
+        if kernel.gradient_by_rows and by_blocks:
+            numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
+            row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
+            block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
         first, stop = site.rows
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
@@ -80,29 +89,56 @@ class Learning:
         """That the gradients of the largest block take."""
         return max(self._offsets(rows)[-1] for rows in self._blocks)
 
-    def call(self, scratch: Scratch, updates: Updates, tell: Call) -> Call:
+    def call(self, scratch: Scratch, updates: Updates, tell: Call) -> Callable[[int], None]:
         """Prepares every block.
 
         Args:
             scratch: with room for a block.
             updates: of the driver.
             tell: called when a gradient was not finite.
+
+        Returns:
+            What learns, after so many other minibatches of the same step.
         """
         steps = [self._prepared(rows, scratch, updates) for rows in self._blocks]
 
-        def call() -> None:
+        def call(later: int) -> None:
             finite = True
             for gradient, apply in steps:
                 gradient()
-                finite &= apply()
+                finite &= apply(later)
             if not finite:
                 tell()
 
         return call
 
+    def whole(self, out: Sequence[Array]) -> Call:
+        """Prepares the gradient of all rows, block by block too if there are several portions.
+
+        Args:
+            out: for each parameter, the array for all rows.
+        """
+        if len(self._kernels) == 1 or not self._kernel.gradient_by_rows:
+            return self._gradient(out, self._kernel.site.rows)
+        return in_turn(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
+
+    def _part_of(self, out: Sequence[Array], rows: tuple[int, int]) -> list[Array]:
+        own, found = self._kernel.site.rows, []
+        for array, parameter, shape in zip(out, self._parameters, self._shapes(rows), strict=False):
+            (first, _), (low, high) = parameter.span(own), parameter.span(rows)
+            found.append(array.reshape(-1)[low - first : high - first].reshape(shape))
+        return found
+
+    def _gradient(self, out: Sequence[Array], rows: tuple[int, int]) -> Call:
+        """Of all portions, one after another."""
+        asked = rows if self._kernel.gradient_by_rows else None
+        return in_turn(
+            *(kernel.gradient(out, asked, accumulate=n > 0) for n, kernel in enumerate(self._kernels))
+        )
+
     def _prepared(
         self, rows: tuple[int, int], scratch: Scratch, updates: Updates
-    ) -> tuple[Call, Callable[[], bool]]:
+    ) -> tuple[Call, Callable[[int], bool]]:
         own, dtype, begin = self._kernel.site.rows, self._kernel.gradient_dtype, self._start
         out: list[Array] = []
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.site.threads)]
@@ -116,20 +152,19 @@ class Learning:
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
             begin += last - first
-        call = self._kernel.gradient(out, rows if self._kernel.gradient_by_rows else None)
-        return call, self._together([apply for apply in applies if apply])
+        return self._gradient(out, rows), self._together([apply for apply in applies if apply])
 
-    def _together(self, applies: list[list[Apply]]) -> Callable[[], bool]:
+    def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
         """The updates of a block, by each thread those of its share."""
         finite = [True] * len(applies)
 
-        def work(start: int, stop: int) -> None:
-            for thread in range(start, stop):
-                finite[thread] = True
-                for apply in applies[thread]:  # every one of them, whatever the others say
-                    finite[thread] &= apply(1.0)
+        def call(later: int) -> bool:
+            def work(start: int, stop: int) -> None:
+                for thread in range(start, stop):
+                    finite[thread] = True
+                    for apply in applies[thread]:  # every one of them, whatever the others say
+                        finite[thread] &= apply(1.0, later)
 
-        def call() -> bool:
             self._kernel.team.split(0, len(applies), work)
             return all(finite)
 

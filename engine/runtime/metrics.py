@@ -1,10 +1,16 @@
-"""What the losses of a machine came to, summed over the examples of one step or more."""
+"""What the losses of a machine came to, summed over the examples of one step or more.
+
+Each portion of a step has sums of its own, so that the order in which portions end shows in no bit.
+"""
 
 from __future__ import annotations
 
 
 class Metrics:
-    """Sums over examples: what each loss of this machine came to. One thread at a time adds to a loss."""
+    """Sums over examples: what each loss of this machine came to. One thread at a time adds to one.
+
+    A name is that of the loss's buffer.
+    """
 
     def __init__(self) -> None:
         self._losses: dict[str, float] = {}
@@ -15,7 +21,7 @@ class Metrics:
         self._losses[name], self._correct[name] = 0.0, 0
 
     def add(self, name: str, loss: float, correct: int) -> None:
-        """What a loss came to in a step."""
+        """What a loss came to in a portion of a step."""
         self._losses[name] += loss
         self._correct[name] += correct
 

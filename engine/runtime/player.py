@@ -1,11 +1,13 @@
 """The interpreter of a part: carries out what the part machine asks for, on kernel threads, step after step.
 
-A kernel thread that finishes a computation asks the machine for the next one itself, so that a program
-without messages never changes threads. Messages leave and arrive on the thread that owns the mailbox.
+A kernel thread that finishes a computation asks the machine for the next one itself, and sends what that
+computation was waited for: so a message leaves while its numbers are in the cache, and a program without
+messages never changes threads. Messages arrive on the thread that owns the mailbox.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -49,7 +51,7 @@ class Over:
 class Player:
     """Plays one program on one machine.
 
-    `begin`, `receive` and `flush` are for the thread that owns the mailbox; the player has kernel threads.
+    `begin`, `receive` and `poll` are for the thread that owns the mailbox; the player has kernel threads.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Player:
         buffers: Buffers,
         *,
         host_of: Callable[[int], str],
+        send: Sender,
         wake: Callable[[], None],
         lanes: int = 1,
         recorder: Recorder | None = None,
@@ -70,13 +73,15 @@ class Player:
             computations: its computations, as calls.
             buffers: where messages leave from and arrive.
             host_of: the host that plays a machine's part of this replica.
-            wake: lets the mailbox's owner call `flush` soon.
+            send: sends a message; called by kernel threads too.
+            wake: lets the mailbox's owner call `poll` soon.
             lanes: kernel threads, each running one computation at a time.
             recorder: writes down what is done when.
         """
         self._instructions = program.instructions
         self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
-        self._computations, self._buffers, self._wake = computations, buffers, wake
+        self._computations, self._buffers = computations, buffers
+        self._send, self._wake = send, wake
         self._lanes, self._recorder = lanes, recorder
         self._lock = threading.Lock()
         self._machine = PartMachine(self._works, lanes=lanes)
@@ -109,7 +114,7 @@ class Player:
             return self._machine.waits_for
 
     def begin(self, step: int) -> None:
-        """Begins a step; `flush` says when it is over."""
+        """Begins a step; `poll` says when it is over."""
         if self._recorder is not None:
             self._recorder.begin(step, time.perf_counter())
         self._tell(BeginStep(step))
@@ -120,22 +125,12 @@ class Player:
             self._recorder.arrived(event.sender, event.message, time.perf_counter())
         self._tell(event)
 
-    def flush(self, send: Sender) -> list[Over]:
-        """Sends what is to be sent; returns the steps that are over.
+    def poll(self) -> list[Over]:
+        """The steps that are over.
 
         Raises:
             Exception: what a kernel raised.
         """
-        while self._outgoing:
-            effect = self._outgoing.popleft()
-            if isinstance(effect, Send):
-                send(effect.to, effect.message, None)
-                continue
-            began = time.perf_counter()
-            operand = self._instructions[effect.position].target
-            send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
-            self._record(effect.position, began, time.perf_counter())
-            self._tell(Completed(effect.position))
         if self._error is not None:
             raise self._error
         return list(_taken(self._over))
@@ -155,6 +150,7 @@ class Player:
     def _tell(self, event: BeginStep | Completed | Received) -> None:
         with self._lock:
             self._carry_out(self._machine.receive(event, time.monotonic()))
+        self._send_all()
 
     def _lane(self) -> None:
         try:
@@ -166,7 +162,8 @@ class Player:
                     self._record(position, began, stopped)
                     self._busy_s += stopped - began
                     self._carry_out(self._machine.receive(Completed(position), stopped))
-        except BaseException as error:  # noqa: BLE001 - raised again by flush, where it can be said
+                self._send_all()
+        except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
             self._error = error
             self._wake()
 
@@ -179,7 +176,6 @@ class Player:
                     self._place(position, payload)
                 case Transmit() | Send():
                     self._outgoing.append(effect)
-                    self._wake()
                 case StepOver(step=step):
                     if self._recorder is not None:
                         self._recorder.end(time.perf_counter())
@@ -194,20 +190,34 @@ class Player:
         if self._recorder is not None:
             self._recorder.played(position, began, stopped)
 
+    def _send_all(self) -> None:
+        """Whoever has made something ready to be sent sends it, outside of the lock."""
+        for effect in _taken(self._outgoing):
+            if isinstance(effect, Send):
+                self._send(effect.to, effect.message, None)
+                continue
+            began = time.perf_counter()
+            operand = self._instructions[effect.position].target
+            self._send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
+            self._record(effect.position, began, time.perf_counter())
+            self._tell(Completed(effect.position))
+
     def _place(self, position: int, payload: object) -> None:
         began = time.perf_counter()
         operand = self._instructions[position].target
         window = self._buffers[operand.buffer]
         assert isinstance(payload, Payload), f"{operand} came without numbers"
         payload.copy_into(*window.arriving(operand.rows))
+        payload.release()
         window.upload(operand.rows)
         self._record(position, began, time.perf_counter())
 
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
-    """Takes out what waits, one by one: kernel threads may add to it meanwhile, and nothing may be lost."""
-    while waiting:
-        yield waiting.popleft()
+    """Takes out what waits, one by one: other threads may add and take meanwhile, and nothing may be lost."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield waiting.popleft()
 
 
 def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> Work:

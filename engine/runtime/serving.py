@@ -177,6 +177,7 @@ class ShardRole(Role):
         assert isinstance(apply.payload, Payload)
         gradient = self._gradient[apply.span.start : apply.span.stop]
         apply.payload.copy_into(gradient)
+        apply.payload.release()
         try:
             self._storage.apply(apply.span, gradient, apply.updates)
         except NotFinite as error:

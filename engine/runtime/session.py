@@ -6,8 +6,10 @@ For predictions, evaluations, tests and measurements. There are no shards; param
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
+from partita.partitioner.buffer_names import layer_of, number_of, plain
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import Op, Operand, Program
 from partita.partitioner.step_kind import StepKind
@@ -39,12 +42,14 @@ class SessionTask:
         plan, machine: whose part.
         train: play whole steps, down as well as up.
         rule: what follows each gradient on the spot; None leaves the parameters alone.
+        overlap: minibatches in a step, see `StepKind`.
     """
 
     plan: Plan
     machine: int
     train: bool
     rule: Rule | None = None
+    overlap: int = 1
 
     def role(self, link: Link) -> SessionRole:
         """See `Task`."""
@@ -76,7 +81,8 @@ class SessionTask:
         if not self.train:
             return self.plan.upward_programs[self.machine]
         norms = self.rule is not None and self.rule.needs_norms
-        kind = StepKind(gradients="whole" if self.keeps_gradient else "blocks", norms=norms)
+        gradients: Literal["blocks", "whole"] = "whole" if self.keeps_gradient else "blocks"
+        kind = StepKind(gradients=gradients, norms=norms, overlap=self.overlap)
         return self.plan.programs_for(kind)[self.machine]
 
     @property
@@ -94,11 +100,14 @@ class SessionPart:
 
     def __init__(self, task: SessionTask) -> None:
         plan, machine, program = task.plan, task.machine, task.program
+        self._overlaps = task.overlap > 1
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
         self.buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
         self._feed = GivenFeed()
-        self._updates = None if task.rule is None else LocalRule(task.rule, self._vectors)
+        self._updates = (
+            None if task.rule is None else LocalRule(task.rule, self._vectors, per_step=task.overlap)
+        )
         self.computations = Computations(
             plan,
             machine,
@@ -108,9 +117,18 @@ class SessionPart:
             feed=self._feed,
             updates=self._updates,
         )
-        self.inputs = [
-            run for operand in task.inputs for run in self.buffers[operand.buffer].arriving(operand.rows)
-        ]
+        self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
+
+    def _places_of(self, operand: Operand) -> Iterator[Array]:
+        """Where rows of an input come: at once where they are read, unless others take turns there."""
+        for rows, place in zip(
+            operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
+        ):
+            if self._overlaps:
+                first = (number_of(operand.buffer) or 0) * place.shape[-1]
+                yield self._feed.beside(plain(operand.buffer), rows, place, first=first)
+            else:
+                yield place
 
     @property
     def parameters(self) -> Vector:
@@ -132,10 +150,9 @@ class SessionPart:
         """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
-        rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
-        if rows is None or name not in self.buffers.windows:
-            return None
-        return np.ascontiguousarray(self.buffers[name].download((rows,))[0])
+        rows = self._plan.ownership.rows(layer_of(name), self._machine)
+        portions = [] if rows is None else self.buffers.collected(name, rows)
+        return np.concatenate(portions, axis=-1) if portions else None
 
 
 class SessionRole(Role):
@@ -150,6 +167,7 @@ class SessionRole(Role):
             self._part.computations,
             self._part.buffers,
             host_of=host_of,
+            send=link.send,
             wake=link.wake,
             lanes=task.threads,
             recorder=self._recorder,
@@ -170,6 +188,7 @@ class SessionRole(Role):
                 self._orders.append((play, event.payload))
             case Load() if event.sender == COORDINATOR and isinstance(event.payload, Payload):
                 event.payload.copy_into(self._part.parameters)
+                event.payload.release()
                 self._part.changed()
                 self._link.send(COORDINATOR, Ready(), None)
             case Ping(sent_s=sent_s) if event.sender == COORDINATOR:
@@ -184,16 +203,15 @@ class SessionRole(Role):
 
     def wakened(self, now: float) -> None:
         """Answers what is over and begins what may begin."""
-        for over in self._player.flush(self._link.send):
+        for over in self._player.poll():
             self._answer(over)
         if self._playing is None and self._orders and self._player.may_begin():
             self._begin(*self._orders.pop(0))
-            for over in self._player.flush(self._link.send):
-                self._answer(over)
 
     def _begin(self, play: Play, payload: Payload | None) -> None:
         if payload is not None:  # without one, the last batch is played again
             payload.copy_into(*self._part.inputs)
+            payload.release()
         self._playing = play
         self._part.begin(play.examples)
         self._recorder.on = play.trace

@@ -30,7 +30,7 @@ class Link:
 
     Args:
         name, incarnation: of the host.
-        send: sends a message with a payload or without; only on the host's own thread.
+        send: sends a message with a payload or without; from any thread.
         wake: calls `Role.wakened` soon; from any thread.
         counters: of the host's mailbox.
         refuse: counts what a host (the first argument) said out of place, and why; it had no effect.

@@ -85,9 +85,9 @@ class TorchDevice(Device):
         """See `Device`."""
         return array_of(torch.zeros(tuple(shape), dtype=TYPES[dtype], device=self.device))
 
-    def window(self, start: int, array: Array) -> Window:
+    def window(self, start: int, array: Array, left: int = 0) -> Window:
         """See `Device`."""
-        return StagedWindow(start, array)
+        return StagedWindow(start, array, left)
 
     def taken(self, array: Array) -> Array:
         """See `Device`."""
@@ -150,8 +150,8 @@ class TorchDevice(Device):
 class StagedWindow(Window):
     """Rows of a buffer on a device, and memory of the host's through which they come and go."""
 
-    def __init__(self, start: int, array: Array) -> None:
-        super().__init__(start, array)
+    def __init__(self, start: int, array: Array, left: int = 0) -> None:
+        super().__init__(start, array, left)
         self._tensor = tensor_of(array)
         self._staging: torch.Tensor | None = None
         self._copied: torch.cuda.Event | None = None
@@ -189,7 +189,7 @@ class StagedWindow(Window):
             return self._staging
 
     def _runs(self, tensor: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
-        return [tensor[a - self.start : b - self.start] for a, b in rows]
+        return [self.view(tensor, run) for run in rows]
 
     def _begun(self) -> None:
         """Remembers the copies that were put on the stream; what follows there is done no sooner."""

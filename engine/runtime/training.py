@@ -70,7 +70,7 @@ class TrainTask:
         seed: of the order of the examples.
         shards: how many hold the parameters.
         rule: how the part steps by itself between two fetches.
-        fetch_every, push_every, run_ahead: see `Downpour`.
+        fetch_every, push_every, run_ahead, overlap: see `Downpour`.
     """
 
     plan: Plan
@@ -85,6 +85,7 @@ class TrainTask:
     fetch_every: int
     push_every: int
     run_ahead: int
+    overlap: int = 1
 
     @property
     def threads(self) -> int:
@@ -106,18 +107,20 @@ class TrainRole(Role):
 
     def __init__(self, task: TrainTask, link: Link) -> None:
         plan, machine = task.plan, task.machine
-        program = plan.programs_for(StepKind(norms=task.rule.needs_norms))[machine]
+        kind = StepKind(norms=task.rule.needs_norms, overlap=task.overlap)
+        program = plan.programs_for(kind)[machine]
         self._task, self._link = task, link
         sampler = Sampler(
             examples=task.examples,
             batch=plan.batch,
+            minibatches=task.overlap,
             seed=task.seed,
             replica=task.replica,
             replicas=task.replicas,
         )
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
-        self._accrual = Accrual(task.rule, self._vectors)
+        self._accrual = Accrual(task.rule, self._vectors, per_step=task.overlap)
         self._buffers = buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
         self._computations = Computations(
             plan,
@@ -133,6 +136,7 @@ class TrainRole(Role):
             self._computations,
             buffers,
             host_of=lambda other: part_name(task.replica, other),
+            send=link.send,
             wake=link.wake,
             lanes=task.threads,
         )
@@ -147,7 +151,8 @@ class TrainRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
-        self._counted = _examples_counted(plan, machine)
+        self._counted = _examples_counted(plan, machine) * task.overlap
+        self._delay = program.pipeline.delay
         self._staged: dict[int, Payload] = {}
         self._heard: int | None = None  # of the updates, since the last step began
         self._early: list[Received] = []
@@ -205,15 +210,12 @@ class TrainRole(Role):
 
     def wakened(self, now: float) -> None:
         """Ends the step that is over, begins the next one."""
-        over = self._player.flush(self._link.send)
-        for step in over:
+        for step in self._player.poll():
             self._end(step, now)
         for refused in self._player.refused():
             self._link.refuse(refused.sender, refused.reason)
         if self._may_begin():
             self._begin(now)
-            for step in self._player.flush(self._link.send):
-                self._end(step, now)
 
     def _start(self, step: int, stop: int) -> None:
         if self._step >= 0:
@@ -269,7 +271,8 @@ class TrainRole(Role):
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client
         examples = self._unreported * self._counted
-        report = Report(self._step, examples, metrics.loss, metrics.correct, client.staleness, client.pushes)
+        staleness = client.staleness + client.pushes * self._delay
+        report = Report(self._step, examples, metrics.loss, metrics.correct, staleness, client.pushes)
         self._link.send(COORDINATOR, report, None)
         metrics.clear()
         self._unreported = 0
@@ -286,7 +289,9 @@ class TrainRole(Role):
                     self._staged[span.start] = payload
                 case Install(span=span):
                     own = slice(span.start, span.stop)
-                    self._staged.pop(span.start).copy_into(self._vectors.arriving(own))
+                    payload = self._staged.pop(span.start)
+                    payload.copy_into(self._vectors.arriving(own))
+                    payload.release()
                     self._vectors.changed(own)
                 case Flip(span=span):
                     self._accrual.flip(slice(span.start, span.stop))
@@ -307,7 +312,7 @@ class TrainRole(Role):
 
 
 def _examples_counted(plan: Plan, machine: int) -> int:
-    """How many examples of a step the machine reports.
+    """How many examples of a minibatch the machine reports.
 
     Those that judge the first loss share them, as they share its sum, so that what some of them have reported
     is about right, too.

@@ -5,25 +5,24 @@ It must not know messages or when anything is sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
 from partita.engine.parameters.rules import Moment, Rule, Squares
 from partita.engine.parameters.rules.rule import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
-
-Apply: TypeAlias = Callable[[float], bool]
-"""Updates a range by its gradient times a factor; says whether the gradient was finite."""
+from partita.engine.runtime.learn import Apply
 
 
 class LocalRule:
     """Applies a rule to the machine's parameters, with the machine's own state of it."""
 
-    def __init__(self, rule: Rule, vectors: Vectors) -> None:
-        """With an empty state, before the first step."""
-        self._rule, self._vectors = rule, vectors
-        self._count = self._age = -1  # updates of the parameters, and of the state, before those of this step
+    def __init__(self, rule: Rule, vectors: Vectors, *, per_step: int = 1) -> None:
+        """With an empty state, before the first step; so many updates are made in each."""
+        self._rule, self._vectors, self._per_step = rule, vectors, per_step
+        self._count = (
+            self._age
+        ) = -per_step  # updates of the parameters and the state, before those of this step
         fresh = rule.state(len(vectors.parameters), vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
 
@@ -46,7 +45,11 @@ class LocalRule:
             accrued=self._accrued(span),
             copy=None if vectors.copy is None else vectors.copy[span],
         )
-        return lambda factor: apply(Moment(self._count, factor, self._age))
+
+        def update(factor: float, later: int = 0) -> bool:
+            return apply(Moment(self._count + later, factor, self._age + later))
+
+        return update
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
         """What the rule multiplies the gradient of each parameter with, by norms over all machines."""
@@ -57,10 +60,10 @@ class LocalRule:
 
         Args:
             updates: how many updates the parameters have had, where they came from elsewhere; schedules go by
-                it. None: one more than at the last step; 0 at the first.
+                it. None: as many more than at the last step as that made; 0 at the first.
         """
-        self._count = self._count + 1 if updates is None else updates
-        self._age += 1
+        self._count = self._count + self._per_step if updates is None else updates
+        self._age += self._per_step
 
     def _accrued(self, span: slice) -> Vector | None:
         """Where the gradients of a range add up; None where they do not."""
@@ -70,9 +73,9 @@ class LocalRule:
 class Accrual(LocalRule):
     """Adds each gradient to what will be pushed, and steps locally, in one pass."""
 
-    def __init__(self, rule: Rule, vectors: Vectors) -> None:
+    def __init__(self, rule: Rule, vectors: Vectors, *, per_step: int = 1) -> None:
         """With nothing accrued."""
-        super().__init__(rule, vectors)
+        super().__init__(rule, vectors, per_step=per_step)
         self.accrued = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
 

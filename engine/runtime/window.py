@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import numpy as np
+
 from partita.engine.kernels.kernel import Array
-from partita.layers.rows import Rows
+from partita.layers.rows import Rows, Run
+
+Sliced = TypeVar("Sliced")
 
 
 class Window:
-    """Rows `[start, stop)` of a buffer, and the array that holds them: one for kernels and messages alike."""
+    """Rows `[start, stop)` of a buffer, and the array that holds them: one for kernels and messages alike.
 
-    def __init__(self, start: int, array: Array) -> None:
-        self.start = start
+    Of a picture that is cut into tiles, the array may begin in column `left`.
+    """
+
+    def __init__(self, start: int, array: Array, left: int = 0) -> None:
+        self.start, self.left = start, left
         self.array = array
 
     @property
@@ -18,9 +27,22 @@ class Window:
         """`(start, stop)`."""
         return self.start, self.start + len(self.array)
 
+    @property
+    def columns(self) -> tuple[int, int]:
+        """`(left, right)` of a picture."""
+        return self.left, self.left + self.array.shape[1]
+
     def of(self, rows: Rows) -> list[Array]:
-        """The runs of these rows, as contiguous views of what kernels see."""
-        return [self.array[a - self.start : b - self.start] for a, b in rows]
+        """The runs of these rows, as views of what kernels see: contiguous, unless they are narrower."""
+        return [self.view(self.array, run) for run in rows]
+
+    def view(self, array: Sliced, run: Run) -> Sliced:
+        """A run of the rows in an array (or a tensor) that holds what the window holds."""
+        start, stop, *columns = run
+        rows = slice(start - self.start, stop - self.start)
+        if not columns:
+            return array[rows]  # type: ignore[index, no-any-return]
+        return array[rows, columns[0] - self.left : columns[1] - self.left]  # type: ignore[index, no-any-return]
 
     def arriving(self, rows: Rows) -> list[Array]:
         """The host's arrays for these runs, to be filled now; kernels see what is there after `upload`."""
@@ -35,3 +57,40 @@ class Window:
     def download(self, rows: Rows) -> list[Array]:
         """The host's arrays of these runs, with what kernels have written there by now."""
         return self.of(rows)
+
+
+class PackedWindow(Window):
+    """A window of a picture of which boxes come and go: those that do not lie in one piece are packed.
+
+    Args:
+        window: in which they lie.
+    """
+
+    def __init__(self, window: Window) -> None:
+        super().__init__(window.start, window.array, window.left)
+        self._window = window
+        self._packed: dict[Run, Array] = {}
+
+    def arriving(self, rows: Rows) -> list[Array]:
+        """See `Window`; an array for a box is always the same one."""
+        return [
+            view
+            if view.flags.c_contiguous
+            else self._packed.setdefault(run, np.zeros(view.shape, view.dtype))
+            for run, view in zip(rows, self._window.arriving(rows), strict=True)
+        ]
+
+    def wait(self) -> None:
+        """See `Window`."""
+        self._window.wait()
+
+    def upload(self, rows: Rows) -> None:
+        """See `Window`."""
+        for run, view in zip(rows, self._window.arriving(rows), strict=True):
+            if not view.flags.c_contiguous:
+                np.copyto(view, self._packed[run])
+        self._window.upload(rows)
+
+    def download(self, rows: Rows) -> list[Array]:
+        """See `Window`."""
+        return [np.ascontiguousarray(view) for view in self._window.download(rows)]

@@ -2,16 +2,18 @@
 
 Sizes are checked before anything is kept: the first envelope says how large the payload will be, and from
 then on the size and the place of every frame is known. A sender has at most one unfinished message here, so
-what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from the
-beginning, and where they lie is checked by the ring. Nothing here knows sockets.
+what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from
+the beginning, and where they lie is checked by the ring. Nothing here knows sockets.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from partita.engine.protocol.messages import MalformedMessage, Message, decode
+from partita.engine.transport.neighbour import FromNeighbour
 from partita.engine.transport.payload import Payload
 from partita.engine.transport.ring import RingReader, UnfitMemory
 from partita.engine.transport.wire import (
@@ -25,12 +27,14 @@ from partita.engine.transport.wire import (
 
 Complete: TypeAlias = tuple[Message, Payload | None]
 
-Accept: TypeAlias = Callable[[Offer], RingReader | None]
-"""Opens the memory that somebody offers; None where it is not what it should be, or was never handed over."""
+Accept: TypeAlias = Callable[[Offer], FromNeighbour | None]
+"""Opens the near way that somebody offers; None where nobody came with its token."""
+
+_MOST_EARLY = 4096  # messages that overtook one on the other way; no sender that keeps the rules comes near
 
 
-def refused(offer: Offer) -> RingReader | None:
-    """Accepts no memory."""
+def refused(offer: Offer) -> FromNeighbour | None:
+    """Accepts no near way."""
     return None
 
 
@@ -54,78 +58,137 @@ class Assembly:
         malformed: how many groups of frames were no part of a message, and how many messages broke off.
     """
 
-    __slots__ = ("_accept", "_max_payload", "_ring", "_unfinished", "malformed")
+    __slots__ = ("_accept", "_early", "_max_payload", "_near", "_next", "_unfinished", "malformed")
 
     def __init__(self, *, max_payload: int, accept: Accept = refused) -> None:
         self._max_payload = max_payload
         self._accept = accept
-        self._ring: RingReader | None = None
+        self._near: FromNeighbour | None = None
+        self._early: deque[tuple[Opening, RingReader]] = deque()  # from the near way, maybe ahead of others
+        self._next = 0  # the number of the message that comes next
         self._unfinished: _Unfinished | None = None
         self.malformed = 0
 
-    def add(self, frames: Sequence[memoryview]) -> Complete | None:
-        """Takes the frames of one ZeroMQ message, and returns the message that they complete, if they do.
+    def add(self, frames: Sequence[memoryview]) -> list[Complete]:
+        """Takes the frames of one ZeroMQ message, and returns the messages that they complete, in order.
 
         What does not fit is dropped, together with the message it would have belonged to, and counted.
         Never raises because of what the frames contain.
         """
+        complete: list[Complete] = []
         try:
-            return self._added(frames)
+            self._add(frames, complete)
         except (MalformedFrames, MalformedMessage, UnfitMemory):
             self.malformed += 1
             self._unfinished = None
-            return None
+        return complete
+
+    def look(self) -> list[Complete]:
+        """The messages that have arrived on the near way, and whose turn it is. Never raises, as `add`."""
+        complete: list[Complete] = []
+        self._hear()
+        if self._unfinished is None:
+            self._take_early(complete, before=None)
+        return complete
 
     def close(self) -> None:
         """Nothing more is taken from this sender."""
-        if self._ring is not None:
-            self._ring.close()
+        self._early.clear()
+        if self._near is not None:
+            self._near.close()
+            self._near = None
 
-    def _added(self, frames: Sequence[memoryview]) -> Complete | None:
+    def _add(self, frames: Sequence[memoryview], complete: list[Complete]) -> None:
         if not 1 <= len(frames) <= 2:
             raise MalformedFrames(f"{len(frames)} frames; an envelope and at most one chunk belong together")
         envelope = decode_envelope(frames[0])
         chunk = frames[1] if len(frames) == 2 else None
         match envelope:
-            case Opening():
-                return self._opened(envelope, chunk)
+            case Opening(number=number):
+                if self._unfinished is not None:  # the connection broke in the middle of it
+                    self._unfinished = None
+                    self.malformed += 1
+                self._hear()
+                self._take_early(complete, before=number)
+                self._next = number + 1
+                found = self._opened(envelope, chunk)
             case Following():
-                return self._followed(envelope, chunk)
+                found = self._followed(envelope, chunk)
             case Offer():
-                self.close()
-                self._ring = None  # where accepting raises
-                self._ring = self._accept(envelope)
-                return None
+                self._offered(envelope)
+                return
+        if found is not None:
+            complete.append(found)
+            self._take_early(complete, before=None)
+
+    def _offered(self, offer: Offer) -> None:
+        self._hear()  # all that was sent on the way before
+        if self._near is not None:
+            self._near.close()
+        self._near = None  # where accepting raises
+        self._near = self._accept(offer)
+
+    def _hear(self) -> None:
+        """Takes in what has arrived on the near way: places are those of its ring."""
+        near = self._near
+        for header in near.headers() if near is not None else ():
+            assert near is not None
+            try:
+                opening = decode_envelope(header)
+                if not isinstance(opening, Opening) or len(self._early) >= _MOST_EARLY:
+                    raise MalformedFrames("not what may come on the near way")
+                self._early.append((opening, near.ring))
+            except MalformedFrames:
+                self.malformed += 1
+
+    def _take_early(self, complete: list[Complete], *, before: int | None) -> None:
+        """Those whose turn it is: what was sent before them has come, or is lost (below `before`)."""
+        while self._early:
+            opening, ring = self._early[0]
+            if opening.number > self._next and (before is None or opening.number >= before):
+                return
+            self._early.popleft()
+            self._next = opening.number + 1
+            try:
+                complete.append(self._whole(opening, ring))
+            except (MalformedFrames, MalformedMessage, UnfitMemory):
+                self.malformed += 1
 
     def _opened(self, opening: Opening, chunk: memoryview | None) -> Complete | None:
-        if self._unfinished is not None:  # the connection broke in the middle of it
-            self._unfinished = None
-            self.malformed += 1
-        n_bytes = opening.n_bytes or 0
-        if n_bytes > self._max_payload:
-            raise MalformedFrames(f"a payload of {n_bytes} bytes; {self._max_payload} are taken at most")
         if opening.place is not None:
-            return self._placed(opening.place, opening, n_bytes, chunk)
+            if chunk is not None:
+                raise MalformedFrames("a chunk beside a payload that lies in shared memory")
+            return self._whole(opening, None if self._near is None else self._near.ring)
+        n_bytes = self._size(opening)
         _check_chunk(chunk, n_bytes, 0)
         message = decode(opening.message)
-        if opening.n_bytes is None:
-            return message, None
         if chunk is None:
-            return message, Payload(())
+            return message, None if opening.n_bytes is None else Payload(())
         if chunk.nbytes == n_bytes:
             return message, Payload((chunk,))
         self._unfinished = _Unfinished(opening, n_bytes, message, chunk)
         return None
 
-    def _placed(self, place: int, opening: Opening, n_bytes: int, chunk: memoryview | None) -> Complete:
-        if self._ring is None or chunk is not None:
+    def _whole(self, opening: Opening, ring: RingReader | None) -> Complete:
+        """A message with nothing beside its envelope."""
+        n_bytes = self._size(opening)
+        if opening.place is None:
+            _check_chunk(None, n_bytes, 0)
+            return decode(opening.message), None if opening.n_bytes is None else Payload(())
+        if ring is None:
             raise MalformedFrames("a payload in memory that this host does not share")
-        span = self._ring.span(place, n_bytes)
+        span = ring.span(opening.place, n_bytes)
         try:
             return decode(opening.message), Payload((span.view,), release=span.release)
         except MalformedMessage:
             span.release()
             raise
+
+    def _size(self, opening: Opening) -> int:
+        n_bytes = opening.n_bytes or 0
+        if n_bytes > self._max_payload:
+            raise MalformedFrames(f"a payload of {n_bytes} bytes; {self._max_payload} are taken at most")
+        return n_bytes
 
     def _followed(self, following: Following, chunk: memoryview | None) -> Complete | None:
         unfinished = self._unfinished

@@ -242,9 +242,7 @@ class InProcessMailbox(Mailbox):
                 return
             link.admitted = True
         for group in link.take():
-            received = self._senders.accept(link.sender_key, group)
-            if received is not None:
-                arrived.append(received)
+            arrived += self._senders.accept(link.sender_key, group)
 
     def _check_open(self) -> None:
         if self._closed:

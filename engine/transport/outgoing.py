@@ -14,8 +14,8 @@ import zmq
 
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.mailbox import PeerStalled
-from partita.engine.transport.neighbour import LEAST_SHARED, Neighbour
-from partita.engine.transport.wire import frames, offered, placed
+from partita.engine.transport.neighbour import ToNeighbour
+from partita.engine.transport.wire import frames, offered
 
 
 class Outgoing:
@@ -27,7 +27,7 @@ class Outgoing:
         peer: who is at the other end.
         socket: from `SocketFactory.outgoing`; closed by `close`.
         max_backlog: how many bytes may wait here, if the message that first has to wait is not larger itself.
-        neighbour: shares memory with the peer, where it is on this machine.
+        neighbour: the near way to the peer, where it is on this machine.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Outgoing:
         socket: zmq.Socket[bytes],
         *,
         max_backlog: int,
-        neighbour: Neighbour | None = None,
+        neighbour: ToNeighbour | None = None,
     ) -> None:
         self.peer = peer
         self.socket = socket
@@ -65,15 +65,16 @@ class Outgoing:
         """
         if self._queue and self._waiting_bytes + n_bytes > self._max_backlog:
             raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
-        if payload is not None and n_bytes >= LEAST_SHARED and self._neighbour is not None:
+        if self._neighbour is not None:
             offer = self._neighbour.offer(n_bytes)
             if offer is not None:
                 self._pass(offered(offer), None)
-            place = self._neighbour.place(payload, n_bytes)
-            if place is not None:
-                self._pass(placed(self._number, message, n_bytes, place), None)
+            header = self._neighbour.place(self._number, message, payload, n_bytes)
+            if header is not None:
+                if not self._neighbour.tell(header):
+                    self._pass(header, None)
                 self._number += 1
-                return True
+                return n_bytes > 0
         for envelope, chunk in frames(self._number, message, payload):
             self._pass(envelope, None if chunk is None else _copied(chunk))
         self._number += 1
@@ -91,7 +92,8 @@ class Outgoing:
 
     def close(self) -> None:
         """Closes the socket at once, forgets what waits, and shares no memory any more."""
-        self._neighbour = None
+        if self._neighbour is not None:
+            self._neighbour.close()
         self._queue.clear()
         self._waiting_bytes = 0
         self.socket.close(linger=0)

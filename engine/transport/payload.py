@@ -23,8 +23,9 @@ _Bytes: TypeAlias = npt.NDArray[np.uint8]
 class Payload:
     """The bytes that came with a message, still in the frames or the shared memory in which they came.
 
-    Nothing is copied before `copy_into`. What holds the bytes is given back by `release`, or with the payload:
-    a sender on this machine has that much less room until then. May be read by any thread, by one at a time.
+    Nothing is copied before `copy_into`. What holds the bytes is given back by `release`, or with the
+    payload: a sender on this machine has that much less room until then. May be read by any thread, by one at
+    a time.
     """
 
     __slots__ = ("_pieces", "_release", "is_shared", "n_bytes")

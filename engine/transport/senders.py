@@ -5,13 +5,16 @@ Identity comes from the authenticated key that the transport hands in, never fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Peer
-from partita.engine.transport.assembly import Accept, Assembly, refused
+from partita.engine.transport.assembly import Assembly, Complete, refused
 from partita.engine.transport.counters import Counters
+from partita.engine.transport.neighbour import FromNeighbour
+from partita.engine.transport.wire import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,17 @@ class Senders:
     Args:
         counters: of the mailbox.
         max_payload: the largest that is taken (bytes).
-        machine: of this host, see `Peer`; memory is shared with senders of the same one.
-        accept: opens the memory that such a sender offers.
+        machine: of this host, see `Peer`; those on the same one may come on a near way.
+        accept: opens the way that such a sender (its key) offers.
     """
 
     def __init__(
-        self, counters: Counters, *, max_payload: int, machine: str = "", accept: Accept = refused
+        self,
+        counters: Counters,
+        *,
+        max_payload: int,
+        machine: str = "",
+        accept: Callable[[str, Offer], FromNeighbour | None] | None = None,
     ) -> None:
         self._counters = counters
         self._max_payload = max_payload
@@ -67,16 +75,16 @@ class Senders:
                 sender.assembly.close()
 
     def _new(self, peer: Peer) -> _Sender:
-        shares = self._machine and peer.machine == self._machine
-        accept = self._accept if shares else refused
+        is_near = self._accept is not None and self._machine and peer.machine == self._machine
+        accept = partial(self._accept, peer.public_key) if self._accept is not None and is_near else refused
         assembly = Assembly(max_payload=self._max_payload, accept=accept)
         return _Sender(peer.name, peer.incarnation, peer.machine, assembly)
 
     def __contains__(self, key: str) -> bool:
         return key in self._by_key
 
-    def accept(self, key: str | None, frames: Sequence[memoryview]) -> Received | None:
-        """The message that these frames complete, if their sender is listed. Never raises because of its
+    def accept(self, key: str | None, frames: Sequence[memoryview]) -> list[Received]:
+        """The messages that these frames complete, if their sender is listed. Never raises because of its
         arguments.
 
         Args:
@@ -86,13 +94,20 @@ class Senders:
         sender = None if key is None else self._by_key.get(key)
         if sender is None:
             self._counters.refused_messages += 1
-            return None
+            return []
+        return self._noted(sender, lambda: sender.assembly.add(frames))
+
+    def look(self, key: str) -> list[Received]:
+        """The messages that have arrived on the near way from a sender, if it is listed."""
+        sender = self._by_key.get(key)
+        return [] if sender is None else self._noted(sender, sender.assembly.look)
+
+    def _noted(self, sender: _Sender, assemble: Callable[[], list[Complete]]) -> list[Received]:
         malformed = sender.assembly.malformed
-        complete = sender.assembly.add(frames)
+        received = []
+        for message, payload in assemble():
+            n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
+            self._counters.note_received(sender.name, message, n_bytes, is_shared=is_shared)
+            received.append(Received(sender.name, sender.incarnation, message, payload))
         self._counters.malformed += sender.assembly.malformed - malformed
-        if complete is None:
-            return None
-        message, payload = complete
-        n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
-        self._counters.note_received(sender.name, message, n_bytes, is_shared=is_shared)
-        return Received(sender.name, sender.incarnation, message, payload)
+        return received

@@ -78,7 +78,7 @@ def is_loopback(endpoint: str) -> bool:
 
 
 def local_socket() -> socket.socket:
-    """A Unix socket that keeps packets apart and never blocks, for descriptors that go to the same machine."""
+    """A Unix socket that keeps packets apart and never blocks: for descriptors on one machine."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 

@@ -7,7 +7,8 @@ A large payload would hold up everything behind it and need its whole size at on
 
 Chunks are full but for the last one, so that `n_bytes` says how many frames there must be, and of which size.
 
-Between two hosts of one machine the payload may lie in memory that they share, which was offered before:
+Between two hosts of one machine the payload may lie in memory that they share, which was offered before, and
+the envelope may then take another way, so that the numbers tell the order:
 
     [Offer(token, size)]   [Opening(number, n_bytes, message, place)]  ...
 
@@ -56,7 +57,7 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unkn
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True, gc=False):
-    """From now on payloads may lie in the memory of this size that was handed over with this token."""
+    """From now on payloads may lie in memory of this size, which was left at the doorway with this token."""
 
     token: bytes
     n_bytes: _Count
@@ -97,8 +98,11 @@ def frames(
         yield _encoder.encode(Following(number, index)), piece
 
 
-def placed(number: int, message: Message, n_bytes: int, place: int) -> bytes:
-    """The one frame of a message whose payload lies in shared memory. Arguments and errors as of `frames`."""
+def placed(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
+    """The one envelope of a message whose payload lies in shared memory, or that has no bytes beside it.
+
+    Arguments and errors as of `frames`.
+    """
     return _encoder.encode(Opening(number, n_bytes, _encoded(message), place))
 
 

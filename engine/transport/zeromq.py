@@ -1,7 +1,8 @@
 """The mailbox of a real host: ZeroMQ over TCP, every connection encrypted and known by its key.
 
-One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other threads
-may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only add to that.
+One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other
+threads may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only
+add to that.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from partita.engine.transport.counters import Counters
 from partita.engine.transport.doorway import Doorway
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, UnknownPeer
-from partita.engine.transport.neighbour import Neighbour
+from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
 from partita.engine.transport.outgoing import Outgoing
 from partita.engine.transport.payload import PayloadLike, views
-from partita.engine.transport.ring import RingReader
 from partita.engine.transport.senders import Senders
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
 from partita.engine.transport.wire import Offer
@@ -43,8 +43,8 @@ class ZmqMailbox(Mailbox):
         max_backlog: how much may wait for one peer beyond what ZeroMQ holds (bytes).
         io_threads: ZeroMQ's own threads. Encryption runs there, at about 0.35 ms per MiB and side, so a
             host that sends and receives much may want a second one, if it has a core for it.
-        machine: which machine this is, see `Peer`. Large payloads of peers that are on the same one lie in
-            memory that both share, and only their headers are encrypted. "" shares memory with nobody.
+        machine: which machine this is, see `Peer`. Between peers on the same one, messages need no encryption
+            and payloads lie in memory that both share. "" shares memory with nobody.
 
     Raises:
         ValueError: this is not an endpoint.
@@ -74,6 +74,7 @@ class ZmqMailbox(Mailbox):
         self._outgoing: dict[str, Outgoing] = {}
         self._backlogs: set[Outgoing] = set()
         self._polled: set[Outgoing] = set()  # those of them whose sockets are in the poll
+        self._channels: dict[int, str] = {}  # of near ways, and the keys of those who send there
         self._owner: int | None = None
         self._closed = False
         self._wake_lock = threading.Lock()  # or a late wake() could write into a descriptor of somebody else
@@ -115,7 +116,7 @@ class ZmqMailbox(Mailbox):
         if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
             return
         is_near = self._doorway is not None and peer.machine == self._machine
-        neighbour = Neighbour(peer.public_key) if is_near else None
+        neighbour = ToNeighbour(peer.public_key) if is_near else None
         socket = self._sockets.outgoing(peer)
         self.disconnect(peer.name)
         with self._ways:
@@ -204,6 +205,8 @@ class ZmqMailbox(Mailbox):
             elif source == self._wake_fd:
                 os.eventfd_read(self._wake_fd)
                 woken = True
+            elif source in self._channels:
+                arrived += self._senders.look(self._channels[source])
         return woken
 
     def _drain(self, arrived: list[Received]) -> None:
@@ -219,9 +222,7 @@ class ZmqMailbox(Mailbox):
                         frames.append(following.buffer)
             except zmq.Again:
                 return
-            received = self._senders.accept(_key_of(frame), frames)
-            if received is not None:
-                arrived.append(received)
+            arrived += self._senders.accept(_key_of(frame), frames)
 
     def _serve_backlogs(self) -> None:
         """Hands over what waits, and lets the poll watch those who do not take all of it."""
@@ -242,17 +243,22 @@ class ZmqMailbox(Mailbox):
             self._polled.remove(outgoing)
             self._poller.unregister(outgoing.socket)
 
-    def _accepted(self, offer: Offer) -> RingReader | None:
-        """The memory that a sender of this machine has left at the doorway."""
-        descriptor = None if self._doorway is None else self._doorway.take(offer.token)
-        if descriptor is None:
+    def _accepted(self, key: str, offer: Offer) -> FromNeighbour | None:
+        """The near way that a sender of this machine has left at the doorway."""
+        visit = None if self._doorway is None else self._doorway.take(offer.token)
+        if visit is None:
             return None
         try:
-            return RingReader(descriptor, offer.n_bytes)
+            near = FromNeighbour(visit, offer.n_bytes, on_close=self._forget_channel)
         except OSError:
             return None
-        finally:
-            os.close(descriptor)
+        self._channels[near.channel] = key
+        self._poller.register(near.channel, zmq.POLLIN)
+        return near
+
+    def _forget_channel(self, channel: int) -> None:
+        del self._channels[channel]
+        self._poller.unregister(channel)
 
     def _count_stranger(self) -> None:
         self.counters.refused_handshakes += 1

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
 from partita.partitioner.ownership import Ownership, Piece
 
-BAR, TILE = 34.0, 13.0
-"""Height of a bar, and of a tile, in pixels."""
+BAR = 34.0
+"""Height of a bar, in pixels."""
+TILE, LEAST_TILE, WIDE_TILE = 16.0, 11.0, 48.0
+"""Heights of a tile, as a mean and at least, and its width, in pixels."""
 LEAST_BAR, MOST_BAR, CHIP = 340.0, 1000.0, 120.0
 """Widths of bars: where labels would need more than the most, those that do not fit are left out."""
 ROWS_SIZE, NAME_SIZE, KIND_SIZE, TAG_SIZE = 11.5, 13.0, 11.0, 9.0
@@ -76,6 +79,9 @@ def bar_widths(owned: Ownership) -> dict[str, float]:
         for g in owned.graph.computed
     }
     for grid in owned.graph.grids:
+        if is_map(owned.of(grid.name)):
+            across = len({tile(piece) for piece in owned.of(grid.name)})
+            found[grid.name] = min(max(LEAST_BAR / 2, WIDE_TILE * across), MOST_BAR)
         if grid.is_given:
             found[grid.name] = max(CHIP, svg.text_width(given_label(grid), size=KIND_SIZE) + 24)
     return found
@@ -83,7 +89,11 @@ def bar_widths(owned: Ownership) -> dict[str, float]:
 
 def height_of(pieces: Sequence[Piece]) -> float:
     """Of a layer's bar or map."""
-    return max(BAR, TILE * len({piece.rows[:2] for piece in pieces})) if is_map(pieces) else BAR
+    if not is_map(pieces):
+        return BAR
+    rows = {piece.stop - piece.start for piece in pieces}
+    total = max(piece.stop for piece in pieces)
+    return max(BAR, TILE * len({piece.rows[:2] for piece in pieces}), LEAST_TILE * total / min(rows))
 
 
 def label_width(grid: Grid) -> float:
@@ -201,15 +211,24 @@ def _piece(box: Box, piece: Piece, look: Look, *, with_rows: bool) -> str:
     told = f"{grid.name}: {extent} on {look.names[piece.machine]}"
     room, ink = cell.width, look.palette.ink(piece.machine)
     x, y = (cell.left + cell.right) / 2, (cell.top + cell.bottom) / 2
-    words = []
+    words, halo = [], _halo(piece.machine, look)
     if with_rows:
-        words.append(svg.text(x, y, _rows(piece), size=ROWS_SIZE, fill=ink, text_anchor="middle"))
+        words.append(svg.text(x, y, _rows(piece), size=ROWS_SIZE, fill=ink, text_anchor="middle", **halo))
     tag = f"#{piece.machine}" if svg.text_width("#99", size=TAG_SIZE) <= room else str(piece.machine)
     if svg.text_width(tag, size=TAG_SIZE) <= room + 1:
         at = y + (12 if with_rows else 3)
         faint = 0.85 if with_rows else None
-        words.append(svg.text(x, at, tag, size=TAG_SIZE, fill=ink, text_anchor="middle", fill_opacity=faint))
+        words.append(
+            svg.text(x, at, tag, size=TAG_SIZE, fill=ink, text_anchor="middle", fill_opacity=faint, **halo)
+        )
     return svg.element("g", svg.title(told), _rectangle(cell, look.palette.fill(piece.machine)), *words)
+
+
+def _halo(machine: int, look: Look) -> dict[str, object]:
+    """What keeps words apart from stripes."""
+    if not look.palette.striped(machine):
+        return {}
+    return {"stroke": look.palette.colour(machine), "stroke_width": 2.5, "paint_order": "stroke"}
 
 
 def _given(box: Box) -> str:
@@ -232,7 +251,7 @@ def _given(box: Box) -> str:
 
 
 def _rows(piece: Piece) -> str:
-    return f"{piece.start}:{piece.stop}"
+    return row_sets.text((piece.rows,))
 
 
 def _label_width(piece: Piece) -> float:

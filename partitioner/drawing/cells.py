@@ -78,10 +78,10 @@ class Sheets:
         x = self.left + sheet * (self.sheet_width + SHEET_GAP) + (self.horizontal[0] + column) * STEP
         return x, self.top + (self.vertical[0] + row - self.rows[0]) * STEP
 
-    def places(self, rows: tuple[int, int]) -> list[Place]:
-        """Of all nodes of these rows."""
-        row_numbers, columns = range(*rows), range(self.columns)
-        return [(row, column, n) for n in range(self.n_sheets) for row in row_numbers for column in columns]
+    def places(self, run: tuple[int, ...]) -> list[Place]:
+        """Of all nodes of these rows, or of a box `(start, stop, left, right)`."""
+        rows, columns = range(*run[:2]), range(*run[2:] or (self.columns,))
+        return [(row, column, n) for n in range(self.n_sheets) for row in rows for column in columns]
 
     def padding(self) -> list[Place]:
         """Of all cells around the nodes."""
@@ -97,6 +97,11 @@ class Sheets:
     def shows(self, place: Place) -> bool:
         """Whether a place lies in these rows or their padding."""
         return self.rows[0] - self.vertical[0] <= place[0] < self.rows[1] + self.vertical[1]
+
+
+def is_in(place: Place, run: tuple[int, ...]) -> bool:
+    """Whether a run of rows, or a box, holds a place."""
+    return all(a <= n < b for n, a, b in zip(place, run[::2], run[1::2], strict=False))
 
 
 def place_of(node: int, shape: Shape) -> Place:

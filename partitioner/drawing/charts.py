@@ -11,8 +11,8 @@ from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.memory import vector_bytes
 from partita.partitioner.messages import Message
+from partita.partitioner.readable import readable_bytes
 from partita.partitioner.step_kind import StepKind
-from partita.partitioner.table import readable_bytes
 
 LINE, BAR, SIZE = 22.0, 14.0, 11.5
 """From one bar to the next, and its height, in pixels; size of words."""

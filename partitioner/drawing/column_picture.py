@@ -45,8 +45,8 @@ class ColumnPicture:
             for name in self.names
         }
         self.layout = arrange(self.column.wiring, self.column.ranks, reach, lane=LANE)
-        maps = frozenset(name for name in self.names if boxes.is_map(self.owned.of(name)))
-        self.single, self.shared = exchange.gathered(self.routes, maps)
+        self.maps = frozenset(name for name in self.names if boxes.is_map(self.owned.of(name)))
+        self.single, self.shared = exchange.gathered(self.routes, self.maps)
         narrow = LANE, LANE
         spread = [
             (centre, *(reach[name] if self.column.ranks[name] == rank else narrow))
@@ -70,10 +70,13 @@ class ColumnPicture:
     def _gaps(self) -> list[float]:
         """Above each rank, from the lowest: ranks lie further apart where more lines run between them."""
         ranks, crowd = self.column.ranks, [0] * len(self.heights)
-        for found in self.routes:
-            consumer = found.consumer
-            for rank in range(ranks[found.via[0]] if found.via else ranks[consumer] - 1, ranks[consumer]):
-                crowd[rank] += 1
+        ends = [(found.via or (found.consumer, found.consumer), 1) for found in self.single]
+        for found in self.shared:
+            is_broad = self.maps & {found.below, found.above}
+            ends.append(((found.below, found.above), 3 if is_broad else len(found.ports)))
+        for (below, above), lines in ends:
+            for rank in range(min(ranks[below], ranks[above] - 1), ranks[above]):
+                crowd[rank] += lines
         return [min(110.0, 34.0 + 9.0 * count**0.5) if count else QUIET for count in crowd[:-1]]
 
     def _placed(self, bottom: float, left: float) -> tuple[list[float], dict[str, Box]]:

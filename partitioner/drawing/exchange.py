@@ -14,7 +14,7 @@ from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import HEAD, Look
 from partita.partitioner.drawing.routes import Point, Port, Route
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
@@ -42,6 +42,11 @@ class Exchange:
     def inside(self) -> bool:
         """Whether it is between the machines of one layer."""
         return self.below == self.above
+
+    @property
+    def ports(self) -> set[Port]:
+        """Where its lines begin and end."""
+        return {port for route in self.routes for port in (route.start, route.stop)}
 
     @property
     def words(self) -> str:

@@ -7,7 +7,8 @@ import math
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.drawing.predicted import said_of_step
+from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)
@@ -20,10 +21,9 @@ NARROW = 20
 def heading(plan: BarePlan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
-    uncalibrated = "" if plan.costs.calibrated else " (uncalibrated)"
     told = (
-        f"{machines} · batch {plan.batch} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
-        f"predicted step {plan.predicted_step_s * 1e3:.2f} ms{uncalibrated}"
+        f"{machines} · {plan.portions} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
+        f"{said_of_step(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT
@@ -54,7 +54,7 @@ class Legend:
 
     def lines(self, width: float) -> int:
         """Machines in each of its columns, where there is so much room."""
-        return self.count if self.is_narrow else math.ceil(self.count / max(1, self._columns(width)))
+        return self.count if self.is_narrow else math.ceil(self.count / max(3, self._columns(width)))
 
     def _columns(self, width: float) -> int:
         return int((width + BETWEEN) // (WIDTH + BETWEEN)) - 1  # one is left for the kinds of lines

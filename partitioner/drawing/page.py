@@ -9,9 +9,8 @@ from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import charts
 from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Picture
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes, readable_seconds
 
 STYLE = """
 :root { --ink: #1f2933; --soft: #65717d; --line: #dfe5ea; }
@@ -100,9 +99,10 @@ def _parts(plan: BarePlan, table: str) -> Iterator[str]:
 
 def _head(plan: BarePlan) -> str:
     """The name, and the numbers that people ask for first."""
+    doubt = "" if plan.costs.calibrated else " (uncalibrated)"
     busy = [times.computing_s / plan.playback.step_s for times in plan.playback.times]
     numbers = (
-        (readable_seconds(plan.predicted_step_s), "predicted step (uncalibrated)"),
+        (readable_seconds(plan.predicted_step_s), f"predicted step{doubt}"),
         (f"{len(plan.cluster)}", "machines"),
         (f"{plan.batch}", "examples in a batch"),
         (f"{plan.graph.n_parameters:,}", "parameters"),

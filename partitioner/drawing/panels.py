@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import Place, Sheets, padding_around
+from partita.partitioner.drawing.cells import Place, Sheets, is_in, padding_around
 from partita.partitioner.ownership import Edge, Ownership
 
 CAPTION, BETWEEN, ACROSS = 20.0, 14.0, 90.0
@@ -40,10 +40,10 @@ class Held:
     def shows(self, place: Place) -> bool:
         """Whether a place is drawn: a node of these rows, or padding beside them."""
         rows = row_sets.union(self.own, self.heard)
-        inside = any(start <= place[0] < stop for start, stop in rows)
+        inside = any(is_in(place, run) for run in rows)
         return self.cells.shows(place) and (inside or not self.cells.holds(place))
 
-    def middle(self, run: tuple[int, int]) -> float:
+    def middle(self, run: tuple[int, ...]) -> float:
         """The y of the middle of a run of these rows."""
         top = self.cells.corner((run[0], 0, 0))[1]
         return (top + self.cells.corner((run[1], 0, 0))[1]) / 2 - 1
@@ -93,11 +93,11 @@ def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ..
         source = owned.graph[edge.layer]
         piece, needed = owned.rows(source.name, machine), owned.needed(edge, machine)
         own = () if piece is None else (piece,)
-        window = row_sets.bounds(row_sets.union(own, needed))
+        window = row_sets.bounds(row_sets.union(own, needed))[:2]
         around = [*padding_around(grid.layer.connectivity, source.shape), (0, 0)]
         above, below = around[0] if mine is not None else (0, 0)
         vertical = (above if window[0] == 0 else 0, below if window[1] == source.n_rows else 0)
-        cells = Sheets(source.shape, window, vertical, around[1], 0.0, 0.0)
+        cells = Sheets(source.shape, (window[0], window[1]), vertical, around[1], 0.0, 0.0)
         heard = row_sets.difference(needed, own)
         found.append(Held(source.name, cells, own, heard) if own or heard else None)
     return tuple(found)
@@ -121,7 +121,7 @@ def _panel(
     if mine is None:
         return Panel(machine, tuple(placed), None, top, y - BETWEEN)
     shape, none = owned.graph[layer].shape, (0, 0)
-    cells = Sheets(shape, mine, none, none, 0.0, 0.0)
+    cells = Sheets(shape, mine[:2], none, none, 0.0, 0.0)
     height = max(y - BETWEEN - first, CAPTION + cells.height)
     own = Held(layer, cells, (mine,))
     middle = first + (height - CAPTION - cells.height) / 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.buffer_names import layer_of
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Timeline, TimelineBar, TimelineFlight, lanes_of
 from partita.partitioner.playback import Bar, Flight, Playback
 from partita.partitioner.program import Instruction, Op
+from partita.partitioner.readable import readable_seconds
+from partita.partitioner.words import described
 
 KIND_OF = {
     Op.MULTIPLY: "up",
@@ -31,6 +31,12 @@ FLIGHTS = 4
 """Machines up to which every message is drawn on its way; of more, those on the critical path."""
 
 
+def said_of_step(plan: BarePlan) -> str:
+    """How long a step is predicted to take, and whether that is a guess."""
+    doubt = "" if plan.costs.calibrated else " (uncalibrated)"
+    return f"predicted step {readable_seconds(plan.predicted_step_s)}{doubt}"
+
+
 def predicted_timeline(plan: BarePlan) -> Timeline:
     """Of a step of training, or of the way up where the network has no loss."""
     playback, names = plan.playback, tuple(machine.name for machine in plan.cluster.machines)
@@ -42,10 +48,9 @@ def predicted_timeline(plan: BarePlan) -> Timeline:
     for machine in range(len(names)):
         bars += _waits(playback, names, machine)
     flights = playback.flights if len(names) <= FLIGHTS else tuple(f for f in path if isinstance(f, Flight))
-    step = f"predicted step {readable_seconds(playback.step_s)} (uncalibrated)"
     return Timeline(
         f"{plan.graph.name}: one step",
-        f"{step} · {len(names)} machines · batch {plan.batch}",
+        f"{said_of_step(plan)} · {len(names)} machines · batch {plan.batch}",
         lanes_of(names),
         tuple(bars),
         tuple(_flight(playback, names, flight, critical=flight in set(path)) for flight in flights),
@@ -87,9 +92,7 @@ def _waits(playback: Playback, names: tuple[str, ...], machine: int) -> Iterator
 
 def _waits_for(playback: Playback, names: tuple[str, ...], received: Bar) -> str:
     instruction = playback.instruction(received)
-    buffer, sender = instruction.target.buffer, names[instruction.peer or 0]
-    what = "errors" if "<" in buffer else buffer.partition(".")[2] or "states"
-    return f"waits for {layer_of(buffer)}'s {what} from {sender}"
+    return f"waits for {described(instruction.target.buffer)} from {names[instruction.peer or 0]}"
 
 
 def _flight(playback: Playback, names: tuple[str, ...], flight: Flight, *, critical: bool) -> TimelineFlight:

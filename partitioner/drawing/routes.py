@@ -13,7 +13,7 @@ from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import Look
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Edge, Ownership
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
 """An edge of a machine's piece of a layer."""

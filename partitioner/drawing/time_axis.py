@@ -49,14 +49,12 @@ class TimeAxis:
 def time_axis(stop_s: float) -> TimeAxis:
     """The axis of a timeline that lasts so long."""
     stop_s = max(stop_s, 1e-9)
-    rough = stop_s / TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step_s = next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))
+    step_s = round_step(stop_s / TICKS)
     unit_s, unit = next((found for found in UNITS if stop_s >= found[0]), UNITS[-1])
     return TimeAxis(stop_s, step_s, unit_s, unit)
 
 
-def readable_seconds(seconds: float) -> str:
-    """`1.23 ms`, three digits."""
-    unit_s, unit = next((found for found in UNITS if seconds >= found[0]), UNITS[-1])
-    return f"{float(f'{seconds / unit_s:.3g}'):g} {unit}"
+def round_step(rough: float) -> float:
+    """The least of 1, 2 and 5 times a power of ten that is not less."""
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * (1 - 1e-9))

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.time_axis import TimeAxis, readable_seconds, time_axis
+from partita.partitioner.drawing.time_axis import TimeAxis, time_axis
+from partita.partitioner.readable import readable_seconds
 
 KINDS = {
     "up": ("#0072b2", "states"),

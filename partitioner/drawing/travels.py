@@ -14,7 +14,7 @@ from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.messages import Message
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes
 
 LANE = 11.0
 """From one line to the next, in pixels."""
@@ -40,15 +40,16 @@ class Travel:
 def travels(plan: BarePlan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
-    for message in plan.messages:
+    for message in plan.joined_messages:
         if message.layer == layer and "." in message.buffer:
             found.append(Travel(message, message.rows, None))
         for edge in edges_into(owned, layer):
             if message.buffer == edge.name:
                 found.append(Travel(message, message.rows, edge.number))
-            rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
-            if message.buffer == edge.layer and rows:
-                found.append(Travel(message, rows, edge.number))
+            if message.buffer == edge.layer:
+                rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
+                if rows:
+                    found.append(Travel(message, rows, edge.number))
     return found
 
 

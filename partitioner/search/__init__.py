@@ -12,3 +12,5 @@ moves         small changes of a plan
 local         improves a plan by playing what the moves make of it
 fitting       what would fit, when nothing does
 """
+
+__all__: list[str] = []

@@ -7,7 +7,7 @@ from. What layers of equal geometry cost is computed once.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from itertools import product
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,16 +16,18 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
-from partita.partitioner.cuts import cut_layer
+from partita.partitioner.cuts import Pieces, cut_layer
 from partita.partitioner.ownership import Piece
 from partita.partitioner.program import Operand
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.task import Task
-from partita.partitioner.search.traffic import Runs, Traffic, joined, traffic
+from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, traffic
 
 JOINT_LIMIT: Final = 20_000
 """Where a layer and its listeners have more combinations of layouts, each listener is counted by itself."""
+MOST_KINDS: Final = 32
+"""So many machines stand for all, when the cheapest message is looked for."""
 
 
 class Additive:
@@ -33,8 +35,11 @@ class Additive:
 
     def __init__(self, task: Task) -> None:
         self.task, self.graph, self.n_machines = task, task.graph, len(task.cluster)
-        self._geometry = {grid.name: self._geometry_of(grid) for grid in self.graph.grids}
+        self._geometry = task.geometry
         self._known: dict[Hashable, float] = {}
+        self._tables: dict[Hashable, Numbers] = {}
+        self._moved: dict[Hashable, tuple[Traffic, Traffic]] = {}
+        self._kernels: dict[Hashable, Numbers] = {}
         self._pieces: dict[tuple[str, Choice], tuple[Piece, ...]] = {}
         self._heard: dict[Hashable, Runs] = {}
         self._runs: dict[Hashable, Runs] = {}
@@ -46,26 +51,40 @@ class Additive:
         for grid in self.graph.computed:
             cuts = choices[grid.name]
             found.append(Table((grid.name,), np.array([self.compute_s(grid, cut) for cut in cuts])))
-            listeners = tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
+            listeners = self._listeners(grid)
             combinations = np.prod([float(len(choices[name])) for name in (grid.name, *listeners)])
             scopes = [listeners] if combinations <= JOINT_LIMIT else [(name,) for name in listeners]
             for scope in scopes if listeners else ():
-                shape = [len(choices[name]) for name in (grid.name, *scope)]
-                costs = np.empty(shape)
-                for place in product(*(range(n) for n in shape)):
-                    names = (grid.name, *scope)
-                    cuts_here = {name: choices[name][n] for name, n in zip(names, place, strict=True)}
-                    costs[place] = exchange * self.exchange_s(grid, cuts_here)
-                found.append(Table((grid.name, *scope), costs))
+                found.append(Table((grid.name, *scope), exchange * self._exchanges(grid, scope, choices)))
         return found
+
+    def _exchanges(
+        self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]
+    ) -> Numbers:
+        """What a layer exchanges with these listeners, for all combinations of choices.
+
+        Between layers of equal geometry boundaries may differ by a few rows; what the first ones exchange
+        stands for all.
+        """
+        names = (grid.name, *scope)
+        key = tuple((self._geometry[name], tuple(map(_without_sizes, choices[name]))) for name in names)
+        if key not in self._tables:
+            costs = np.empty([len(choices[name]) for name in names])
+            for place in np.ndindex(*costs.shape):
+                cuts = {name: choices[name][n] for name, n in zip(names, place, strict=True)}
+                costs[place] = self.exchange_s(grid, cuts)
+            self._tables[key] = costs
+        return self._tables[key]
+
+    def _listeners(self, grid: Grid) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _ in self.graph.consumers(grid.name)))
 
     def cost_s(self, cuts: Mapping[str, Choice]) -> float:
         """Of a whole plan."""
         total = 0.0
         for grid in self.graph.computed:
             total += self.compute_s(grid, cuts.get(grid.name))
-            listeners = dict.fromkeys(name for name, _ in self.graph.consumers(grid.name))
-            if listeners:
+            if listeners := self._listeners(grid):
                 total += self.exchange_s(grid, {n: cuts.get(n) for n in (grid.name, *listeners)})
         return total
 
@@ -87,7 +106,7 @@ class Additive:
             grid: the layer.
             cuts: of the layer, and of those that listen to it.
         """
-        key = ("exchange", *((self._geometry[name], cut) for name, cut in cuts.items()))
+        key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._known:
             up, down = self.moved(grid, cuts)
             row_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name, ((0, 1),)))
@@ -97,6 +116,12 @@ class Additive:
 
     def moved(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Traffic, Traffic]:
         """States up and errors down, of the listeners that the cuts name."""
+        key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
+        if key not in self._moved:
+            self._moved[key] = self._move(grid, cuts)
+        return self._moved[key]
+
+    def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Traffic, Traffic]:
         owned = self.runs(grid, cuts[grid.name])
         heard = [
             self.heard(grid, name, number, cuts)
@@ -104,12 +129,10 @@ class Additive:
             if name in cuts
         ]
         up = traffic(owned, joined(heard, self.n_machines), self.n_machines)
-        down = traffic(owned, heard[0], self.n_machines).reversed
-        for runs in heard[1:]:
-            down = down + traffic(owned, runs, self.n_machines).reversed
-        if not self.task.train or grid.name not in self.graph.needs_error:
-            nothing = np.zeros(self.n_machines)
-            down = Traffic(nothing, nothing, nothing, nothing)
+        down = Traffic.none(self.n_machines)
+        if self.task.train and grid.name in self.graph.needs_error:
+            for runs in heard:
+                down = down + traffic(owned, runs, self.n_machines).reversed
         return up, down
 
     def pieces(self, grid: Grid, cut: Choice) -> tuple[Piece, ...]:
@@ -148,18 +171,37 @@ class Additive:
         """
         kernels, messenger = np.zeros(self.n_machines), np.zeros(self.n_machines)
         for grid in self.graph.computed:
-            cut = cuts.get(grid.name)
-            for piece in self.pieces(grid, cut) if cut is not None else ():
-                kernels[piece.machine] += self.task.layer_s(grid.name, piece.rows, piece.machine)
-            listeners = dict.fromkeys(name for name, _ in self.graph.consumers(grid.name))
-            if not listeners:
-                continue
-            up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
-            for way in (up, down) if self._adds_by_part(listeners) else (up,):
-                messenger += way.sent * self.least_send_s + way.received * self.least_receive_s
+            cut, listeners = cuts.get(grid.name), self._listeners(grid)
+            if cut is not None:
+                kernels += self._kernels_s(grid, cut)
+            if listeners:
+                up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
+                for way in (up, down) if self._adds_by_part(listeners) else (up,):
+                    messenger += way.sent * self.least_send_s + way.received * self.least_receive_s
         return float(max(kernels.max(), messenger.max()))
 
-    def _adds_by_part(self, listeners: Mapping[str, None]) -> bool:
+    def _kernels_s(self, grid: Grid, cut: Choice) -> Numbers:
+        """Of each machine, for its piece of a layer."""
+        key = self._geometry[grid.name], cut
+        if key not in self._kernels:
+            found = np.zeros(self.n_machines)
+            for piece in self.pieces(grid, cut):
+                found[piece.machine] = self.task.layer_s(grid.name, piece.rows, piece.machine)
+            self._kernels[key] = found
+        return self._kernels[key]
+
+    def size(self, choices: Mapping[str, Choice]) -> int:
+        """About how many instructions a candidate has."""
+        found = 0.0
+        for grid in self.graph.computed:
+            cut = choices.get(grid.name)
+            found += 5 * (1 if cut is None else len(self.pieces(grid, cut)))
+            if listeners := self._listeners(grid):
+                up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *listeners)})
+                found += 3 * float(up.sent.sum() + down.sent.sum())
+        return int(found)
+
+    def _adds_by_part(self, listeners: Sequence[str]) -> bool:
         return all(not self.graph[name].layer.connectivity.ordered_errors for name in listeners)
 
     def _seconds(self, way: Traffic, row_bytes: int) -> float:
@@ -211,33 +253,13 @@ class Additive:
 
     def _least(self) -> tuple[float, float]:
         """Of a message's seconds on a messenger: the least between machines of any two kinds."""
-        machines = self.task.cluster.machines
-        kinds = {(m.flops_per_s, m.threads, m.host, m.device): n for n, m in enumerate(machines)}
-        kinds |= {
-            (*key, "again"): n
-            for n, m in reversed(list(enumerate(machines)))
-            for key in [(m.flops_per_s, m.threads, m.host, m.device)]
-        }
-        some = sorted(set(kinds.values()))[:16]
+        kinds = self.task.cluster.kinds
+        firsts = dict(zip(reversed(kinds), reversed(range(len(kinds))), strict=True))
+        lasts = dict(zip(kinds, range(len(kinds)), strict=True))
+        some = sorted({*firsts.values(), *lasts.values()})[:MOST_KINDS]
         costs = [self.task.costs.message(1, a, b) for a in some for b in some if a != b]
         return min((c.send_s for c in costs), default=0.0), min((c.receive_s for c in costs), default=0.0)
 
-    def _geometry_of(self, grid: Grid) -> Hashable:
-        """What layers of equal cost have in common."""
-        if grid.is_given:
-            return grid.shape
-        sources = tuple(self.graph[source].shape for source in grid.sources)
-        learns = tuple(source in self.graph.needs_error for source in grid.sources)
-        sizes = tuple((p.size, p.shared) for p in grid.parameters)
-        layer = grid.layer
-        connectivity = None if isinstance(layer, Loss) else layer.connectivity
-        return (
-            layer.kind,
-            grid.shape,
-            sources,
-            learns,
-            connectivity,
-            sizes,
-            grid.flops_per_node,
-            layer.activation,
-        )
+
+def _without_sizes(cut: Choice) -> Choice:
+    return replace(cut, sizes=None) if isinstance(cut, Pieces) else cut

@@ -7,7 +7,7 @@ kind and of one host stay together; of small blocks only the first ones, because
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Final
 
 from partita.partitioner.search.task import Task
@@ -18,17 +18,9 @@ BLOCKS: Final = 8
 """Of blocks of one size, so many."""
 
 
-def speeds(task: Task) -> dict[int, float]:
-    """How much of the network each machine could do in a second, alone."""
-    rows = {grid.name: (0, grid.n_rows) for grid in task.graph.computed}
-    return {
-        m: 1.0 / max(sum(task.layer_s(layer, whole, m) for layer, whole in rows.items()), 1e-12)
-        for m in range(len(task.cluster))
-    }
-
-
-def groups(task: Task, speed: Mapping[int, float]) -> tuple[tuple[int, ...], ...]:
+def groups(task: Task) -> tuple[tuple[int, ...], ...]:
     """Sets of machines, each ascending; one machine first, all of them last."""
+    speed = task.speeds
     ranked = sorted(speed, key=lambda m: (-speed[m], m))
     if len(ranked) <= ALL_SETS:
         sizes = range(1, len(ranked) + 1)
@@ -45,5 +37,4 @@ def groups(task: Task, speed: Mapping[int, float]) -> tuple[tuple[int, ...], ...
 
 def _ends_of_kinds(ranked: list[int], speed: Mapping[int, float]) -> list[int]:
     """Where among the ranked machines slower ones begin."""
-    pairs = zip(ranked, ranked[1:], strict=False)
-    return [n for n, (a, b) in enumerate(pairs, start=1) if speed[b] < 0.9 * speed[a]][:BLOCKS]
+    return [n for n, (a, b) in enumerate(pairwise(ranked), start=1) if speed[b] < 0.9 * speed[a]][:BLOCKS]

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Final
 
+from partita.partitioner.cuts import Cut
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
+from partita.partitioner.search.rehearsal import Score
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 
-PATIENCE = 400
-"""So many moves are ranked in a round; of a large plan the others are too many to look at."""
+PATIENCE = 20_000
+"""Layers of moves that are ranked in a round: of a large network, fewer moves are looked at."""
+
+WORTHWHILE: Final = 0.997
+"""What is gained of a step must be more than this leaves, for another round of moves."""
+DEARER: Final = 1.1
+"""A move is played if the additive model finds the plan not dearer than this ..."""
+RELIEVED: Final = 0.98
+"""... or if the busiest threads have so much less to do."""
 
 
 def improve(
     task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]], *, enough: Callable[[], bool]
 ) -> None:
-    """Takes the first move that helps, and begins again.
+    """Takes a move that helps, and begins again, until a round of moves gains less than is worth it.
 
     Args:
         task: what is decided.
@@ -28,13 +38,18 @@ def improve(
     while trials.left > 0 and not enough():
         before = trials.score
         for candidate in _ranked(task, trials, choices):
-            if trials.left <= 0:
-                return
             trials.try_out(candidate)
-            if trials.score != before:
+            if trials.left <= 0 or _gains(before, trials.score):
                 break
         else:
             return
+
+
+def _gains(before: Score | None, now: Score | None) -> bool:
+    """Whether a score is better by more than a trifle."""
+    if before is None or now is None or before.excess_bytes != now.excess_bytes:
+        return before != now
+    return now.step_s < WORTHWHILE * before.step_s
 
 
 def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]]) -> Iterator[Plan]:
@@ -49,5 +64,15 @@ def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
         shifted(plan, free),
         swapped(plan, free, machines),
     )
-    candidates = [move for move, _ in zip(moves, range(PATIENCE), strict=False)]
-    yield from sorted(candidates, key=trials.additive.cost_s)
+    additive = trials.additive
+    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
+    candidates = [move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False)]
+    costs = [additive.cost_s(move) for move in candidates]
+    for n in sorted(range(len(candidates)), key=lambda n: costs[n]):
+        move = candidates[n]
+        if costs[n] <= DEARER * cost_s or additive.lanes_s(_cuts(move)) < RELIEVED * lanes_s:
+            yield move
+
+
+def _cuts(plan: Plan) -> dict[str, Cut]:
+    return {layer: cut for layer, cut in plan.items() if cut is not None}

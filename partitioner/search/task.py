@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from partita.layers.graph import Graph
+from partita.layers.graph import Graph, Grid
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
@@ -24,6 +24,7 @@ class Task:
         batch: examples in a minibatch.
         precision: of states and errors.
         by_hand: cuts that stand.
+        micro_batches: into how many portions the minibatch is divided.
     """
 
     graph: Graph
@@ -31,11 +32,18 @@ class Task:
     batch: int
     precision: str = "float32"
     by_hand: Cuts = field(default_factory=dict)
+    micro_batches: int = 1
 
     @cached_property
     def costs(self) -> Costs:
         """Of instructions and messages."""
-        return Costs(self.graph, self.cluster, batch=self.batch, precision=self.precision)
+        return Costs(
+            self.graph,
+            self.cluster,
+            batch=self.batch,
+            precision=self.precision,
+            micro_batches=self.micro_batches,
+        )
 
     @cached_property
     def train(self) -> bool:
@@ -49,11 +57,36 @@ class Task:
             ValueError: a cut cannot be.
         """
         owned = settled(self.graph, len(self.cluster), cuts)
-        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision)
+        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.micro_batches)
 
     def layer_s(self, layer: str, rows: tuple[int, int], machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""
-        return self.costs.layer_s(layer, (rows,), machine, train=self.train)
+        key = self.geometry[layer], rows, self.cluster.kinds[machine]
+        if key not in self._layer_s:
+            self._layer_s[key] = self.costs.layer_s(layer, (rows,), machine, train=self.train)
+        return self._layer_s[key]
+
+    @cached_property
+    def _layer_s(self) -> dict[Hashable, float]:
+        return {}
+
+    @cached_property
+    def geometry(self) -> Mapping[str, Hashable]:
+        """For each layer a number: layers that have the same one cost the same."""
+        numbers: dict[Hashable, int] = {}
+        return {
+            grid.name: numbers.setdefault(_geometry_of(self.graph, grid), len(numbers))
+            for grid in self.graph.grids
+        }
+
+    @cached_property
+    def speeds(self) -> Mapping[int, float]:
+        """How much of the network each machine could do in a second, alone."""
+        took = {
+            m: sum(self.layer_s(grid.name, (0, grid.n_rows), m) for grid in self.graph.computed)
+            for m in set(self.cluster.kinds)
+        }
+        return {m: 1.0 / max(took[kind], 1e-12) for m, kind in enumerate(self.cluster.kinds)}
 
     @cached_property
     def limits(self) -> Mapping[int, int]:
@@ -62,7 +95,14 @@ class Task:
         return {m: machine.memory_bytes for m, machine in machines if machine.memory_bytes is not None}
 
 
-def excess_bytes(plan: BarePlan) -> int:
-    """By how much parts exceed the memory of their machines, in all."""
-    limits = ((m, machine.memory_bytes) for m, machine in enumerate(plan.cluster.machines))
-    return sum(max(plan.memory_bytes(m) - limit, 0) for m, limit in limits if limit is not None)
+def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
+    """What layers of equal cost have in common."""
+    if grid.is_given:
+        return grid.shape
+    sources = tuple(graph[source].shape for source in grid.sources)
+    learns = (grid.name in graph.needs_error, *(source in graph.needs_error for source in grid.sources))
+    given = tuple(graph[source].is_given for source in grid.sources)
+    sizes = tuple((p.size, p.shared) for p in grid.parameters)
+    layer = grid.layer
+    kind = (layer.kind, layer.activation, layer.connectivity, grid.flops_per_node)
+    return (kind, grid.shape, sources, learns, given, sizes)

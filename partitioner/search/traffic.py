@@ -42,6 +42,11 @@ class Traffic:
     sent_rows: Numbers
     received_rows: Numbers
 
+    @classmethod
+    def none(cls, n_machines: int) -> Traffic:
+        """Nothing is sent."""
+        return cls(*(np.zeros(n_machines) for _ in range(4)))
+
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(
             self.sent + other.sent,
@@ -58,8 +63,7 @@ class Traffic:
 
 def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
     """What travels so that each machine hears its rows, if each owner sends what it owns."""
-    zeros = [np.zeros(n_machines) for _ in range(4)]
-    found = Traffic(*zeros)
+    found = Traffic.none(n_machines)
     order = np.argsort(owned.starts, kind="stable")
     starts, stops = owned.starts[order], owned.stops[order]
     own = _overlap_with_own(owned, heard, n_machines)

@@ -34,7 +34,7 @@ def device(request: pytest.FixtureRequest) -> TorchDevice:
 def test_a_host_without_the_device_says_so_at_its_start(hosts: str) -> None:
     there = torch.cuda.device_count()
     cluster = Cluster((Machine("gpu", device=f"cuda:{there}"),))
-    plan = partition(toy.network(), cluster, batch=4)
+    plan = partition(toy.network(), cluster, batch=4, strategy="balanced")
     parameters = initialise(plan.graph.parameters.values(), 1)
     with pytest.raises(HostError, match=rf"'gpu' wants cuda:{there}, but this host has .* another device"):
         Session(plan, parameters, hosts=hosts)  # type: ignore[arg-type]

@@ -63,7 +63,7 @@ def network() -> Network:
 def plan_of(cluster: Cluster, *, precision: str = "float64") -> Plan:
     graph = network().graph()
     cuts = {grid.name: Pieces(len(cluster)) for grid in graph.computed if grid.layer.cuttable}
-    return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision)
+    return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 
 def given() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,7 +143,7 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> None:
     graph = toy.network(hidden=4).graph()
     cuts = {"hidden": Pieces(2), "scores": Pieces(2)}
-    plan = partition(graph, MIXED, batch=16, cuts=cuts)
+    plan = partition(graph, MIXED, batch=16, cuts=cuts, strategy="balanced")
     driver = Downpour(shards=2, rule=SGD(0.5), fetch_every=1, push_every=1)
     run = train(plan, toy.data(64), driver=driver, epochs=3, show="nothing")
     assert run.steps == (12,)
@@ -156,6 +156,6 @@ def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> Non
 
 
 def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
-    plan = partition(toy.network(hidden=4), ALONE, batch=16)
+    plan = partition(toy.network(hidden=4), ALONE, batch=16, strategy="balanced")
     with pytest.raises(RunFailed, match=r"(is|are) not finite; lower the"):
         train(plan, toy.data(32), driver=Downpour(shards=1, rule=SGD(1e38)), epochs=100, show="nothing")

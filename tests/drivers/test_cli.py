@@ -185,7 +185,7 @@ def test_an_error_of_the_file_shows_its_own_lines_and_none_of_ours(partita: Part
 @pytest.fixture
 def kept(on_threads: list[WatchedThreads], tmp_path: Path) -> Path:
     """A folder with a checkpoint of the toy network, under SGD."""
-    plan = partition(toy.network(), Cluster.local(machines=1), batch=32)
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=32, strategy="balanced")
     folder = tmp_path / "kept"
     train(plan, toy.data(), driver=Downpour(rule=SGD(0.1)), epochs=1, checkpoints=folder, show="nothing")
     return folder
@@ -214,6 +214,6 @@ def test_a_checkpoint_of_another_network_is_named(kept: Path) -> None:
     scores = Dense(2, name="scores")(net.input("picture", shape=(8,)))
     net.loss = SquaredError()(scores, net.target("wanted"))
     data = {"picture": np.zeros((64, 8)), "wanted": np.zeros((64, 2))}
-    plan = partition(net, Cluster.local(machines=1), batch=32)
+    plan = partition(net, Cluster.local(machines=1), batch=32, strategy="balanced")
     with pytest.raises(ValueError, match=r"checkpoint .* cannot be used: it is of another network: "):
         train(plan, data, driver=Downpour(), epochs=1, checkpoints=kept, resume=True)

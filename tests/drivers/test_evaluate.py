@@ -13,7 +13,7 @@ from tests.faults import toy
 
 
 def run_of_toy(*, machines: int, batch: int) -> Run:
-    plan = partition(toy.network(), Cluster.local(machines=machines), batch=batch)
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=batch, strategy="balanced")
     return Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
 
 
@@ -45,7 +45,7 @@ def test_processes_give_what_threads_give() -> None:
 def test_without_a_loss_there_is_nothing_to_evaluate() -> None:
     net = Network("scores-only")
     Dense(3, name="scores")(net.input("picture", shape=(8,)))
-    plan = partition(net, Cluster.local(machines=1), batch=4)
+    plan = partition(net, Cluster.local(machines=1), batch=4, strategy="balanced")
     run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
     with pytest.raises(ValueError, match="network 'scores-only' has no loss to evaluate; use predict"):
         evaluate(run, toy.data())
@@ -89,7 +89,7 @@ def test_accuracy_over_two_losses_is_their_mean() -> None:
     for name in ("first", "second"):
         scores = Dense(3, name=f"{name}_scores")(picture)
         net.loss = (*net.loss, SoftmaxCrossEntropy()(scores, net.target(name)))
-    plan = partition(net, Cluster.local(machines=2), batch=16)
+    plan = partition(net, Cluster.local(machines=2), batch=16, strategy="balanced")
     run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
     rng = np.random.default_rng(0)
     inputs = {"picture": rng.normal(size=(40, 8))}

@@ -19,7 +19,7 @@ from tests.faults.helpers import Witness, hosts_of
 
 
 def plan_of_toy() -> Plan:
-    return partition(toy.network(), Cluster.local(machines=2), batch=8)
+    return partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
 
 
 def newest(folder: Path, plan: Plan) -> Checkpoint:
@@ -29,7 +29,7 @@ def newest(folder: Path, plan: Plan) -> Checkpoint:
 
 
 def test_an_error_in_a_function_of_the_user_is_tried_three_times(witness: Witness) -> None:
-    plan = partition(toy.with_node(toy.fussy), Cluster.local(machines=1), batch=8)
+    plan = partition(toy.with_node(toy.fussy), Cluster.local(machines=1), batch=8, strategy="balanced")
     with pytest.raises(
         RunFailed, match=r"^part 0\.0 failed 3 times: ValueError: this node bears no"
     ) as failed:
@@ -40,7 +40,7 @@ def test_an_error_in_a_function_of_the_user_is_tried_three_times(witness: Witnes
 
 
 def test_a_function_that_cannot_be_compiled_ends_the_run_before_it_starts(witness: Witness) -> None:
-    plan = partition(toy.with_node(toy.unknown_name), Cluster.local(machines=1), batch=8)
+    plan = partition(toy.with_node(toy.unknown_name), Cluster.local(machines=1), batch=8, strategy="balanced")
     with pytest.raises(RunFailed, match=r"^part 0\.0: Node unknown_name 'odd'") as failed:
         train(plan, toy.data(), driver=Downpour(), epochs=2)
     assert "return incoming[0] + no_such_name" in str(failed.value)

@@ -21,7 +21,7 @@ DRIVER = Downpour(replicas=2, shards=2, rule=SGD(0.05))
 
 
 def train_toy(folder: Path | None = None, *, machines: int = 2, epochs: int = 200) -> Run:
-    plan = partition(toy.network(), Cluster.local(machines=machines), batch=8)
+    plan = partition(toy.network(), Cluster.local(machines=machines), batch=8, strategy="balanced")
     return train(plan, toy.data(), driver=DRIVER, epochs=epochs, checkpoints=folder, checkpoint_every_s=0.3)
 
 

@@ -122,7 +122,7 @@ def test_strangers_get_nowhere_and_stop_nothing(
     witness.when(lambda progress: strangers[0].are_done, lambda: None)
     # The report after that shows that the run goes on.
     witness.when(lambda progress: True, lambda: signal.raise_signal(signal.SIGINT))
-    plan = partition(toy.network(), Cluster.local(machines=2), batch=8)
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
     with pytest.raises(Interrupted) as stopped:
         train(plan, toy.data(), driver=Downpour(rule=SGD(0.05)), epochs=100_000)
     strangers[0].join()

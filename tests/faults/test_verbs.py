@@ -112,7 +112,7 @@ def members(request: pytest.FixtureRequest) -> Iterator[Members]:
 @pytest.mark.parametrize("members", ["part 0.0"], indirect=True)
 def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> None:
     network = toy.network()
-    plan = partition(network, Cluster.local(machines=1), batch=4)
+    plan = partition(network, Cluster.local(machines=1), batch=4, strategy="balanced")
     parameters = {name: np.zeros(p.shape, np.float32) for name, p in plan.graph.parameters.items()}
     members.answer(Hello)
     members.tell(
@@ -155,7 +155,7 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("members", ["shard 1"], indirect=True)
 def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_path: Path) -> None:
-    plan = partition(toy.network(), Cluster.local(machines=2), batch=4)
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=4, strategy="balanced")
     layout = layout_of(plan, shards=2)
     parameters = {name: np.ones(shape, np.float32) for name, shape in layout.shapes.items()}
     save_parameters(tmp_path / "initial", parameters)

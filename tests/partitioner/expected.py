@@ -1,12 +1,15 @@
 """What must be true of a plan, from the layers' `connectivity.edges` and from who owns which rows alone.
 
 Written apart from the partitioner's own derivation, row by row and slowly, so that one can be held against
-the other.
+the other. Where pictures are cut into tiles, place by place: a *unit* of a picture is then `(row, column)`,
+of any other grid a row.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import product
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -19,9 +22,17 @@ LABELLED = (SoftmaxCrossEntropy, OneAgainstAll)
 """Losses that compare all scores with one label."""
 
 
-def members(rows: Rows) -> list[int]:
-    """Every single row of a set."""
-    return [row for start, stop in rows for row in range(start, stop)]
+Unit: TypeAlias = Any
+"""A row, or a row and a column."""
+
+
+def members(rows: Rows) -> list[Unit]:
+    """Every single row of a set; of boxes, every place."""
+    found: list[Unit] = []
+    for start, stop, *columns in rows:
+        of_run = range(start, stop)
+        found += product(of_run, range(*columns)) if columns else of_run
+    return found
 
 
 class Expected:
@@ -31,29 +42,54 @@ class Expected:
         self.owned, self.graph = owned, owned.graph
         self.heard = cache(self._heard)
 
-    def own(self, layer: str, machine: int) -> list[int]:
-        """The rows of a layer that a machine owns."""
+    def own(self, layer: str, machine: int) -> list[Unit]:
+        """The units of a layer that a machine owns."""
         return [
-            row
+            unit
             for piece in self.owned.pieces
             if piece.layer == layer and piece.machine == machine
-            for row in range(piece.start, piece.stop)
+            for unit in members((piece.rows,))
         ]
 
     def owners(self, layer: str) -> list[int]:
         """The machines of a layer, by the rows that they own."""
-        return [piece.machine for piece in sorted(self.owned.pieces) if piece.layer == layer]
+        pieces = (piece for piece in self.owned.pieces if piece.layer == layer)
+        return [piece.machine for piece in sorted(pieces, key=lambda piece: (piece.rows, piece.machine))]
 
-    def _heard(self, consumer: str, number: int, row: int) -> frozenset[int]:
-        return frozenset(heard_rows(self.graph, consumer, number, row))
+    def is_boxed(self, layer: str) -> bool:
+        """Whether the units of a layer are places."""
+        return len(self.graph[layer].shape) == 3 and any(p.columns is not None for p in self.owned.pieces)
 
-    def needed(self, consumer: str, number: int, machine: int) -> set[int]:
-        """The rows of an input that a machine's piece of a layer listens to."""
+    def is_narrow(self, layer: str) -> bool:
+        """Whether the columns of a layer are cut."""
+        pieces = [piece for piece in self.owned.pieces if piece.layer == layer and piece.columns]
+        return any(piece.columns != (0, self.graph[layer].shape[1]) for piece in pieces)
+
+    def _heard(self, consumer: str, number: int, unit: Unit) -> frozenset[Unit]:
+        source = self.graph[consumer].sources[number]
+        found = heard_nodes(self.graph, consumer, number, unit)
+        if not self.is_boxed(source):
+            return frozenset(row for row, _ in found)
+        return frozenset(found)
+
+    def needed(self, consumer: str, number: int, machine: int) -> set[Unit]:
+        """The units of an input that a machine's piece of a layer listens to.
+
+        Of a picture in tiles the columns between the first and the last count too, and all where only rows
+        are cut.
+        """
         if machine in self.judges(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
             if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
                 return set(self.own(scores.name, machine))
-        return {heard for row in self.own(consumer, machine) for heard in self.heard(consumer, number, row)}
+        own, source = self.own(consumer, machine), self.graph[consumer].sources[number]
+        found = {heard for unit in own for heard in self.heard(consumer, number, unit)}
+        if not found or not self.is_boxed(source):
+            return found
+        columns = range(self.graph[source].shape[1])
+        if self.is_narrow(source) or self.is_narrow(consumer):
+            columns = range(min(column for _, column in found), max(column for _, column in found) + 1)
+        return set(product({row for row, _ in found}, columns))
 
     def judges(self, loss: str) -> list[int]:
         """The machines that each judge their own scores, by the rows of these; none if one judges all."""
@@ -85,9 +121,9 @@ class Expected:
             )
         ]
 
-    def needed_by_all(self, layer: str, machine: int) -> set[int]:
+    def needed_by_all(self, layer: str, machine: int) -> set[Unit]:
         """The rows of a layer that anything on the machine listens to."""
-        found: set[int] = set()
+        found: set[Unit] = set()
         for consumer, number in self.consumers(layer):
             found |= self.needed(consumer, number, machine)
         return found
@@ -98,32 +134,41 @@ class Expected:
             (g.name, k) for g in self.graph.grids for k, source in enumerate(g.sources) if source == layer
         ]
 
-    def by_part(self, consumer: str) -> bool:
-        """Whether the machines of a layer sum the errors of its inputs each for itself."""
-        return (
-            self.graph[consumer].layer.connectivity.ordered_errors is False and len(self.owners(consumer)) > 1
-        )
+    def by_part(self, consumer: str, number: int = 0) -> bool:
+        """Whether the machines of a layer sum the errors of an input each for itself."""
+        tiled = self.is_narrow(consumer) or self.is_narrow(self.graph[consumer].sources[number])
+        ordered = self.graph[consumer].layer.connectivity.ordered_errors and not tiled
+        return not ordered and len(self.owners(consumer)) > 1
 
-    def error(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int]]:
-        """The terms of a row's error at its owner, in order: each receiver of each consumer once.
+    def error(self, layer: str, unit: Unit, machine: int) -> list[tuple[str, int, Unit]]:
+        """The terms of a unit's error at its owner, in order: each receiver of each consumer once.
 
-        A term is (consumer, which of its inputs, the consumer's row). Where machines sum for themselves, the
+        A term is (consumer, which of its inputs, the consumer's unit). Where machines sum for themselves, the
         owner's own receivers come first, and then the others machine by machine.
         """
         found = []
         for consumer, number in self.consumers(layer):
-            receivers = list(range(self.graph[consumer].n_rows))
-            if self.by_part(consumer):
-                mine = self.own(consumer, machine)
-                receivers = mine + [receiver for receiver in receivers if receiver not in mine]
-            found += [(consumer, number, c) for c in receivers if row in self.heard(consumer, number, c)]
+            owners = self.owners(consumer)
+            if self.by_part(consumer, number):
+                owners = sorted(owners, key=lambda owner: owner != machine)
+            receivers = list(dict.fromkeys(c for owner in owners for c in self.own(consumer, owner)))
+            found += [(consumer, number, c) for c in receivers if unit in self.heard(consumer, number, c)]
         return found
 
 
-def heard_rows(graph: Graph, consumer: str, number: int, row: int) -> set[int]:
-    """The rows of an input that one row of a layer listens to, from the edges of its nodes."""
+def heard_nodes(graph: Graph, consumer: str, number: int, unit: Unit) -> set[tuple[int, int]]:
+    """The rows and columns of an input that one unit of a layer listens to, from the edges of its nodes.
+
+    Of an input that is no picture, columns count for nothing.
+    """
     grid, source = graph[consumer], graph[graph[consumer].sources[number]]
+    width = source.shape[1] if len(source.shape) == 3 else 1
     if source in graph.targets:
-        return set(range(source.n_rows))
-    _, senders = grid.layer.connectivity.edges((row, row + 1), grid.shape, source.shape)
-    return {int(sender) for sender in np.unique(senders[senders != PADDING] // source.nodes_per_row)}
+        return set(product(range(source.n_rows), range(width)))
+    row, column = unit if isinstance(unit, tuple) else (unit, None)
+    offsets, senders = grid.layer.connectivity.edges((row, row + 1), grid.shape, source.shape)
+    if column is not None:
+        first, n = column * grid.shape[2], grid.shape[2]
+        senders = senders[offsets[first] : offsets[first + n]]
+    places = np.unique(senders[senders != PADDING] // (source.nodes_per_row // width))
+    return {(int(place) // width, int(place) % width) for place in places}

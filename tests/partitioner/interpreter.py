@@ -4,18 +4,22 @@ A row of states is a label; a row of errors is the list of the terms that were s
 list of the rows; parameters are a count of updates. Buffers keep what earlier steps left in them, as the
 engine's do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete,
 is an `AssertionError`.
+
+A step may be of several portions: what a machine knows of each is a `Host` of its own, which forgets when the
+next takes its place; what is learnt they share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Plan, Program
+from partita.partitioner.buffer_names import is_learnt, number_of, place_of, plain
 from partita.partitioner.program import Operand
 from partita.partitioner.windows import WindowPlan
-from tests.partitioner.expected import Expected, members
+from tests.partitioner.expected import Expected, Unit, members
 
 Term: TypeAlias = tuple[object, ...]
 """Of an error: (step, consumer, which of its inputs, its row), or (step, "delta")."""
@@ -25,11 +29,19 @@ Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 
 @dataclass
 class Host:
-    """One machine: its buffers by (buffer, row), which of them share memory, and how far it is."""
+    """One machine: its buffers by (buffer, row), which of them share memory, and how far it is.
+
+    `step` is the step; in what belongs to a portion, the step and its number. `learnt` is the number of the
+    minibatch, of all steps; `updated` how often each parameter must have been updated before this portion's
+    instruction, and `lent` when those were that another machine has lent.
+    """
 
     program: Program
     beside: dict[str, set[str]]
-    step: int = 0
+    step: object = 0
+    learnt: int = 0
+    updated: int = 0
+    lent: tuple[int, int] = (0, 0)
     done: set[int] = field(default_factory=set)
     states: dict[tuple[str, int], object] = field(default_factory=dict)
     sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
@@ -38,6 +50,51 @@ class Host:
     told: dict[tuple[str, int], object] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
     spoilt: set[str] = field(default_factory=set)
+    shared: dict[tuple[str, int], object] = field(default_factory=dict)
+    portions: dict[int, Host] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Of the step."""
+        assert isinstance(self.step, int)
+        return self.step
+
+    def of(self, instruction: Instruction) -> Host:
+        """What the machine knows of an instruction's portion; of one that learns, of the last."""
+        names = [operand.buffer for operand in (instruction.target, *instruction.sources)]
+        numbers = [
+            number for name in names if not is_learnt(name) and (number := number_of(name)) is not None
+        ]
+        pipeline = self.program.pipeline
+        if pipeline.portions == 1:
+            return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
+        if not numbers:  # a message of what is learnt, or what follows it
+            named = [number for name in names if (number := number_of(name)) is not None]
+            learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].partition(".")[0], 0)
+            minibatch = named[0] if named else learnt % pipeline.overlap
+            is_lent = instruction.op in (Op.SEND, Op.RECV) and ".parameters" in names[0]
+            return self.portion(minibatch * pipeline.micro_batches, up=is_lent)
+        is_up = instruction.op in (Op.UP, Op.MULTIPLY, Op.SUMMARISE)
+        return self.portion(max(numbers), up=is_up)
+
+    def portion(self, number: int, *, up: bool) -> Host:
+        """What it knows of a portion, on its way up or down."""
+        pipeline = self.program.pipeline
+        size, depth, count = pipeline.micro_batches, pipeline.depth, pipeline.overlap
+        kept = self.portions.setdefault(number % pipeline.slots, Host(self.program, {}))
+        begun = self.number * count
+        latest = (number if up else min(number + depth, pipeline.portions - 1)) // size
+        return replace(
+            kept,
+            step=(self.step, number),
+            learnt=begun + number // size,
+            updated=begun + (max(0, number - depth) if up else number) // size,
+            lent=(begun + latest, begun + max(0, latest * size - depth) // size),
+            done=self.done,
+            gradients=self.gradients,
+            updates=self.updates,
+            shared=self.shared,
+        )
 
 
 def beside_each_other(windows: Mapping[str, WindowPlan]) -> dict[str, set[str]]:
@@ -61,6 +118,8 @@ class Interpreter:
         self.hosts = [
             Host(program, beside_each_other(plan.windows(program, keep=keep))) for program in programs
         ]
+        windows = [plan.windows(program, keep=keep) for program in programs]
+        self.apart = [{name for name, window in of_one.items() if window.own} for of_one in windows]
         for host in self.hosts:
             for buffer in host.beside:
                 self._spoil(host, buffer)
@@ -72,7 +131,7 @@ class Interpreter:
             ready = [
                 (m, n)
                 for m, host in enumerate(self.hosts)
-                if host.step < steps
+                if host.number < steps
                 for n in range(len(host.program))
                 if self._can_run(m, host, n)
             ]
@@ -83,7 +142,7 @@ class Interpreter:
                 )
                 self.hosts[machine].done.add(position)
             for machine, host in enumerate(self.hosts):
-                if host.step < steps and len(host.done) == len(host.program):
+                if host.number < steps and len(host.done) == len(host.program):
                     self._end_step(machine, host)
             if not ready:
                 break
@@ -99,9 +158,22 @@ class Interpreter:
     def _key(self, machine: int, host: Host, instruction: Instruction) -> tuple[int, int, int, str]:
         assert instruction.peer is not None and instruction.peer != machine
         ends = (machine, instruction.peer) if instruction.op is Op.SEND else (instruction.peer, machine)
-        return host.step, *ends, instruction.target.buffer.partition("@")[0]
+        return host.number, *ends, instruction.target.buffer.partition("@")[0]
 
     def _end_step(self, machine: int, host: Host) -> None:
+        pipeline = host.program.pipeline
+        last = range(pipeline.portions - pipeline.slots, pipeline.portions)
+        for found in [host.portion(n, up=False) for n in last] if pipeline.portions > 1 else [host]:
+            self._check_portion(machine, found)
+        for grid in self.graph.computed if self.train else ():
+            owns = self.expected.own(grid.name, machine) and machine not in self.expected.borrowers(grid.name)
+            if owns and grid.parameters:
+                times = (host.number + 1) * pipeline.overlap
+                assert host.updates.get(grid.name) == times, f"{grid.name} has not learnt once"
+        host.step, host.done = host.number + 1, set()
+
+    def _check_portion(self, machine: int, host: Host) -> None:
+        """What outlasts a step is there."""
         for grid in self.graph.computed:
             if not self.expected.own(grid.name, machine):
                 continue
@@ -110,9 +182,6 @@ class Interpreter:
             learns = self.train and grid.name in self.graph.needs_error and grid.name not in self.graph.losses
             if learns and self._outlasts(self._buffer(grid.name)):
                 self._check_errors(machine, host, grid.name)
-            if self.train and grid.parameters and machine not in self.expected.borrowers(grid.name):
-                assert host.updates.get(grid.name) == host.step + 1, f"{grid.name} has not learnt once"
-        host.step, host.done = host.step + 1, set()
 
     def _outlasts(self, buffer: str) -> bool:
         return self.keep is None or buffer in self.keep
@@ -124,27 +193,36 @@ class Interpreter:
 
     def _spoil(self, host: Host, buffer: str) -> None:
         """Writes over whatever lies in the same memory, before it is known what is read."""
-        for other in host.beside.get(buffer, ()):
-            for rows in (host.states, host.errors, host.told):
+        for place in host.beside.get(place_of(buffer, host.program.slots), ()):
+            number, other = number_of(place), plain(place)
+            found = host if number is None or is_learnt(place) else host.portion(number, up=False)
+            for rows in (found.states, found.errors, found.told, host.shared):
                 for key in [key for key in rows if key[0] == other]:
                     del rows[key]
             host.gradients.pop(other, None)
-            host.spoilt.add(other)
+            found.spoilt.add(other)
 
-    def _execute(self, machine: int, host: Host, instruction: Instruction) -> None:
+    def _execute(self, machine: int, whole: Host, instruction: Instruction) -> None:
         if instruction.op is not Op.SEND:
-            self._spoil(host, instruction.target.buffer)
+            self._spoil(whole, instruction.target.buffer)
+        host, named = whole.of(instruction), instruction
+        sources = tuple(Operand(plain(source.buffer), source.rows) for source in instruction.sources)
+        target = Operand(plain(instruction.target.buffer), instruction.target.rows)
+        if instruction.op in (Op.GRADIENT, Op.LEARN):
+            self._learn(machine, whole, instruction)
+            return
+        instruction = replace(instruction, target=target, sources=sources)
         match instruction.op:
             case Op.FEED:
                 host.states |= {
                     (instruction.target.buffer, row): host.step for row in members(instruction.target.rows)
                 }
             case Op.SEND:
-                key = self._key(machine, host, instruction)
+                key = self._key(machine, whole, named)
                 assert key not in self.network, f"{instruction} sends twice"
                 self.network[key] = (instruction.target, self._read(host, instruction.target))
             case Op.RECV:
-                sent, values = self.network.pop(self._key(machine, host, instruction))
+                sent, values = self.network.pop(self._key(machine, whole, named))
                 assert sent.rows == instruction.target.rows, f"{instruction} takes what was sent as {sent}"
                 self._write(host, instruction.target, values)
             case Op.MULTIPLY | Op.UP:
@@ -169,8 +247,6 @@ class Interpreter:
                 self._errors(machine, host, instruction)
             case Op.SUMMARISE:
                 self._summarise(machine, host, instruction)
-            case Op.GRADIENT | Op.LEARN:
-                self._learn(machine, host, instruction)
             case Op.SQUARES:
                 learnt = [source.buffer.removesuffix(".gradient") for source in instruction.sources]
                 assert learnt == self._learnt(machine), f"{instruction} forgets some"
@@ -179,13 +255,13 @@ class Interpreter:
                     self._check_parameters(machine, host, layer)
                 place = self.expected.learners().index(machine)
                 assert instruction.target.rows == ((place, place + 1),)
-                self._write(host, instruction.target, [(host.step, machine)])
+                self._write(host, instruction.target, [(host.learnt, machine)])
             case Op.UPDATE:
                 layer = instruction.target.buffer.removesuffix(".parameters")
                 self._check_gradient(machine, host, layer)
                 if self.kind.norms:
                     told = self._read(host, instruction.sources[1])
-                    assert told == [(host.step, other) for other in self.expected.learners()], told
+                    assert told == [(host.learnt, other) for other in self.expected.learners()], told
                 self._update(machine, host, layer)
 
     # Learning
@@ -200,30 +276,36 @@ class Interpreter:
             and machine not in self.expected.borrowers(grid.name)
         ]
 
-    def _learn(self, machine: int, host: Host, instruction: Instruction) -> None:
+    def _learn(self, machine: int, whole: Host, instruction: Instruction) -> None:
         layer = instruction.target.buffer.partition(".")[0]
-        self._check_site(machine, host, layer)
-        self._check_errors(machine, host, layer)
-        host.gradients[f"{layer}.gradient"] = self._terms(host, self.expected.own(layer, machine))
+        last = whole.of(instruction)
+        for errors in instruction.sources:
+            number = number_of(errors.buffer)
+            of_portion = last if number is None else whole.portion(number, up=False)
+            host = replace(of_portion, updated=last.updated, lent=last.lent)
+            self._check_site(machine, host, layer)
+            self._check_errors(machine, host, layer)
+        last.gradients[f"{layer}.gradient"] = self._terms(last, self.expected.own(layer, machine))
         if instruction.op is Op.LEARN:
-            self._check_gradient(machine, host, layer)
-            self._update(machine, host, layer)
+            self._check_gradient(machine, last, layer)
+            self._update(machine, last, layer)
 
     def _terms(self, host: Host, rows: Sequence[int]) -> list[Term]:
-        return [(host.step, row) for row in rows]
+        """Of all portions of a minibatch, one after another."""
+        n = host.program.pipeline.micro_batches
+        return [(host.learnt, portion, row) for portion in range(n) for row in rows]
 
     def _check_gradient(self, machine: int, host: Host, layer: str) -> None:
         """It is the sum over the machine's rows; of weights that were lent, over all rows, in their order."""
-        rows: Sequence[int] = self.expected.own(layer, machine)
-        if self.expected.borrowers(layer):
-            rows = range(self.graph[layer].n_rows)
+        machines = self.expected.owners(layer) if self.expected.borrowers(layer) else [machine]
+        expected = [term for m in machines for term in self._terms(host, self.expected.own(layer, m))]
         found = host.gradients.get(f"{layer}.gradient")
-        assert found == self._terms(host, rows), f"the gradient of {layer} on machine {machine} is of {found}"
+        assert found == expected, f"the gradient of {layer} on machine {machine} is of {found}"
 
     def _update(self, machine: int, host: Host, layer: str) -> None:
         assert layer in self._learnt(machine), f"{layer} is not machine {machine}'s to change"
-        assert host.updates.get(layer, 0) == host.step, f"{layer} learns twice"
-        host.updates[layer] = host.step + 1
+        assert host.updates.get(layer, 0) == host.learnt, f"{layer} learns twice"
+        host.updates[layer] = host.learnt + 1
 
     # Buffers
 
@@ -232,9 +314,11 @@ class Interpreter:
             return list(self._read_errors(host, operand))
         if operand.buffer.endswith(".parameters"):
             layer = operand.buffer.removesuffix(".parameters")
-            return [(host.step, host.updates.get(layer, 0) if self.train else "as given")]
+            return [(host.learnt, host.updates.get(layer, 0) if self.train else "as given")]
         if ".gradient" in operand.buffer:
             return [host.gradients[operand.buffer]]
+        if is_learnt(operand.buffer):
+            return [host.shared[operand.buffer, row] for row in members(operand.rows)]
         if "." in operand.buffer:
             return [host.told[operand.buffer, row] for row in members(operand.rows)]
         self._check_states(host, operand.buffer, members(operand.rows))
@@ -261,6 +345,8 @@ class Interpreter:
             elif ".gradient" in operand.buffer:
                 assert isinstance(value, list)
                 host.gradients[operand.buffer] = list(value)
+            elif is_learnt(operand.buffer):
+                host.shared[operand.buffer, row] = value
             elif "." in operand.buffer:
                 host.told[operand.buffer, row] = value
             else:
@@ -278,7 +364,7 @@ class Interpreter:
         for row in self.expected.own(layer, machine):
             terms: list[Term] = [(host.step, *term) for term in self.expected.error(layer, row, machine)]
             found = self._error(host, buffer, row)
-            if delta and self.graph[layer].layer.activation != "linear":
+            if delta and (self.graph[layer].layer.activation != "linear" or buffer in self.apart[machine]):
                 if not terms:  # nobody listens: the error is zero, however often it is scaled
                     assert not [term for term in found if term[1] != "delta"]
                     continue
@@ -297,11 +383,13 @@ class Interpreter:
     def _check_parameters(self, machine: int, host: Host, layer: str) -> None:
         learns = self.train and self.graph[layer].parameters
         if machine in self.expected.borrowers(layer):
-            found = host.told.get((f"{layer}.parameters", 0))
-            expected = (host.step, host.step if learns else "as given")
+            found = host.shared.get((f"{layer}.parameters", 0))
+            expected = host.lent if learns else (host.lent[0], "as given")
             assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
         else:
-            assert host.updates.get(layer, 0) == (host.step if learns else 0), f"{layer} has learnt too early"
+            assert host.updates.get(layer, 0) == (host.updated if learns else 0), (
+                f"{layer} has learnt too early"
+            )
 
     # Kernels
 
@@ -341,9 +429,10 @@ class Interpreter:
         """The rows that a piece is computed from, in order: for a split sum, the machine's own come first."""
         grid, found = self.graph[layer], []
         for number, source in enumerate(grid.sources):
-            mine = self.expected.own(source, machine) if grid.layer.splits_sum else []
+            mine = [_row(unit) for unit in self.expected.own(source, machine) if grid.layer.splits_sum]
             rows = sorted(
-                self.expected.needed(layer, number, machine), key=lambda row: (row not in mine, row)
+                self.expected.needed(layer, number, machine),
+                key=lambda unit: (_row(unit) not in mine, unit),
             )
             found += [(source, row) for row in rows]
         return found
@@ -365,3 +454,8 @@ class Interpreter:
             ]
             key = (instruction.target.buffer, row)
             host.errors[key] = [*(self._error(host, *key) if instruction.accumulate else []), *new]
+
+
+def _row(unit: Unit) -> int:
+    """Of a place, that of its row of tiles: a kernel takes whole rows."""
+    return int(unit[0]) if isinstance(unit, tuple) else int(unit)

@@ -30,7 +30,9 @@ def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None
     cuts: dict[str, Pieces | Whole] = {"conv": Pieces(machines), "scores": Pieces(machines)}
     if loss is not None:
         cuts["loss"] = loss
-    return partition(net, Cluster.local(machines), batch=16, cuts=cuts, precision=precision)
+    return partition(
+        net, Cluster.local(machines), batch=16, cuts=cuts, precision=precision, strategy="balanced"
+    )
 
 
 def kernel_s(found: Plan, instruction: Instruction, machine: int = 0) -> float:

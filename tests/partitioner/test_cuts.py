@@ -19,7 +19,7 @@ def digits() -> Network:
 
 
 def pieces_of(layer: str, cut: Pieces | Whole, *, machines: int = 3) -> list[tuple[int, int, int]]:
-    plan = partition(digits(), Cluster.local(machines), batch=4, cuts={layer: cut})
+    plan = partition(digits(), Cluster.local(machines), batch=4, cuts={layer: cut}, strategy="balanced")
     return [(piece.start, piece.stop, piece.machine) for piece in plan.pieces if piece.layer == layer]
 
 
@@ -33,7 +33,7 @@ def test_pieces_follow_the_machines_in_the_order_given() -> None:
 
 
 def test_the_other_layers_are_cut_automatically() -> None:
-    plan = partition(digits(), Cluster.local(2), batch=4, cuts={"hidden": Whole(1)})
+    plan = partition(digits(), Cluster.local(2), batch=4, cuts={"hidden": Whole(1)}, strategy="balanced")
     assert Piece("hidden", 0, 6, 1) in plan.pieces
     assert {piece.layer for piece in plan.pieces} == {"hidden", "scores", "loss"}
 
@@ -87,12 +87,16 @@ def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Pieces | Whole, senten
 def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
     machines = (Machine("large"), Machine("small", memory_bytes=1024))
     with pytest.raises(
-        ValueError, match=r"the part of machine 'small' takes \S+ KiB of its 1.0 KiB; use more"
+        ValueError, match=r"'small' takes \S+ KiB of its 1.0 KiB; the strategy 'automatic' finds a plan"
     ):
-        partition(digits(), Cluster(machines), batch=4)
-    plan = partition(digits(), Cluster((machines[0], Machine("exact", memory_bytes=10**6))), batch=4)
+        partition(digits(), Cluster(machines), batch=4, strategy="balanced")
+    plan = partition(
+        digits(), Cluster((machines[0], Machine("exact", memory_bytes=10**6))), batch=4, strategy="balanced"
+    )
     exact = Machine("exact", memory_bytes=plan.memory_bytes(1))
-    assert partition(digits(), Cluster((machines[0], exact)), batch=4).pieces == plan.pieces
+    assert (
+        partition(digits(), Cluster((machines[0], exact)), batch=4, strategy="balanced").pieces == plan.pieces
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,7 @@ def test_a_part_that_does_not_fit_is_refused_naming_its_machine() -> None:
             {"precision": "float16"},
             "there is no precision 'float16'; choose one of float32, float64, bfloat16",
         ),
-        ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of balanced"),
+        ({"strategy": "magic"}, "there is no strategy 'magic'; choose one of automatic, balanced, layers"),
     ],
 )
 def test_settings_that_are_not_there_are_refused(settings: dict[str, object], sentence: str) -> None:

@@ -38,7 +38,8 @@ def digits(machines: int, *, names: str = "m{}") -> Plan:
     net = Network("digits")
     hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    return partition(net, Cluster(tuple(Machine(names.format(m)) for m in range(machines))), batch=32)
+    cluster = Cluster(tuple(Machine(names.format(m)) for m in range(machines)))
+    return partition(net, cluster, batch=32, strategy="balanced")
 
 
 @settings(max_examples=80)
@@ -122,7 +123,7 @@ def test_what_skips_a_layer_passes_beside_it() -> None:
     first = Dense(4, name="first")(net.input("x", shape=3))
     Add(name="both")(Dense(4, name="middle")(first), first)
     cuts = {"first": Whole(0), "middle": Whole(0), "both": Whole(1)}
-    root = drawn(partition(net, Cluster.local(2), batch=1, cuts=cuts))
+    root = drawn(partition(net, Cluster.local(2), batch=1, cuts=cuts, strategy="balanced"))
     (line,) = [p for p in root.iter(f"{SVG}path") if "states of first" in p.findtext(f"{SVG}title", "")]
     (bar,) = [g for g in root.iter(f"{SVG}g") if g.findtext(f"{SVG}title", "").startswith("middle: rows")]
     rect = bar.find(f"{SVG}rect")

@@ -41,7 +41,7 @@ def two_local_layers(machines: int) -> Plan:
     )
     above = LocallyConnected2D(2, kernel_size=3, padding="same", name="above")(below)
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(above), net.target("digit"))
-    return partition(net, Cluster.local(machines), batch=4)
+    return partition(net, Cluster.local(machines), batch=4, strategy="balanced")
 
 
 def drawn(plan: Plan, layer: str, nodes: object = None) -> ElementTree.Element:
@@ -144,7 +144,9 @@ def test_where_no_patch_crosses_the_cut_nothing_travels() -> None:
     net = Network("pool")
     below = LocallyConnected2D(1, kernel_size=1, name="below")(net.input("image", shape=(8, 4, 1)))
     AveragePool2D(2, name="pool")(below)
-    assert "nothing travels" in texts(drawn(partition(net, Cluster.local(2), batch=1), "pool"))
+    assert "nothing travels" in texts(
+        drawn(partition(net, Cluster.local(2), batch=1, strategy="balanced"), "pool")
+    )
 
 
 def test_several_inputs_lie_below_one_another() -> None:

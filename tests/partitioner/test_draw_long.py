@@ -30,7 +30,7 @@ def chain(widths: list[int], *, machines: int, cuts: dict[str, Pieces | Whole] |
     for n, width in enumerate(widths):
         states = Dense(width, name=f"dense{n}")(states)
     net.loss = SquaredError(name="loss")(states, net.target("y"))
-    return partition(net, Cluster.local(machines), batch=1, cuts=cuts)
+    return partition(net, Cluster.local(machines), batch=1, cuts=cuts, strategy="balanced")
 
 
 def residual(blocks: int) -> Plan:
@@ -39,7 +39,7 @@ def residual(blocks: int) -> Plan:
     states = Dense(4, name="stem")(net.input("x", shape=3))
     for n in range(blocks):
         states = Add(name=f"sum{n}")(Dense(4, name=f"dense{n}")(states), states)
-    return partition(net, Cluster.local(2), batch=1)
+    return partition(net, Cluster.local(2), batch=1, strategy="balanced")
 
 
 def bars(root: ElementTree.Element) -> Counter[str]:

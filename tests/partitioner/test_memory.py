@@ -143,7 +143,7 @@ def test_labels_take_eight_bytes_in_any_precision() -> None:
 def test_a_program_of_another_machine_is_not_played() -> None:
     net = Network("two")
     net.loss = SoftmaxCrossEntropy()(Dense(4)(net.input("x", shape=4)), net.target("y"))
-    plan = partition(net, Cluster.local(2), batch=1)
+    plan = partition(net, Cluster.local(2), batch=1, strategy="balanced")
     with pytest.raises(AssertionError, match="the program of machine 1 on machine 0"):
         Buffers(plan, 0, plan.programs[1], Vectors(plan, 0))
 
@@ -152,7 +152,7 @@ def test_bfloat16_is_for_what_travels_and_float32_for_sums() -> None:
     net = Network("kinds")
     conv = Conv2D(2, 3, name="conv")(net.input("x", shape=(6, 4, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(conv), net.target("y"))
-    plan = partition(net, Cluster.local(2), batch=3, precision="bfloat16")
+    plan = partition(net, Cluster.local(2), batch=3, precision="bfloat16", strategy="balanced")
     home, other = (plan.windows(program) for program in plan.programs_for(StepKind()))
     kinds_of = {name: window.dtype for name, window in (home | other).items()}
     assert kinds_of == {

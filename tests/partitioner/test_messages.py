@@ -182,7 +182,7 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
     both = Add(name="both")(Dense(2, name="left")(hidden), Dense(2, name="right")(hidden))
     net.loss = SquaredError(name="loss")(both, net.target("y"))
     cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
-    plan = partition(net, Cluster.local(2), batch=5, cuts=cuts)
+    plan = partition(net, Cluster.local(2), batch=5, cuts=cuts, strategy="balanced")
     up = [message for message in plan.messages if message.direction == "up"]
     assert up == [Message("up", "hidden", "hidden", ((0, 4),), 0, 1, 4 * 5 * 4)]
     down = [(m.buffer, m.source, m.destination) for m in plan.messages if m.direction == "down"]
@@ -196,7 +196,12 @@ def test_float64_doubles_the_bytes() -> None:
         precision: sum(
             m.n_bytes
             for m in partition(
-                net, Cluster.local(2), batch=3, cuts={"hidden": Pieces(2)}, precision=precision
+                net,
+                Cluster.local(2),
+                batch=3,
+                cuts={"hidden": Pieces(2)},
+                precision=precision,
+                strategy="balanced",
             ).messages
         )
         for precision in ("float32", "float64")

@@ -12,7 +12,7 @@ from partita.layers import Dense, Network, SquaredError
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
 from tests.partitioner.expected import Expected
 from tests.partitioner.interpreter import Choice, Interpreter
-from tests.plans import kinds, plans
+from tests.plans import flowing, kinds, plans
 
 ORDERS = ("random", "first", "last", "one machine as far as it gets", "bursts")
 
@@ -36,6 +36,21 @@ def chooser(order: str, seed: int) -> Choice:
 @given(plan=plans(shared=True), kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
     Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
+
+
+@settings(max_examples=200)
+@given(
+    plan=plans(shared=True, micro_batches=3, max_batch=1, max_layers=5),
+    kind=flowing,
+    order=st.sampled_from(ORDERS),
+    seed=st.integers(0, 2**32),
+)
+def test_any_order_of_several_portions_gives_the_same_sums(
+    plan: Plan, kind: StepKind, order: str, seed: int
+) -> None:
+    Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
+    kept = plan.programs_for(kind)
+    Interpreter(plan, kept, keep=plan.kept).run(steps=2, choose=chooser(order, seed))
 
 
 @settings(max_examples=100)
@@ -82,4 +97,4 @@ def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:
 def plan_of_two() -> Plan:
     net = Network("two")
     net.loss = SquaredError()(Dense(4)(net.input("x", shape=3)), net.target("y"))
-    return partition(net, Cluster.local(2), batch=1)
+    return partition(net, Cluster.local(2), batch=1, strategy="balanced")

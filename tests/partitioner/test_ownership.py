@@ -97,7 +97,7 @@ def test_boundaries_are_proportional_and_leave_nobody_without_a_row(weights: lis
 
 
 def test_a_plan_for_prediction_keeps_the_pieces_that_are_left() -> None:
-    plan = partition(two_layers(), Cluster.local(2), batch=4)
+    plan = partition(two_layers(), Cluster.local(2), batch=4, strategy="balanced")
     assert plan.for_prediction().pieces == plan.pieces
     assert plan.for_prediction().programs == plan.upward_programs
 

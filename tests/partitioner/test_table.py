@@ -15,18 +15,20 @@ from tests.plans import plans
 def test_every_plan_prints(plan: Plan) -> None:
     lines = str(plan).splitlines()
     for grid in plan.graph.computed:
-        (row,) = [line for line in lines if line.split()[:1] == [grid.name]]
+        (row,) = [line for line in lines if line.split()[:2] == [grid.name, "x".join(map(str, grid.shape))]]
         cells = row.split()[-len(plan.cluster) :]
         owned = [plan.ownership.rows(grid.name, machine) for machine in range(len(plan.cluster))]
         assert cells == ["-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned]
-    assert f"{len(plan.messages)} messages a step" in lines[-1]
+    (told,) = [line for line in lines if f"{len(plan.messages)} messages a step" in line]
+    assert f"{plan.connectivity:,} states travel" in told
+    assert any(line.startswith("critical path: machine ") for line in lines)
 
 
 def test_the_table_of_a_small_plan() -> None:
     net = Network("digits")
     hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    lines = str(partition(net, Cluster.local(2), batch=32)).splitlines()
+    lines = str(partition(net, Cluster.local(2), batch=32, strategy="balanced")).splitlines()
     assert lines[0] == "plan of digits: 2 machines, batch 32, float32, 5,770 parameters"
     assert [line.split() for line in lines[2:6]] == [
         ["layer", "grid", "kind", "local0", "local1"],
@@ -37,16 +39,18 @@ def test_the_table_of_a_small_plan() -> None:
     assert lines[7].split()[0] == "machine" and lines[8].split()[:2] == ["local0", "2,885"]
     assert max(map(len, lines)) <= 100
     # 144 states either way and two numbers of the scores; errors of 288 nodes
-    assert "messages a step" in lines[-1] and "predicted step" in lines[-1]
+    assert lines[11].startswith("6 messages a step, 72.5 KiB; 288 states travel")
+    assert lines[12].startswith("predicted step ") and "no plan is below" in lines[12]
+    assert lines[14].startswith("  machine ")
 
 
 def test_a_machine_that_is_a_gpu_says_so() -> None:
     net = Network("digits")
     net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(net.input("x", shape=4)), net.target("digit"))
     cluster = Cluster((Machine("a"), Machine("b", device="cuda:1")))
-    lines = str(partition(net, cluster, batch=32)).splitlines()
+    lines = str(partition(net, cluster, batch=32, strategy="balanced")).splitlines()
     (header,) = [n for n, line in enumerate(lines) if line.startswith("machine")]
-    assert lines[header].split()[-4:] == ["messages", "peak", "memory", "busy"]
+    assert lines[header].split()[-4:] == ["computing", "sending", "waiting", "idle"]
     assert lines[header + 1].split()[:2] == ["a", "25"]
     assert lines[header + 2].startswith("b (cuda:1)")
     assert str(cluster) == "2 machines (a: 1 threads, b (cuda:1): 1 threads)"

@@ -52,6 +52,10 @@ class Pretended(Bench):
     def cores(self) -> int:
         return self._cores
 
+    @property
+    def memory_bytes(self) -> int:
+        return 1 << 30
+
     def rehearse(
         self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
     ) -> list[list[Seconds]]:
@@ -99,7 +103,9 @@ def test_what_the_runtime_adds_is_found() -> None:
 
 @pytest.mark.parametrize(("shared_memory", "expected"), [(True, MEMORY), (False, TCP)])
 def test_a_link_is_found(shared_memory: bool, expected: Link) -> None:
-    link = measure_road(Pretended(), RUNTIME, shared_memory=shared_memory).link
+    road = measure_road(Pretended(), RUNTIME, shared_memory=shared_memory)
+    assert road.start_s == pytest.approx(RUNTIME.step_s)
+    link = road.link
     for what in (
         "latency_s",
         "bytes_per_s",
@@ -170,6 +176,10 @@ def test_the_cluster_is_this_machine(store: Store) -> None:
     one, several = found.cluster(1), found.cluster(3)
     assert [machine.name for machine in several.machines] == ["here0", "here1", "here2"]
     assert several.hosts == ("here",) * 3
+    assert [(m.cores, m.memory_bytes) for c in (one, several) for m in c.machines[:1]] == [
+        (2, 1 << 30),
+        (1, 1 << 29),
+    ]
     assert several.memory.latency_s == pytest.approx(MEMORY.latency_s, rel=1e-3)
     assert several.link is not None and several.link.latency_s == pytest.approx(TCP.latency_s, rel=1e-3)
     (up,) = (i for i in whole().programs[0].instructions if i.op is Op.UP and i.target.buffer == "dense")

@@ -34,7 +34,9 @@ def network() -> Graph:
 def losses(precision: str, machines: int) -> list[float]:
     draw = np.random.default_rng(3)
     batch = {"picture": draw.normal(size=(BATCH, 12, 12, 2)), "label": draw.integers(0, 8, BATCH)}
-    plan = partition(network(), Cluster.local(machines), batch=BATCH, precision=precision)
+    plan = partition(
+        network(), Cluster.local(machines), batch=BATCH, precision=precision, strategy="balanced"
+    )
     with Session(plan, 5, train=True, rule=Momentum(0.2)) as session:
         return [session.step(batch).loss for _ in range(STEPS)]
 

@@ -37,12 +37,18 @@ def test_no_step_is_lost_between_two_looks() -> None:
     buffers = Buffers(plan, 0, program, vectors)
     computations = Computations(plan, 0, program, buffers=buffers, vectors=vectors, feed=feed)
     player = Player(
-        program, computations, buffers, host_of=lambda _: "nobody", wake=threading.Event().set, lanes=1
+        program,
+        computations,
+        buffers,
+        host_of=lambda _: "nobody",
+        send=lambda *_: None,
+        wake=threading.Event().set,
+        lanes=1,
     )
     for step in range(2000):
         player.begin(step)
         looks = 0
-        while not (over := player.flush(lambda *_: None)):
+        while not (over := player.poll()):
             looks += 1
             assert looks < 10_000_000, f"step {step} never ended"
         assert [found.step for found in over] == [step]

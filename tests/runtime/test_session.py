@@ -30,7 +30,9 @@ def small(machines: int, *, batch: int = 4) -> Plan:
     picture = net.input("picture", shape=(5, 4, 1))
     hidden = LocallyConnected2D(2, 2, activation="relu", name="hidden")(picture)
     net.loss = SoftmaxCrossEntropy()(Dense(3, name="scores")(hidden), net.target("label"))
-    return partition(net, Cluster.local(machines=machines), batch=batch, precision="float64")
+    return partition(
+        net, Cluster.local(machines=machines), batch=batch, precision="float64", strategy="balanced"
+    )
 
 
 def start(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -89,7 +91,9 @@ def test_a_chain_of_machines_predicts_many_batches(hosts: Hosts) -> None:
     for n in range(3):
         states = Dense(5, activation="tanh", name=f"layer{n}")(states)
     cuts = {f"layer{n}": Whole(n) for n in range(3)}
-    plan = partition(net, Cluster.local(machines=3), batch=2, cuts=cuts, precision="float64")
+    plan = partition(
+        net, Cluster.local(machines=3), batch=2, cuts=cuts, precision="float64", strategy="balanced"
+    )
     parameters = initialise(plan.graph.parameters.values(), 1, dtype="float64")
     rng = np.random.default_rng(0)
     with Session(plan, parameters, hosts=hosts) as session:

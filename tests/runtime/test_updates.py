@@ -21,7 +21,9 @@ RULES = [SGD(0.1), Momentum(0.1), AdamW(InverseTime(0.1, 2))]
 
 
 def vectors_of(precision: str) -> Vectors:
-    plan = partition(toy.network(), Cluster.local(machines=1), batch=4, precision=precision)
+    plan = partition(
+        toy.network(), Cluster.local(machines=1), batch=4, precision=precision, strategy="balanced"
+    )
     vectors = Vectors(plan, 0, gradient=False)
     vectors.parameters[:] = np.random.default_rng(0).standard_normal(vectors.parameters.size)
     vectors.changed()

@@ -33,7 +33,7 @@ class FakeSocket:
         assembly = Assembly(max_payload=64 * MIB)
         complete = [assembly.add([memoryview(frame) for frame in group]) for group in self.groups]
         assert assembly.malformed == 0
-        return [found[0] for found in complete if found is not None]
+        return [message for found in complete for message, _ in found]
 
 
 def outgoing(room: int, max_backlog: int = 64 * MIB) -> tuple[Outgoing, FakeSocket]:

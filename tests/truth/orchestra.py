@@ -38,7 +38,9 @@ from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
 from partita.layers.layer import Given
+from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
+from partita.partitioner.buffer_names import number_of, plain
 from partita.partitioner.program import COMPUTES, Instruction
 from tests.partitioner.interpreter import beside_each_other
 
@@ -91,16 +93,17 @@ class Player:
         self.layout = layout_of(plan, shards=1).machines[machine]
         self.vectors.parameters[:] = gather(self.layout, parameters, self.vectors.parameters.dtype)
         self.vectors.changed()
-        self.updates = None if rule is None else LocalRule(rule, self.vectors)
-        feed = GivenFeed()
-        feed.real = plan.batch
+        overlap = program.kind.overlap
+        self.updates = None if rule is None else LocalRule(rule, self.vectors, per_step=overlap)
+        self.given = GivenFeed()
+        self.given.real = plan.batch * overlap
         self.computations = Computations(
             plan,
             machine,
             program,
             buffers=self.buffers,
             vectors=self.vectors,
-            feed=feed,
+            feed=self.given,
             updates=self.updates,
         )
         self.machine = PartMachine([work(i, self.buffers) for i in program.instructions], lanes=3)
@@ -116,10 +119,14 @@ class Player:
         for instruction in self.program.instructions:
             if instruction.op is Op.FEED:
                 operand = instruction.target
-                for rows, out in zip(
-                    operand.rows, self.buffers[operand.buffer].of(operand.rows), strict=True
+                for rows, place in zip(
+                    operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
                 ):
-                    out[...] = stored(node_major(batch[operand.buffer], rows, out.shape), out.dtype)
+                    name, first = plain(operand.buffer), (number_of(operand.buffer) or 0) * place.shape[-1]
+                    takes_turns = self.program.kind.overlap > 1
+                    out = self.given.beside(name, rows, place, first=first) if takes_turns else place
+                    examples = batch[name][first : first + place.shape[-1]]
+                    out[...] = stored(node_major(examples, rows, out.shape), out.dtype)
 
 
 def work(instruction: Instruction, buffers: Buffers) -> Work:
@@ -205,7 +212,9 @@ class Orchestra:
                 case Place(position=position, payload=payload):
                     operand = self.players[m].program.instructions[position].target
                     assert isinstance(payload, Payload)
-                    payload.copy_into(*self.players[m].buffers[operand.buffer].of(operand.rows))
+                    window = self.players[m].buffers[operand.buffer]
+                    payload.copy_into(*window.arriving(operand.rows))
+                    window.upload(operand.rows)
                 case StepOver():
                     self.over.append(m)
                 case Send(to=to, message=message):
@@ -235,13 +244,16 @@ class Orchestra:
         self,
         into: dict[str, Array],
         name: str,
-        rows: tuple[int, int],
+        rows: Run,
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
         """Puts a machine's rows into place; what several machines own of a loss adds up."""
-        if name not in buffers.windows or (self.keep is not None and name not in self.keep):
+        portions = buffers.collected(name, rows)
+        if not portions or (self.keep is not None and name not in self.keep):
             return
-        own = widen_array(buffers[name].of((rows,))[0])
+        if self.players[0].program.kind.overlap > 1:
+            return  # others have taken their place
+        own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
-        whole[rows[0] : rows[1]] += own
+        whole[tuple(slice(*ends) for ends in zip(rows[::2], rows[1::2], strict=True))] += own

@@ -172,7 +172,7 @@ def test_processes_agree_with_the_whole(machines: int) -> None:
     """Over real processes: local layers to the bit, dense ones within rounding; the wire counts agree."""
     graph = conv_and_dense()
     cuts = {"scores": Pieces(min(machines, 7))}
-    plan = partition(graph, Cluster.local(machines=machines), batch=5, cuts=cuts)
+    plan = partition(graph, Cluster.local(machines=machines), batch=5, cuts=cuts, strategy="balanced")
     batch = draw_batch(graph, 5, 3)
     parameters = initialise(graph.parameters.values(), 7, dtype="float32")
     expected = play_with(whole(plan), parameters, batch)
@@ -214,7 +214,7 @@ def test_a_dense_layer_stays_within_its_stated_rounding(
     net.loss = SoftmaxCrossEntropy()(Dense(units, name="scores")(hidden), net.target("label"))
     graph = net.graph()
     cuts = {"hidden": Pieces(min(machines, inputs)), "scores": Pieces(min(machines, units))}
-    plan = partition(graph, Cluster.local(machines=machines), batch=4, cuts=cuts)
+    plan = partition(graph, Cluster.local(machines=machines), batch=4, cuts=cuts, strategy="balanced")
     parameters = initialise(graph.parameters.values(), seed, dtype="float32")
     batch = draw_batch(graph, 4, seed)
     found = Orchestra(plan, parameters, seed=seed).step(batch)

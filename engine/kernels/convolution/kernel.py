@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from partita.engine.kernels import activations
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import added, in_turn
 from partita.engine.kernels.convolution.few import find_errors_of_few, find_states_of_few, turn_weights
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.convolution.gradient import add_bias_gradient, find_weight_gradient
@@ -20,8 +20,8 @@ from partita.engine.kernels.tiles.llvm_vectors import VECTOR_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
-from partita.layers import Conv2D
-from partita.layers.rows import Rows
+from partita.layers import Conv2D, Patch
+from partita.layers.rows import WholeRows
 
 _LEAST = 16
 """Filters for which a thread of its own is worth while, as they fill a vector."""
@@ -39,8 +39,9 @@ class Conv2DKernel(Kernel):
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
         layer, source = site.grid.layer, site.sources[0].shape
-        assert isinstance(layer, Conv2D)
-        self._function, self._geometry = layer.activation, Geometry.of(layer.connectivity, source)
+        connectivity = site.grid.connectivity
+        assert isinstance(layer, Conv2D) and isinstance(connectivity, Patch)
+        self._function, self._geometry = layer.activation, Geometry.of(connectivity, source)
         self._shape = filters, height, width, channels = site.grid.parameters[0].shape
         self._weight = arrays.parameters[0].reshape(self._shape)
         self._bias = arrays.parameters[1] if layer.use_bias else np.zeros(filters, site.dtype)
@@ -105,7 +106,7 @@ class Conv2DKernel(Kernel):
         state, error = self.arrays.state, self.arrays.own_errors
         return lambda: activations.multiply_by_slope(self._function, state, error)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Gathers, for each place of the input, from those whose patches hold it, in ascending rows."""
         window, (first, _), operations = self.site.error_windows[0], self.site.rows, self.site.operations
         out, delta = self.arrays.errors_of(0), self.arrays.own_errors
@@ -126,9 +127,13 @@ class Conv2DKernel(Kernel):
         work(window[0], window[0])
         return call
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
+        if accumulate:
+            return added(self.gradient, out)
         x, delta, geometry = self.arrays.sources[0], self.arrays.own_errors, self._geometry
         (window, _), (first, _), operations = self.site.windows[0], self.site.rows, self.site.operations
         filters, batch = self._shape[0], self.site.batch

@@ -14,11 +14,11 @@ from torch.nn.functional import conv2d
 
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensors import TensorKernel, added, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.parallel import Team
-from partita.layers import Conv2D
-from partita.layers.rows import Rows
+from partita.layers import Conv2D, Patch
+from partita.layers.rows import WholeRows
 
 _find_errors: Final[Callable[..., torch.Tensor]] = grad.conv2d_input
 _find_gradient: Final[Callable[..., torch.Tensor]] = grad.conv2d_weight
@@ -32,14 +32,17 @@ class Conv2DKernel(TensorKernel):
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
         layer, (_, width, channels) = site.grid.layer, site.sources[0].shape
-        assert isinstance(layer, Conv2D)
+        connectivity = site.grid.connectivity
+        assert isinstance(layer, Conv2D) and isinstance(connectivity, Patch)
         self._function = layer.activation
-        self._geometry = y, x, groups = Geometry.of(layer.connectivity, site.sources[0].shape)
+        self._geometry = y, x, groups = Geometry.of(connectivity, site.sources[0].shape)
         self._settings = (y.stride, x.stride), 0, (y.dilation, x.dilation), groups
         self._weight = self.parameters[0].reshape(site.grid.parameters[0].shape).permute(0, 3, 1, 2)
         self._reach = (y.size - 1) * y.dilation + 1
         self._width = (site.grid.shape[1] - 1) * x.stride + (x.size - 1) * x.dilation + 1
-        self._columns = min(width, self._width - x.before)  # those after them no patch reaches
+        self._columns = slice(
+            max(0, -x.before), min(width, self._width - x.before)
+        )  # that some patch reaches
         self._padded = self.zeros(
             site.batch, channels, self._height(site.n_rows), self._width, dtype=self.state.dtype
         )
@@ -50,7 +53,7 @@ class Conv2DKernel(TensorKernel):
         top, window = self._top(self.site.rows[0]), self.site.windows[0]
         low, high = (min(max(row, window[0]), window[1]) for row in (top, top + self._padded.shape[2]))
         inside = self._inside(self._padded)[:, :, low - top : high - top]
-        source = _turned(rows_of(self.sources[0], (low, high), window))[..., : self._columns]
+        source = _turned(rows_of(self.sources[0], (low, high), window))[..., self._columns]
 
         def call() -> None:
             inside.copy_(source)
@@ -63,7 +66,7 @@ class Conv2DKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The errors of every row of the input that is asked for, from the places whose patches reach it."""
         window, out = self.site.error_windows[0], self.errors_of(0)
         calls = [self._errors_of_run(run, rows_of(out, run, window)) for run in rows]
@@ -88,15 +91,19 @@ class Conv2DKernel(TensorKernel):
 
         def call() -> None:
             found = self._inside(_find_errors(shape, self._weight, delta, *self._settings))
-            place[start - run[0] : stop - run[0], : self._columns].add_(
+            place[start - run[0] : stop - run[0], self._columns].add_(
                 _back(found[:, :, start - top : stop - top])
             )
 
         return call if low < high and start < stop else nothing
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
+        if accumulate:
+            return added(lambda terms: self.gradient(terms, rows), out)
         delta, weight = self.own_errors, tensor_of(out[0]).view(self.site.grid.parameters[0].shape)
         bias = tensor_of(out[1]) if len(out) > 1 else None
         shape = list(self._weight.shape)
@@ -120,7 +127,7 @@ class Conv2DKernel(TensorKernel):
     def _inside(self, padded: torch.Tensor) -> torch.Tensor:
         """What is no padding on the left or right."""
         before = self._geometry.x.before
-        return padded[..., before : before + self._columns]
+        return padded[..., before + self._columns.start : before + self._columns.stop]
 
 
 def _turned(tensor: torch.Tensor) -> torch.Tensor:

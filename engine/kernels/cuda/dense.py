@@ -12,7 +12,7 @@ from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class DenseKernel(TensorKernel):
@@ -63,7 +63,7 @@ class DenseKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
         out, delta, window = self.errors_of(source), columns(self.own_errors), self.site.error_windows[0]
         pairs = [(self._weight_of(run).T, columns(rows_of(out, run, window))) for run in rows]
@@ -82,15 +82,22 @@ class DenseKernel(TensorKernel):
         """As states are stored: a product's own output."""
         return self.site.dtype
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
         delta = columns(rows_of(self.own_errors, rows or self.site.rows, self.site.rows))
         inputs, weight = columns(self.sources[0]), tensor_of(out[0]).view(len(delta), -1)
         bias = tensor_of(out[1]).view(-1) if len(out) > 1 else None
 
         def call() -> None:
-            torch.mm(delta, inputs.T, out=weight)
-            if bias is not None:
+            if accumulate:
+                weight.addmm_(delta, inputs.T)
+            else:
+                torch.mm(delta, inputs.T, out=weight)
+            if bias is not None and accumulate:
+                bias.add_(torch.sum(delta, 1))
+            elif bias is not None:
                 torch.sum(delta, 1, out=bias)
 
         return call

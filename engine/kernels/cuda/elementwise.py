@@ -8,13 +8,13 @@ from partita.engine.kernels.cuda.activations import activate, slope_times
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Call
 from partita.layers.activations import Activation
-from partita.layers.rows import Rows, difference, intersection
+from partita.layers.rows import WholeRows, difference, intersection
 
 
 class _OneToOneKernel(TensorKernel):
     """What they share: node i returns what it owes to node i of an input."""
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Writes what the own rows return; zero to those to which nobody listens."""
         own, window, out = self.site.rows, self.site.error_windows[source], self.errors_of(source)
         heard = [rows_of(out, run, window) for run in intersection(rows, (own,))]

@@ -10,13 +10,13 @@ from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.local_loops import loops, threads
-from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensors import TensorKernel, added, array_of, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import bound
 from partita.layers.connectivity import Patch
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class LocallyConnectedKernel(TensorKernel):
@@ -25,9 +25,9 @@ class LocallyConnectedKernel(TensorKernel):
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
         layer = site.grid.layer
-        assert isinstance(layer.connectivity, Patch)
+        assert isinstance(site.grid.connectivity, Patch)
         self._function, self._loops = layer.activation, loops(site.master)
-        self._geometry = PatchGeometry.of(layer.connectivity, site.sources[0].shape)
+        self._geometry = PatchGeometry.of(site.grid.connectivity, site.sources[0].shape)
         self._inputs = shared(_picture(self.sources[0]))
         self._weight = shared(self._shaped(self.parameters[0]))
         self._device = self.state.device.index
@@ -56,7 +56,7 @@ class LocallyConnectedKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
         picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
         out, delta, cells = (
@@ -71,8 +71,12 @@ class LocallyConnectedKernel(TensorKernel):
             calls.append(bound(self._loops.errors, n_threads, *given, device=self._device))
         return in_turn(*calls)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
+        if accumulate:
+            return added(lambda terms: self.gradient(terms, rows), out)
         asked = rows or self.site.rows
         delta, weight = rows_of(self.own_errors, asked, self.site.rows), self._shaped(tensor_of(out[0]))
         given = self._inputs, shared(array_of(delta)), shared(weight)

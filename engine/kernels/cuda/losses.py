@@ -9,7 +9,7 @@ import torch
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Arrays, Call, LossKernel, Site
 from partita.engine.kernels.parallel import Team
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class _ScoresKernel(TensorKernel, LossKernel):
@@ -22,7 +22,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
         self.judged = self.zeros(3, site.batch, dtype=torch.float64)
         """Of each example the loss, whether the scores are right, and whether its label names no score."""
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         per_row, window, out = (
@@ -139,14 +139,14 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         told = self.summaries.double()
         largest = told[:, 0].amax(0)
         total = (told[:, 1] * (told[:, 0] - largest).exp()).sum(0)
-        self.kept[0], self.kept[1] = largest, 1 / (total * self.site.batch)
+        self.kept[0], self.kept[1] = largest, 1 / (total * self.site.minibatch)
         losses = torch.where(here, total.log() + (largest - scores), 0)
         self.judged[1] = here & (scores >= largest) & losses.isfinite()
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         found = (scores - self.kept[0]).exp() * self.kept[1]
-        return found.sub_(self._one_hot(here), alpha=1 / self.site.batch)
+        return found.sub_(self._one_hot(here), alpha=1 / self.site.minibatch)
 
 
 class OneAgainstAllKernel(_LabelKernel):
@@ -170,7 +170,7 @@ class OneAgainstAllKernel(_LabelKernel):
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return scores.sigmoid().sub_(self._one_hot(here)).div_(self.site.batch)
+        return scores.sigmoid().sub_(self._one_hot(here)).div_(self.site.minibatch)
 
 
 class _TargetKernel(_ScoresKernel):
@@ -196,7 +196,7 @@ class LogisticCrossEntropyKernel(_TargetKernel):
         return _softplus_sum(scores) - (scores * target).sum(0)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return scores.sigmoid().sub_(self.target[here]).div_(self.site.batch)
+        return scores.sigmoid().sub_(self.target[here]).div_(self.site.minibatch)
 
 
 class SquaredErrorKernel(_TargetKernel):
@@ -206,7 +206,7 @@ class SquaredErrorKernel(_TargetKernel):
         return (scores - target).square().sum(0) / 2
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return (scores - self.target[here]) / self.site.batch
+        return (scores - self.target[here]) / self.site.minibatch
 
 
 def _softplus_sum(scores: torch.Tensor) -> torch.Tensor:

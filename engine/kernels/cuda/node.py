@@ -19,7 +19,7 @@ import torch
 from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.node_text import downward_text, upward_text
-from partita.engine.kernels.cuda.tensors import TensorKernel, array_of, columns, rows_of, tensor_of
+from partita.engine.kernels.cuda.tensors import TensorKernel, added, array_of, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.node import signature_of
 from partita.engine.kernels.nodes.arithmetic import NotUnderstood
@@ -30,7 +30,7 @@ from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, widen
 from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_device, strided
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 R = np.float32
 
@@ -73,7 +73,7 @@ class NodeKernel(TensorKernel):
             return nothing
         return bound(self._up["states"], self.state.numel(), *self._given, device=self._device)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         delta, out, window = (
             self._shared(columns(self.own_errors)),
@@ -91,8 +91,12 @@ class NodeKernel(TensorKernel):
             calls.append(bound(self._downward("errors"), place.numel(), *given, device=self._device))
         return in_turn(*calls)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Computes gradients, summed over the examples."""
+        if accumulate:
+            return added(lambda terms: self.gradient(terms, rows), out)
         wiring, grid, asked = self._wiring, self.site.grid, rows or self.site.rows
         start, stop = ((row - self.site.rows[0]) * grid.nodes_per_row for row in asked)
         step = grid.shape[-1] if grid.shares_weights else stop - start

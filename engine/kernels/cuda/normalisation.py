@@ -12,7 +12,8 @@ from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.layers import LocalContrastNormalisation2D
-from partita.layers.rows import Rows
+from partita.layers.normalisation import Neighbourhood
+from partita.layers.rows import WholeRows
 
 Run = tuple[int, int]
 
@@ -25,8 +26,10 @@ class LocalContrastNormalisationKernel(TensorKernel):
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
-        layer = site.grid.layer
-        assert isinstance(layer, LocalContrastNormalisation2D)
+        layer, wiring, source = site.grid.layer, site.grid.connectivity, site.sources[0].shape
+        assert isinstance(layer, LocalContrastNormalisation2D) and isinstance(wiring, Neighbourhood)
+        left = len(layer.windows[1]) // 2 - wiring.axes(source)[1].before
+        self._own, self._heard = (left, left + site.grid.shape[1]), (0, source[1])  # columns of the input
         self._floor, (self._rows, self._columns) = layer.floor, layer.windows
         kept = self.zeros(2, site.n_rows, site.grid.shape[1], 1, site.batch, dtype=torch.float64)
         self._mean, self._deviation = kept[0], kept[1]
@@ -38,14 +41,15 @@ class LocalContrastNormalisationKernel(TensorKernel):
         def call() -> None:
             x = self.sources[0].double()
             n_channels = x.shape[2]
-            self._mean.copy_(self._spread(x.sum(2, keepdim=True), window, own) / n_channels)
-            squares = self._spread(x.square().sum(2, keepdim=True), window, own) / n_channels
+            self._mean.copy_(self._averaged(x.sum(2, keepdim=True)) / n_channels)
+            squares = self._averaged(x.square().sum(2, keepdim=True)) / n_channels
             self._deviation.copy_((squares - self._mean.square()).clamp_(min=0).sqrt_())
-            self.state.copy_((rows_of(x, own, window) - self._mean) / self._divisor)
+            states = rows_of(x, own, window)[:, slice(*self._own)]
+            self.state.copy_((states - self._mean) / self._divisor)
 
         return call
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """A place's own share, less what the windows that hold it return."""
         out, window = self.errors_of(0), self.site.error_windows[0]
         places = [(run, rows_of(out, run, window)) for run in rows]
@@ -66,12 +70,14 @@ class LocalContrastNormalisationKernel(TensorKernel):
     ) -> torch.Tensor:
         """Given what each place owes to every node of its window, and for each unit of the node's state."""
         own, window, n_channels = self.site.rows, self.site.windows[0], self.site.grid.shape[2]
-        found = torch.zeros((run[1] - run[0], *scaled.shape[1:]), dtype=torch.float64, device=scaled.device)
+        shape = (run[1] - run[0], self._heard[1], *scaled.shape[2:])
+        found = torch.zeros(shape, dtype=torch.float64, device=scaled.device)
         for start, stop in _common(run, own):
-            found[start - run[0] : stop - run[0]] = rows_of(scaled, (start, stop), own)
-        found.sub_(self._spread(shift, own, run) / n_channels)
+            mine = found[start - run[0] : stop - run[0], slice(*self._own)]
+            mine.copy_(rows_of(scaled, (start, stop), own))
+        found.sub_(self._returned(shift, run) / n_channels)
         for start, stop in _common(run, window):
-            returned = self._spread(slope, own, (start, stop)) / n_channels
+            returned = self._returned(slope, (start, stop)) / n_channels
             x = rows_of(self.sources[0], (start, stop), window)
             found[start - run[0] : stop - run[0]].sub_(returned * x)
         return found
@@ -80,11 +86,15 @@ class LocalContrastNormalisationKernel(TensorKernel):
     def _divisor(self) -> torch.Tensor:
         return self._deviation.clamp(min=self._floor)
 
-    def _spread(self, of: torch.Tensor, given: Run, asked: Run) -> torch.Tensor:
-        """Weighted sums over windows around the asked rows, of the given rows; windows are symmetric."""
-        width = of.shape[1]
-        over_columns = _weighed(of, self._columns, 1, (0, width), (0, width))
-        return _weighed(over_columns, self._rows, 0, given, asked)
+    def _averaged(self, of: torch.Tensor) -> torch.Tensor:
+        """Weighted sums of what is heard over the windows around the machine's places."""
+        over_columns = _weighed(of, self._columns, 1, self._heard, self._own)
+        return _weighed(over_columns, self._rows, 0, self.site.windows[0], self.site.rows)
+
+    def _returned(self, of: torch.Tensor, asked: Run) -> torch.Tensor:
+        """The same of the machine's places, over windows around the asked rows; windows are symmetric."""
+        over_columns = _weighed(of, self._columns, 1, self._own, self._heard)
+        return _weighed(over_columns, self._rows, 0, self.site.rows, asked)
 
 
 def _weighed(of: torch.Tensor, weights: Sequence[float], axis: int, given: Run, asked: Run) -> torch.Tensor:

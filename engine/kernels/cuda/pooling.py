@@ -14,7 +14,7 @@ from partita.engine.kernels.kernel import Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.layers.connectivity import Patch
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 
 class _PoolKernel(TensorKernel):
@@ -22,7 +22,7 @@ class _PoolKernel(TensorKernel):
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
-        connectivity = site.grid.layer.connectivity
+        connectivity = site.grid.connectivity
         assert isinstance(connectivity, Patch)
         self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
 
@@ -32,7 +32,7 @@ class _PoolKernel(TensorKernel):
         taps = [self._tap(x, window, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
         return lambda: self._pool(taps)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch."""
         places = [self._errors_of_run(run, accumulate=accumulate) for run in rows]
 
@@ -69,6 +69,7 @@ class _PoolKernel(TensorKernel):
     ) -> torch.Tensor:
         """The nodes that are tap `(y, column)` of these rows of places; the picture begins at row `top`."""
         g, width = self._geometry, self.site.grid.shape[1]
+        column -= g.before_x
         begin, end = places[0] * g.stride_y + y - top, (places[1] - 1) * g.stride_y + y - top
         return picture[
             begin : end + 1 : g.stride_y, column : column + (width - 1) * g.stride_x + 1 : g.stride_x

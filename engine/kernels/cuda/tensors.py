@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 import torch
 
-from partita.engine.kernels.kernel import Array, Arrays, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 
 TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
@@ -57,6 +58,20 @@ def rows_of(tensor: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]
     """The rows `[start, stop)` of a layer, from the tensor that holds its rows `window`."""
     assert window[0] <= rows[0] <= rows[1] <= window[1], f"rows {rows} lie outside the window {window}"
     return tensor[rows[0] - window[0] : rows[1] - window[0]]
+
+
+def added(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
+    """A call that adds to tensors what `write` would write into them, by way of tensors beside them."""
+    places = list(map(tensor_of, out))
+    terms = [torch.empty_like(place) for place in places]
+    call = write(list(map(array_of, terms)))
+
+    def add() -> None:
+        call()
+        for place, term in zip(places, terms, strict=True):
+            place.add_(term)
+
+    return add
 
 
 class TensorKernel(Kernel):

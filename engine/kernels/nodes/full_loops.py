@@ -91,9 +91,11 @@ def turned_inputs(turned: Array, x: Array, f: Full) -> None:
 
 @compiled
 def full_gradient(
-    out: Array, turned: Array, delta: Array, start: int, stop: int, origin: int, f: Full
+    out: Array, turned: Array, delta: Array, start: int, stop: int, origin: int, f: Full, accumulate: bool
 ) -> None:
-    """Computes the gradient of the weights of nodes `[start, stop)`; `out` begins with node `origin`."""
+    """Computes the gradient of the weights of nodes `[start, stop)`, or adds it; `out` begins with node
+    `origin`.
+    """
     multiply_blocks(
         out,
         Walk((start - origin) * f.senders, f.senders, 0, 0),
@@ -102,7 +104,7 @@ def full_gradient(
         turned,
         Walk(0, 0, 0, len(turned) // f.batch),
         Extent(stop - start, f.senders, 1, f.batch),
-        False,
+        accumulate,
     )
 
 

@@ -13,7 +13,7 @@ from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import narrow_array, widen_array
-from partita.layers.rows import Rows
+from partita.layers.rows import WholeRows
 
 _SLOWER = 50.0
 """How many operations of a vectorised loop take as long as one of a user's scalar function, roughly."""
@@ -51,7 +51,7 @@ class NodeLoopKernel(Kernel):
 
         return self._split((self.site.rows,), work, in_vectors=self._up.in_vectors)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Runs `downward` for the nodes that listen to these rows, in ascending order."""
         down, wiring, window = self._trained, self._wiring, self.site.error_windows[0]
         per_row, first = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
@@ -71,7 +71,9 @@ class NodeLoopKernel(Kernel):
 
         return self._split(rows, work, in_vectors=down.in_vectors)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Runs `downward` for every node and adds up the examples in their order."""
         down, asked = self._trained, rows or self.site.rows
         loop = down.gradients
@@ -92,10 +94,10 @@ class NodeLoopKernel(Kernel):
                 gradient[...] = 0
             add()
 
-        return call
+        return add if accumulate else call
 
     def _split(
-        self, rows: Rows, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False
+        self, rows: WholeRows, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False
     ) -> Call:
         """Spreads work on rows over the threads; with `alone`, one does all."""
         operations = self.site.operations * (1.0 if in_vectors else _SLOWER)

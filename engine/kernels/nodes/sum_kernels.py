@@ -16,7 +16,7 @@ import numpy as np
 from partita.engine.kernels.calls import bound, in_turn, over_rows
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
 from partita.engine.kernels.local import PatchSumKernel
-from partita.engine.kernels.local_loops import bias_gradient
+from partita.engine.kernels.local_loops import add_bias_gradient, bias_gradient
 from partita.engine.kernels.nodes.full_loops import (
     Full,
     full_errors,
@@ -31,7 +31,7 @@ from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers import connectivity
-from partita.layers.rows import Rows, intersection
+from partita.layers.rows import WholeRows, intersection
 
 _CHUNK_BYTES = 1 << 17
 """Of sums that are finished at once."""
@@ -44,7 +44,7 @@ class _OwnFunctions:
         (source,) = site.sources
         self._site, self._team, self._loops = site, team, loops
         self._state, self._error = arrays.state, arrays.delta
-        fan_in = site.grid.layer.connectivity.fan_in(source.shape)
+        fan_in = site.grid.connectivity.fan_in(source.shape)
         of_nodes = [is_per_node(parameter, site.grid) for parameter in site.grid.parameters]
         pairs = zip(arrays.parameters, of_nodes, strict=True)
         self._given = (fan_in, *(parameter.reshape(-1) for parameter, is_own in pairs if is_own))
@@ -74,14 +74,15 @@ class _OwnFunctions:
         operations = float(per_row * self._site.batch * (rows[1] - rows[0]))
         return lambda: self._team.split(*rows, work, operations=operations)
 
-    def gradient_of_nodes(self, out: Sequence[Array], rows: tuple[int, int]) -> Call:
+    def gradient_of_nodes(self, out: Sequence[Array], rows: tuple[int, int], *, accumulate: bool) -> Call:
         """The gradient of the node's own parameters: the errors of the sums, over the examples."""
         if not self.of_nodes:
             return nothing
         assert self.delta is not None
         delta = columns(rows_of(self.delta, rows, self._site.rows))
         sums = (out[i].reshape(-1) for i in self.of_nodes)
-        return in_turn(*(over_rows(self._team, bias_gradient, delta, place) for place in sums))
+        add = add_bias_gradient if accumulate else bias_gradient
+        return in_turn(*(over_rows(self._team, add, delta, place) for place in sums))
 
 
 class NodePatchSumKernel(PatchSumKernel):
@@ -96,22 +97,25 @@ class NodePatchSumKernel(PatchSumKernel):
         """Runs what `upward` does with its sum."""
         self._own.finish(sums, state, begin)
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The products, after the errors of the sums that reach these rows."""
         products = super().errors(source, rows, accumulate=accumulate)
         return in_turn(self._own.turn(self._receivers(rows)), products)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """The products, after the errors of the sums of these rows."""
         asked = rows or self.site.rows
-        products = super().gradient((out[self._weights],), asked)
-        return in_turn(self._own.turn(asked), products, self._own.gradient_of_nodes(out, asked))
+        products = super().gradient((out[self._weights],), asked, accumulate=accumulate)
+        of_nodes = self._own.gradient_of_nodes(out, asked, accumulate=accumulate)
+        return in_turn(self._own.turn(asked), products, of_nodes)
 
-    def _receivers(self, rows: Rows) -> tuple[int, int]:
+    def _receivers(self, rows: WholeRows) -> tuple[int, int]:
         """The machine's rows that hear one of these rows of the input."""
         grid, (source,), (start, stop) = self.site.grid, self.site.sources, self.site.rows
         heard = (
-            grid.layer.connectivity.source_rows((row, row + 1), grid.shape, source.shape)
+            grid.connectivity.source_rows((row, row + 1), grid.shape, source.shape)
             for row in range(start, stop)
         )
         found = [row for row, of_row in enumerate(heard, start) if intersection(of_row, rows)]
@@ -156,7 +160,7 @@ class NodeFullSumKernel(Kernel):
         """Nodes whose sums are finished at once."""
         return max(1, min(_CHUNK_BYTES // (self._full.batch * self.site.master.itemsize), self._full.nodes))
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Products of the senders with all nodes, after the errors of their sums."""
         full, (origin, _), stored = self._full, self.site.error_windows[0], self.arrays.errors_of(0)
         out, per_row = stored.reshape(-1), self.site.sources[0].nodes_per_row
@@ -175,7 +179,9 @@ class NodeFullSumKernel(Kernel):
         out = self.arrays.errors_of(0).reshape(-1)
         return out if self.site.dtype == self.site.master else np.zeros(out.shape, self.site.master)
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
         """Products of errors and inputs, after the errors of the sums of these rows."""
         asked, full, per_row = rows or self.site.rows, self._full, self.site.grid.nodes_per_row
         first, last = ((row - self.site.rows[0]) * per_row for row in asked)
@@ -185,13 +191,13 @@ class NodeFullSumKernel(Kernel):
         def work(start: int, stop: int) -> None:
             with self._scratch.lent(size) as turned:
                 turned_inputs(turned, self._x, full)
-                full_gradient(weight, turned, self._delta, start, stop, first, full)
+                full_gradient(weight, turned, self._delta, start, stop, first, full, accumulate)
 
         with self._scratch.lent(size) as turned:
             bound(turned_inputs, turned, self._x, full)
-            bound(full_gradient, weight, turned, self._delta, 0, 0, 0, full)
+            bound(full_gradient, weight, turned, self._delta, 0, 0, 0, full, accumulate)
         own = self._own.turn(asked), self._split((first, last), work)
-        return in_turn(*own, self._own.gradient_of_nodes(out, asked))
+        return in_turn(*own, self._own.gradient_of_nodes(out, asked, accumulate=accumulate))
 
     def _split(self, run: tuple[int, int], work: Callable[[int, int], None]) -> Call:
         operations = 2.0 * (run[1] - run[0]) * self._weight.size / max(self._full.nodes, 1) * self._full.batch
@@ -200,7 +206,7 @@ class NodeFullSumKernel(Kernel):
 
 def sum_kernel(site: Site, arrays: Arrays, team: Team, loops: SumLoops) -> Kernel | None:
     """The kernel for a node's weighted sum; None where its wiring has none, or nodes share weights."""
-    wiring = site.grid.layer.connectivity
+    wiring = site.grid.connectivity
     if site.grid.shares_weights:
         return None
     if type(wiring) is connectivity.Full:

@@ -52,7 +52,7 @@ class Wiring:
     def of(cls, site: Site) -> Wiring:
         """The wiring of a site of one input."""
         (source,), (start, stop), grid = site.sources, site.rows, site.grid
-        wiring, n_nodes = grid.layer.connectivity, site.n_rows * grid.nodes_per_row
+        wiring, n_nodes = grid.connectivity, site.n_rows * grid.nodes_per_row
         step = max(1, _EDGES_AT_ONCE // max(wiring.fan_in(source.shape) * grid.nodes_per_row, 1))
         first_sender = site.windows[0][0] * source.nodes_per_row
         parts, n_listed = [], 0

@@ -30,7 +30,9 @@ _REST_S: Final = 0.15
 Measured once, on one machine."""
 
 
-def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None) -> Call:
+def product(
+    a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None, accumulate: bool = False
+) -> Call:
     """A call that writes `a @ b` into `out`, whatever the arrays hold by then.
 
     Args:
@@ -39,38 +41,60 @@ def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | No
         b: `[k, n]`, likewise.
         out: `[m, n]`, of the same type, C-contiguous.
         team: who computes it, if it is not BLAS, which takes as many threads.
-        scratch: as for `tiles.product`.
+        scratch: as for `tiles.product`; also where a product lies before it is added.
+        accumulate: adds it to what is there. NumPy's BLAS cannot, so the product lies beside it first.
     """
     assert a.dtype == b.dtype == out.dtype and out.flags.c_contiguous, f"{a.dtype} {b.dtype} {out.dtype}"
     assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
         f"{a.shape} {b.shape} {out.shape}"
     )
     if a.dtype == np.uint16:
-        return _by_torch(a, b, out, threads=team.threads)
+        return _by_torch(a, b, out, threads=team.threads, accumulate=accumulate)
     shape = _shape(a, b, team.threads)
     if shape.operations < _WORTH_A_CHOICE:
-        return _by_numpy(a, b, out)
-    return _by(calibration.choose(shape, _seconds), a, b, out, team=team, scratch=scratch)
+        return _by_numpy(a, b, out, scratch=scratch, accumulate=accumulate)
+    library = calibration.choose(shape, _seconds)
+    return _by(library, a, b, out, team=team, scratch=scratch, accumulate=accumulate)
 
 
 def _by(
-    library: Library, a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None
+    library: Library,
+    a: Array,
+    b: Array,
+    out: Array,
+    *,
+    team: Team,
+    scratch: Scratch | None = None,
+    accumulate: bool = False,
 ) -> Call:
     if library == "torch":
-        return _by_torch(a, b, out, threads=team.threads)
+        return _by_torch(a, b, out, threads=team.threads, accumulate=accumulate)
     if library == "tiles":
-        return tiles.product(a, b, out, team=team, scratch=scratch)
-    return _by_numpy(a, b, out)
+        return tiles.product(a, b, out, team=team, scratch=scratch, accumulate=accumulate)
+    return _by_numpy(a, b, out, scratch=scratch, accumulate=accumulate)
 
 
-def _by_numpy(a: Array, b: Array, out: Array) -> Call:
-    return partial(np.matmul, a, b, out)  # not np.dot, which copies a matrix whose rows lie apart
+def _by_numpy(
+    a: Array, b: Array, out: Array, *, scratch: Scratch | None = None, accumulate: bool = False
+) -> Call:
+    if not accumulate:
+        return partial(np.matmul, a, b, out)  # not np.dot, which copies a matrix whose rows lie apart
+    room = scratch or Scratch(1, out.dtype)
+    room.reserve(out.size)
+
+    def add() -> None:
+        with room.lent(out.size) as flat:
+            term = flat.reshape(out.shape)
+            np.matmul(a, b, term)
+            np.add(out, term, out)
+
+    return add
 
 
-def _by_torch(a: Array, b: Array, out: Array, *, threads: int) -> Call:
+def _by_torch(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = False) -> Call:
     from partita.engine.kernels.products import torch_products  # here, because it imports torch
 
-    return torch_products.product(a, b, out, threads=threads)
+    return torch_products.product(a, b, out, threads=threads, accumulate=accumulate)
 
 
 def _shape(a: Array, b: Array, threads: int) -> Shape:

@@ -28,7 +28,9 @@ _TERMS_BYTES_IN_COLUMNS: Final = 1024
 """How long a block of terms is. Those of rows that lie in columns come from as many places far apart."""
 
 
-def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None) -> Call:
+def product(
+    a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None, accumulate: bool = False
+) -> Call:
     """A call that writes `a @ b` into `out`; the rows are split over the team's threads.
 
     Args:
@@ -37,14 +39,17 @@ def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | No
         out: `[m, n]`, of the same type, C-contiguous.
         team: who computes it.
         scratch: of that type, where `b` is turned; it may serve many products. None for one of its own.
+        accumulate: the chains begin with what is in `out`.
     """
     item_bytes, right = a.itemsize, _flat(b)
     if b.strides[1] == item_bytes:
-        return partial(_of_rows(a, right, b.shape[1], out, team), right, b.strides[0] // item_bytes)
+        multiply = _of_rows(a, right, b.shape[1], out, team, accumulate=accumulate)
+        return partial(multiply, right, b.strides[0] // item_bytes)
     stride = turned_lanes(b.shape[1], item_bytes)
     size, room = len(b) * stride, scratch or Scratch(1, a.dtype)
     room.reserve(size)
-    turn, multiply = _turning(b.T, out, stride, team), _of_rows(a, out.reshape(-1), b.shape[1], out, team)
+    turn = _turning(b.T, out, stride, team)
+    multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, team, accumulate=accumulate)
 
     def call() -> None:
         with room.lent(size) as turned:
@@ -54,15 +59,17 @@ def product(a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | No
     return call
 
 
-def _of_rows(a: Array, right: Array, lanes: int, out: Array, team: Team) -> Callable[[Array, int], None]:
+def _of_rows(
+    a: Array, right: Array, lanes: int, out: Array, team: Team, *, accumulate: bool
+) -> Callable[[Array, int], None]:
     """What multiplies `a` by rows of so many lanes in a flat array, like `right`, a stride apart."""
     (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
     row_stride, step_stride = (stride // a.itemsize for stride in a.strides)
-    bound(_rows, result, left, row_stride, step_stride, right, 0, 0, 0, k, lanes)
+    bound(_rows, result, left, row_stride, step_stride, right, 0, 0, 0, k, lanes, accumulate)
 
     def multiply(right: Array, stride: int) -> None:
         def work(start: int, stop: int) -> None:
-            _rows(result, left, row_stride, step_stride, right, stride, start, stop, k, lanes)
+            _rows(result, left, row_stride, step_stride, right, stride, start, stop, k, lanes, accumulate)
 
         team.split(0, m, work, operations=2.0 * m * k * lanes)
 
@@ -146,6 +153,7 @@ def _rows(
     stop: int,
     steps: int,
     lanes: int,
+    accumulate: bool,
 ) -> None:
     """Rows `[start, stop)` of a product."""
     multiply_blocks(
@@ -156,7 +164,7 @@ def _rows(
         right,
         Walk(0, 0, 0, right_stride),
         Extent(stop - start, lanes, 1, steps),
-        False,
+        accumulate,
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from partita.engine.kernels.kernel import Array, Call
 
 
-def product(a: Array, b: Array, out: Array, *, threads: int) -> Call:
+def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = False) -> Call:
     """As `products.product`."""
     left, right, result = _tensor(a), _tensor(b), _tensor(out)
 
@@ -16,7 +16,10 @@ def product(a: Array, b: Array, out: Array, *, threads: int) -> Call:
         # OpenMP keeps the number for each thread that calls, and this may be one that torch has never seen.
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
-        torch.mm(left, right, out=result)
+        if accumulate:
+            result.addmm_(left, right)
+        else:
+            torch.mm(left, right, out=result)
 
     return call
 

@@ -1,0 +1,126 @@
+"""What would fit, when nothing does: found by trying plans that spread memory as evenly as they can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from partita.layers.graph import Grid
+from partita.partitioner.cluster import Cluster, Machine
+from partita.partitioner.cuts import Cut, Cuts
+from partita.partitioner.readable import readable_bytes
+from partita.partitioner.search.layers import in_order
+from partita.partitioner.search.layouts import over
+from partita.partitioner.search.spread import spread
+from partita.partitioner.search.task import Task
+from partita.partitioner.sizes import PRECISIONS
+
+MOST_MACHINES: Final = 64
+"""Up to so many are tried."""
+NO_LIMIT: Final = 1 << 60
+"""Bytes."""
+VECTORS: Final = 5
+"""As long as the parameters: themselves, what has accrued, what is in flight, a rule's state, a reserve."""
+
+
+def by_memory(task: Task) -> dict[str, Cut]:
+    """Every layer over all machines, in proportion to their memory."""
+    sizes = task.costs.sizes
+
+    def row_share(grid: Grid, machine: int) -> float:
+        parameters = sum(p.size for p in grid.parameters) / grid.n_rows
+        n_bytes = VECTORS * parameters * sizes.master_bytes
+        n_bytes += 2 * grid.nodes_per_row * task.batch * PRECISIONS[task.precision]
+        return n_bytes / task.limits.get(machine, NO_LIMIT)
+
+    machines = range(len(task.cluster))
+    return spread(task.graph, machines, task.by_hand, row_share, n_machines=len(task.cluster))
+
+
+def fits(task: Task) -> bool:
+    """Whether one of a few plans fits."""
+    if len(task.limits) == len(task.cluster) and _least_bytes(task) > sum(task.limits.values()):
+        return False
+    return any(excess_bytes(task, cuts) == 0 for cuts in _tried(task))
+
+
+def excess_bytes(task: Task, cuts: Cuts) -> int:
+    """By how much parts exceed the memory of their machines, in all."""
+    plan = task.plan(cuts)
+    return sum(max(plan.memory_bytes(m) - limit, 0) for m, limit in task.limits.items())
+
+
+def what_would_fit(task: Task, strategy: str) -> str:
+    """The end of a sentence: another strategy, or more machines, a smaller batch, a shorter precision."""
+    if strategy != "automatic" and fits(task):
+        return "the strategy 'automatic' finds a plan that fits"
+    found = [*_more_machines(task), *_smaller_batch(task), *_other_precision(task)]
+    if not found:
+        return (
+            f"neither {MOST_MACHINES} machines nor batch 1 nor another precision would do; "
+            "use machines with more memory"
+        )
+    return f"{', or '.join(found)} would do"
+
+
+def _least_bytes(task: Task) -> int:
+    """Of all parts together: the vectors of parameters, and every state once."""
+    states = sum(grid.n_nodes for grid in task.graph.computed) * PRECISIONS[task.precision] * task.batch
+    vectors = (VECTORS - 1) * task.graph.n_parameters * task.costs.sizes.master_bytes
+    return (vectors if task.train else vectors // (VECTORS - 1)) + states
+
+
+def _tried(task: Task) -> Iterator[Cuts]:
+    machines = range(len(task.cluster))
+    largest = max(machines, key=lambda m: task.limits.get(m, NO_LIMIT))
+    yield over(task, (largest,))
+    yield by_memory(task)
+    yield over(task, machines)
+    yield in_order(task, machines)
+
+
+def _more_machines(task: Task) -> Iterator[str]:
+    """The least number that fits: doubled until it does, then halved in between."""
+    machines = task.cluster.machines
+    like = max(machines, key=lambda machine: machine.memory_bytes or 0)
+    low, high = len(machines), min(2 * len(machines), MOST_MACHINES)
+    if low >= high:
+        return
+    while not fits(replace(task, cluster=_enlarged(task.cluster, like, high))):
+        if high == MOST_MACHINES:
+            return
+        low, high = high, min(2 * high, MOST_MACHINES)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(replace(task, cluster=_enlarged(task.cluster, like, middle))):
+            high = middle
+        else:
+            low = middle
+    memory = readable_bytes(like.memory_bytes or 0)
+    if len({machine.memory_bytes for machine in machines}) == 1:
+        yield f"{high} machines of {memory}"
+    else:
+        yield f"{high - len(machines)} more machines of {memory}"
+
+
+def _enlarged(cluster: Cluster, like: Machine, count: int) -> Cluster:
+    names = {machine.name for machine in cluster.machines}
+    fresh = (name for n in range(10 * count) if (name := f"{like.name}+{n}") not in names)
+    added = [replace(like, name=next(fresh), host="") for _ in range(count - len(cluster))]
+    return replace(cluster, machines=(*cluster.machines, *added))
+
+
+def _smaller_batch(task: Task) -> Iterator[str]:
+    batch = task.batch // 2
+    while batch and not fits(replace(task, batch=batch)):
+        batch //= 2
+    if batch:
+        yield f"batch {batch}"
+
+
+def _other_precision(task: Task) -> Iterator[str]:
+    for precision in {"float64": ("float32", "bfloat16"), "float32": ("bfloat16",)}.get(task.precision, ()):
+        if fits(replace(task, precision=precision)):
+            yield precision
+            return

@@ -1,0 +1,110 @@
+"""A predicted step in words: what its length is made of, and who waits for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from partita.partitioner.buffer_names import (
+    NORMS,
+    holds_gradient,
+    holds_parameters,
+    holds_summary,
+    layer_of,
+    sent_as,
+)
+from partita.partitioner.playback import Bar, Flight, Playback
+from partita.partitioner.program import COMPUTES
+from partita.partitioner.readable import readable_seconds
+
+LONGEST = 3
+"""So many waits are told."""
+MACHINES = 2
+"""Of so many machines it is told how long they compute."""
+
+
+@dataclass(frozen=True, order=True)
+class Wait:
+    """A machine has nothing to compute until a message comes.
+
+    Args:
+        seconds: since its kernel threads were last busy.
+        machine: that waits.
+        source: the machine that sends.
+        buffer: what.
+    """
+
+    seconds: float
+    machine: int
+    source: int
+    buffer: str
+
+    def __str__(self) -> str:
+        return (
+            f"machine {self.machine} waits {readable_seconds(self.seconds)} for {described(self.buffer)} "
+            f"from machine {self.source}"
+        )
+
+
+def described(buffer: str) -> str:
+    """What a buffer holds: `hidden3's states`."""
+    if sent_as(buffer) == NORMS:
+        return "sums of squares"
+    layer = layer_of(buffer)
+    if holds_parameters(buffer):
+        return f"{layer}'s weights"
+    if holds_gradient(buffer):
+        return f"{layer}'s gradient"
+    if holds_summary(buffer):
+        return f"{layer}'s sums over scores"
+    return f"{layer}'s errors" if "<" in buffer else f"{layer}'s states"
+
+
+def waits(playback: Playback) -> tuple[Wait, ...]:
+    """The waits on the critical path, the longest first."""
+    return tuple(sorted(_waits(playback), key=lambda wait: (-wait.seconds, wait.machine, wait.buffer)))
+
+
+def _waits(playback: Playback) -> Iterator[Wait]:
+    """For each message on the path: how long the threads of its receiver had nothing to do before it."""
+    path = playback.critical_path
+    ends: dict[int, list[float]] = {}
+    for bar in playback.bars:
+        if playback.instruction(bar).op in COMPUTES:
+            ends.setdefault(bar.machine, []).append(bar.stop_s)
+    for n, link in enumerate(path):
+        if isinstance(link, Flight):
+            after = next((later for later in path[n + 1 :] if _computes(playback, later)), None)
+            begun = playback.step_s if after is None else after.start_s
+            before = max((end for end in ends.get(link.destination, ()) if end <= begun), default=0.0)
+            if begun > before:
+                buffer = playback.programs[link.source].instructions[link.send].target.buffer
+                yield Wait(begun - before, link.destination, link.source, buffer)
+
+
+def _computes(playback: Playback, link: Bar | Flight) -> bool:
+    return isinstance(link, Bar) and playback.instruction(link).op in COMPUTES
+
+
+def critical_path(playback: Playback) -> str:
+    """The chain that ends last, in a few lines."""
+    kernels: dict[int, float] = {}
+    messages, flights = 0.0, 0
+    for link in playback.critical_path:
+        took = link.stop_s - link.start_s
+        if isinstance(link, Bar) and playback.instruction(link).op in COMPUTES:
+            kernels[link.machine] = kernels.get(link.machine, 0.0) + took
+        else:
+            messages += took
+            flights += isinstance(link, Flight)
+    busiest = sorted(kernels.items(), key=lambda pair: (-pair[1], pair[0]))
+    told = [f"machine {m} computes {readable_seconds(took)}" for m, took in busiest[:MACHINES]]
+    if len(busiest) > MACHINES:
+        others = sum(took for _, took in busiest[MACHINES:])
+        told.append(f"{len(busiest) - MACHINES} more {readable_seconds(others)}")
+    if flights:
+        plural = "" if flights == 1 else "s"
+        told.append(f"{flights} message{plural} take{'s' * (flights == 1)} {readable_seconds(messages)}")
+    lines = [f"critical path: {', '.join(told)}"]
+    lines += [f"  {wait}" for wait in waits(playback)[:LONGEST]]
+    return "\n".join(lines)

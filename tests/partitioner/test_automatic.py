@@ -1,0 +1,194 @@
+"""The automatic plan: the best of small networks, never worse than simple cuts, within memory."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks._every_plan import every_plan, small
+from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy, SquaredError
+from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Whole, partition
+from partita.partitioner.cuts import Cut
+from partita.partitioner.search.additive import Additive
+from partita.partitioner.search.elimination import minimum
+from partita.partitioner.search.groups import groups
+from partita.partitioner.search.layouts import choices, equal
+from partita.partitioner.search.rehearsal import Rehearsal
+from partita.partitioner.search.task import Task
+from partita.partitioner.search.trials import Trials
+from tests.networks import networks
+from tests.plans import clusters, cuts, plans
+
+
+@settings(max_examples=20)
+@given(graph=networks(max_layers=4, shared=True), cluster=clusters(max_machines=3), data=st.data())
+def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, data: st.DataObject) -> None:
+    by_hand = data.draw(cuts(graph, len(cluster)))
+    plan = partition(graph, cluster, batch=2, cuts=by_hand)
+    task = Task(graph, cluster, 2, "float32", by_hand)
+    others = [partition(graph, cluster, batch=2, cuts=by_hand, strategy=s) for s in ("balanced", "layers")]
+    simple = min(other.predicted_step_s for other in [*others, task.plan(equal(task))])
+    assert plan.lower_bound_s * (1 - 1e-9) <= plan.predicted_step_s <= simple * (1 + 1e-9)
+    for layer, cut in by_hand.items():
+        assert plan.ownership.of(layer) == others[0].ownership.of(layer), f"{layer} was cut as {cut}"
+    assert plan == partition(graph, cluster, batch=2, cuts=by_hand)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
+    graph, cluster = small(random.Random(seed), least=50, most=200)
+    rehearsal = Rehearsal(Task(graph, cluster, 32))
+    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every_plan(graph, cluster))
+    plan = partition(graph, cluster, batch=32)
+    assert plan.lower_bound_s <= best <= plan.predicted_step_s <= 1.02 * best
+
+
+@settings(max_examples=40)
+@given(plans(shared=True, max_machines=4), st.data())
+def test_what_is_played_again_takes_what_it_takes_anew(plan: Plan, data: st.DataObject) -> None:
+    """Programs and costs of machines that a change leaves alone are kept; the step must be the same."""
+    task = Task(plan.graph, plan.cluster, plan.batch)
+    rehearsal = Rehearsal(task)
+    cut = cuts_of(plan)
+    for _ in range(3):
+        changed = data.draw(cuts(plan.graph, len(plan.cluster)))
+        cut = {**cut, **changed}
+        fresh = task.plan(cut)
+        assert rehearsal.score(fresh).step_s == fresh.predicted_step_s
+
+
+def cuts_of(plan: Plan) -> dict[str, Cut]:
+    """The cuts that a plan has."""
+    found: dict[str, Cut] = {}
+    for grid in plan.graph.computed:
+        pieces = plan.ownership.of(grid.name)
+        if not plan.ownership.judges(grid.name):
+            machines = tuple(piece.machine for piece in pieces)
+            found[grid.name] = Pieces(machines, tuple(piece.stop - piece.start for piece in pieces))
+    return found
+
+
+@given(plans(shared=True, max_machines=5))
+def test_the_model_counts_the_messages_that_are_sent(plan: Plan) -> None:
+    """States exactly, where what is heard is one run of rows."""
+    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
+    cut = cuts_of(plan)
+    for grid in plan.graph.computed:
+        listeners = dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name))
+        sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
+        if not listeners or not are_runs(plan.ownership, grid.name):
+            continue
+        up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
+        for machine in range(len(plan.cluster)):
+            out = [m for m in sent if m.source == machine]
+            came = [m for m in sent if m.destination == machine]
+            assert (up.sent[machine], up.received[machine]) == (len(out), len(came))
+            assert up.sent_rows[machine] == sum(b - a for m in out for a, b in m.rows)
+            assert up.received_rows[machine] == sum(b - a for m in came for a, b in m.rows)
+
+
+def are_runs(owned: Ownership, layer: str) -> bool:
+    return all(len(owned.needed_by_all(layer, m)) <= 1 for m in range(owned.machines))
+
+
+@settings(max_examples=20)
+@given(networks(max_layers=4), clusters(max_machines=3))
+def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cluster) -> None:
+    task = Task(graph, cluster, 2)
+    additive = Additive(task)
+    available = {layer: found[:2] for layer, found in choices(task, groups(task)).items()}
+    tables = additive.tables(available)
+    best = minimum(tables)
+    assert best.exact
+    chosen = {layer: available[layer][n] for layer, n in best.choices.items()}
+    assert additive.cost_s(chosen) == pytest.approx(best.cost)
+
+
+@settings(max_examples=30)
+@given(plans(max_machines=4))
+def test_no_machine_is_busier_than_the_step_is_long(plan: Plan) -> None:
+    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
+    if all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed):
+        assert additive.lanes_s(cuts_of(plan)) <= plan.predicted_step_s * (1 + 1e-9)
+
+
+def speech_like(units: int = 512) -> Network:
+    net = Network("speech_like")
+    states = net.input("frames", shape=128)
+    for n in range(3):
+        states = Dense(units, activation="sigmoid", name=f"hidden{n}")(states)
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(256, name="scores")(states), net.target("y"))
+    return net
+
+
+def test_uneven_machines_get_uneven_pieces() -> None:
+    machines = tuple(Machine(f"m{n}", flops_per_s=(4e8 if n == 2 else 1e8)) for n in range(4))
+    plan = partition(speech_like(), Cluster(machines, Link(1e-5, 1e10)), batch=32)
+    rows = {piece.machine: piece.stop - piece.start for piece in plan.ownership.of("hidden1")}
+    assert rows[2] > 3 * rows[0] and len(rows) == 4
+    task = Task(plan.graph, plan.cluster, 32)
+    in_order = partition(speech_like(), plan.cluster, batch=32, strategy="layers")
+    assert (
+        min(task.plan(equal(task)).predicted_step_s, in_order.predicted_step_s) > 1.5 * plan.predicted_step_s
+    )
+
+
+def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_told_to_be_empty() -> None:
+    net = Network("small")
+    net.loss = SquaredError(name="loss")(Dense(4, name="scores")(net.input("x", shape=4)), net.target("y"))
+    slow = Machine("slow", flops_per_s=1e7, bytes_per_s=1e8)
+    plan = partition(net, Cluster((slow, Machine("fast"), slow2 := replace(slow, name="slow2"))), batch=8)
+    assert {piece.machine for piece in plan.pieces} == {1}
+    assert [len(program) for program in plan.programs][::2] == [0, 0]
+    assert plan.memory_bytes(0) == 0
+    assert f"left empty, because the step is not shorter with them: slow, {slow2.name}" in str(plan)
+
+
+def test_layers_keeps_layers_whole_and_in_order() -> None:
+    plan = partition(speech_like(), Cluster.local(3), batch=32, strategy="layers")
+    owners = [plan.ownership.of(grid.name)[0].machine for grid in plan.graph.computed]
+    assert owners == sorted(owners) and set(owners) == {0, 1, 2}
+    assert all(len(plan.ownership.of(grid.name)) == 1 for grid in plan.graph.computed)
+
+
+def limited(*mebibytes: float) -> Cluster:
+    return Cluster(tuple(Machine(f"m{n}", memory_bytes=int(mib * 2**20)) for n, mib in enumerate(mebibytes)))
+
+
+@pytest.mark.parametrize("sizes", [(9, 9), (12, 5), (3, 12), (6, 6, 6)])
+def test_every_part_fits_where_parts_can(sizes: tuple[float, ...]) -> None:
+    """The network takes about 14 MiB."""
+    plan = partition(speech_like(), limited(*sizes), batch=32)
+    for m, machine in enumerate(plan.cluster.machines):
+        assert machine.memory_bytes is not None and plan.memory_bytes(m) <= machine.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("cluster", "batch", "sentence"),
+    [
+        (limited(5, 5), 32, r"MiB of its 5.0 MiB; [3-6] machines of 5.0 MiB would do$"),
+        (limited(2, 6), 32, r"MiB; [1-4] more machines of 6.0 MiB would do$"),
+        (limited(15.5), 640, r"; 2 machines of 15.5 MiB, or batch 160 would do$"),
+        (limited(0.01), 32, "neither 64 machines nor batch 1 nor another precision would do"),
+    ],
+)
+def test_what_cannot_fit_is_told_what_would(cluster: Cluster, batch: int, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence) as caught:
+        partition(speech_like(), cluster, batch=batch)
+    assert re.match(r"the part of machine 'm\d' takes ", str(caught.value))
+
+
+def test_effort_is_counted_and_the_promised_candidates_are_played_even_without() -> None:
+    task = Task(speech_like().graph(), Cluster.local(2), 32)
+    trials = Trials(task, Additive(task), effort=0)
+    both: Mapping[str, Cut] = equal(task)
+    score = trials.try_out(both)
+    assert score is not None and trials.best == both and trials.left < 0
+    assert trials.try_out({**both, "scores": Whole(7)}) is None
+    assert trials.mistake is not None and "machines are 0 to 1" in str(trials.mistake)

@@ -1,0 +1,144 @@
+"""Visitors, and what they leave: only with the right token, and nothing stays open."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from partita.engine.transport import KeyPair
+from partita.engine.transport.doorway import TOKEN_BYTES, Doorway, _address, visit
+from partita.engine.transport.sockets import local_socket
+
+TOKEN, OTHER = b"t" * TOKEN_BYTES, b"o" * TOKEN_BYTES
+
+
+def key() -> str:
+    return KeyPair.generate().public
+
+
+def leave_pipe(doorway_key: str, token: bytes) -> tuple[socket.socket, int]:
+    """Leaves the writing end of a pipe; returns the visitor, and the other end, which sees who holds it."""
+    read, write = os.pipe()
+    visitor = visit(doorway_key, token, write)
+    os.close(write)
+    assert visitor is not None
+    return visitor, read
+
+
+def is_dropped(read: int) -> bool:
+    """Whether nobody has the writing end."""
+    os.set_blocking(read, False)
+    try:
+        return os.read(read, 1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_a_visitor_is_taken_with_its_token(nothing_left: None) -> None:
+    door = Doorway(name := key())
+    visitor, read = leave_pipe(name, TOKEN)
+    assert door.take(OTHER) is None
+    taken = door.take(TOKEN)
+    assert taken is not None
+    assert not os.get_inheritable(taken.descriptor)
+    os.write(taken.descriptor, b"it is the same pipe")
+    assert os.read(read, 100) == b"it is the same pipe"
+    visitor.send(b"one")
+    visitor.send(b"two")
+    assert [taken.channel.recv(100), taken.channel.recv(100)] == [b"one", b"two"]
+    assert door.take(TOKEN) is None
+    taken.close()
+    assert is_dropped(read)
+    os.close(read)
+    visitor.close()
+    door.close()
+
+
+def test_whom_nobody_asks_for_is_sent_away(nothing_left: None) -> None:
+    door = Doorway(name := key())
+    first = [leave_pipe(name, n.to_bytes(TOKEN_BYTES)) for n in range(60)]
+    assert door.take(OTHER) is None
+    later = [leave_pipe(name, (100 + n).to_bytes(TOKEN_BYTES)) for n in range(60)]
+    assert door.take(OTHER) is None
+    assert all(is_dropped(read) for _, read in first[:56])  # the oldest have made room
+    assert not any(is_dropped(read) for _, read in later)
+    door.close()
+    for visitor, read in first + later:
+        assert is_dropped(read)
+        visitor.close()
+        os.close(read)
+
+
+def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
+    door = Doorway(name := key())
+    crowd = [local_socket() for _ in range(200)]
+    refused = 0
+    for one in crowd:  # they come and say nothing
+        try:
+            one.connect(_address(name))
+        except BlockingIOError:
+            refused += 1
+    assert refused > 0
+    read, write = os.pipe()
+    assert visit(name, TOKEN, write) is None
+    assert door.take(TOKEN) is None
+    assert door.take(TOKEN) is None
+    visitor = visit(name, TOKEN, write)
+    assert visitor is not None
+    taken = door.take(TOKEN)
+    assert taken is not None
+    taken.close()
+    for descriptor in (read, write):
+        os.close(descriptor)
+    for one in (*crowd, visitor):
+        one.close()
+    door.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"short", b"x" * 1000])
+def test_packets_that_are_none_are_dropped(said: bytes, nothing_left: None) -> None:
+    door = Doorway(name := key())
+    with local_socket() as odd:
+        odd.connect(_address(name))
+        odd.send(said)
+        assert door.take(TOKEN) is None
+        assert odd.recv(1) == b""
+    visitor, read = leave_pipe(name, TOKEN)
+    taken = door.take(TOKEN)
+    assert taken is not None
+    taken.close()
+    visitor.close()
+    os.close(read)
+    door.close()
+
+
+def test_nobody_is_there(nothing_left: None) -> None:
+    read, write = os.pipe()
+    assert visit(key(), TOKEN, write) is None
+    Doorway(gone := key()).close()
+    assert visit(gone, TOKEN, write) is None
+    os.close(read)
+    os.close(write)
+
+
+def test_who_is_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
+    door = Doorway(name := key())
+    visitor, read = leave_pipe(name, TOKEN)
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert door.take(TOKEN) is None, "it came from somebody else"
+    assert is_dropped(read)
+    write = os.dup(read)
+    assert visit(name, TOKEN, write) is None, "somebody else listens"
+    for descriptor in (read, write):
+        os.close(descriptor)
+    visitor.close()
+    door.close()
+
+
+def test_an_address_is_used_once(nothing_left: None) -> None:
+    door = Doorway(name := key())
+    with pytest.raises(OSError, match="in use"):
+        Doorway(name)
+    door.close()

@@ -1,0 +1,180 @@
+"""Two ways between two hosts: whatever arrives first, messages come out in the order of sending."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.messages import Credit, Fetch, encode
+from partita.engine.transport import KeyPair
+from partita.engine.transport.assembly import Assembly
+from partita.engine.transport.doorway import Doorway
+from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
+from partita.engine.transport.wire import CHUNK_BYTES, Offer, Opening, frames, offered
+
+MAX_PAYLOAD = 3 * CHUNK_BYTES
+KEY = KeyPair.generate().public
+
+
+class Ends:
+    """Both ends of a near way, and the sender's encrypted socket as a list of what is under way there."""
+
+    def __init__(self) -> None:
+        self.door = Doorway(KEY)
+        self.assembly = Assembly(max_payload=MAX_PAYLOAD, accept=self.accept)
+        self.sender = ToNeighbour(KEY)
+        self.under_way: list[list[bytes]] = []
+        self.got: list[object] = []
+        self.number = 0
+
+    def accept(self, offer: Offer) -> FromNeighbour | None:
+        visit = self.door.take(offer.token)
+        return None if visit is None else FromNeighbour(visit, offer.n_bytes, on_close=lambda _: None)
+
+    def send(self, n_bytes: int | None, *, near: bool) -> None:
+        message, payload = Credit(self.number), None if n_bytes is None else [memoryview(bytes(n_bytes))]
+        offer = self.sender.offer(n_bytes or 0)
+        if offer is not None:
+            self.under_way.append([offered(offer)])
+        header = self.sender.place(self.number, message, payload, n_bytes or 0) if near else None
+        if header is None:
+            self.under_way += [
+                [envelope] if chunk is None else [envelope, bytes(chunk)]
+                for envelope, chunk in frames(self.number, message, payload)
+            ]
+        elif not self.sender.tell(header):
+            self.under_way.append([header])
+        self.number += 1
+
+    def deliver(self, groups: int) -> None:
+        for _ in range(min(groups, len(self.under_way))):
+            group = [memoryview(frame) for frame in self.under_way.pop(0)]
+            self.got += [message for message, _ in self.assembly.add(group)]
+
+    def look(self) -> None:
+        self.got += [message for message, _ in self.assembly.look()]
+
+    def close(self) -> None:
+        self.sender.close()
+        self.assembly.close()
+        self.door.close()
+
+
+@pytest.fixture
+def ends(nothing_left: None) -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+sizes = st.sampled_from([None, 0, 1, 1000, CHUNK_BYTES, 2 * CHUNK_BYTES + 5])
+moves = st.one_of(
+    st.tuples(st.just("send"), sizes, st.booleans()),
+    st.tuples(st.just("deliver"), st.integers(1, 4), st.none()),
+    st.tuples(st.just("look"), st.none(), st.none()),
+)
+
+
+@given(st.lists(moves, max_size=40))
+def test_messages_come_in_the_order_of_sending(steps: list[tuple[str, int | None, bool | None]]) -> None:
+    ends = Ends()
+    ends.send(5 * CHUNK_BYTES // 2, near=False)
+    ends.deliver(10)
+    for what, n, near in steps:
+        if what == "send":
+            ends.send(n, near=bool(near))
+        elif what == "deliver":
+            ends.deliver(n or 1)
+        else:
+            ends.look()
+        assert ends.got == [Credit(number) for number in range(len(ends.got))]
+    ends.deliver(10_000)
+    ends.look()
+    assert ends.got == [Credit(number) for number in range(ends.number)]
+    assert ends.assembly.malformed == 0
+    ends.close()
+
+
+def test_what_is_lost_on_the_socket_holds_up_nothing_for_ever(ends: Ends) -> None:
+    ends.send(None, near=False)
+    ends.deliver(10)
+    ends.send(None, near=False)
+    ends.under_way.clear()  # the connection broke
+    ends.send(10, near=True)
+    ends.look()
+    assert ends.got == [Credit(0)]
+    ends.send(None, near=False)
+    ends.deliver(1)
+    assert ends.got == [Credit(0), Credit(2), Credit(3)]
+
+
+def test_a_larger_ring_does_not_lose_what_was_under_way(ends: Ends) -> None:
+    ends.send(None, near=False)
+    ends.deliver(10)
+    for _ in range(20):
+        ends.send(CHUNK_BYTES // 2, near=True)
+    offer = ends.sender.offer(1 << 25)
+    assert offer is not None
+    ends.under_way.append([offered(offer)])
+    ends.send(10, near=True)  # not accepted yet
+    ends.deliver(10)
+    ends.send(10, near=True)
+    ends.look()
+    assert ends.got == [Credit(number) for number in range(23)]
+
+
+headers = st.one_of(
+    st.binary(min_size=1, max_size=40),
+    st.builds(
+        Opening,
+        st.sampled_from([0, 1, 2, 3, 2**62]),
+        st.none() | st.sampled_from([0, 1, 5, MAX_PAYLOAD, MAX_PAYLOAD + 1, 2**62]),
+        st.sampled_from([encode(Fetch(1)), b"", b"\xc1"]),
+        st.none() | st.sampled_from([0, 1, 64, 128, (1 << 24) - 64, 1 << 24, 2**62]),
+    ).map(msgspec.msgpack.encode),
+    st.just(offered(Offer(bytes(16), 4096))),
+)
+
+
+@given(st.lists(headers, max_size=30))
+def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]) -> None:
+    ends = Ends()
+    ends.send(None, near=False)
+    ends.deliver(10)
+    channel = ends.sender._channel
+    assert isinstance(channel, socket.socket)
+    for header in said:
+        channel.send(header)
+        for _, payload in ends.assembly.look():
+            assert payload is None or payload.to_bytes() == bytes(payload.n_bytes)
+            assert payload is None or payload.n_bytes <= MAX_PAYLOAD
+    ends.send(None, near=False)
+    ends.deliver(10)
+    assert Credit(1) in [*ends.got]
+    ends.close()
+
+
+def test_an_offer_that_nobody_brought_is_not_accepted(ends: Ends) -> None:
+    ends.under_way.append([offered(Offer(bytes(16), 1 << 24))])
+    ends.deliver(1)
+    ends.look()
+    ends.send(None, near=True)
+    ends.deliver(10)
+    assert ends.got == [Credit(0)]
+
+
+def test_a_ring_that_is_not_what_was_offered_is_refused(ends: Ends) -> None:
+    offer = ends.sender.offer(1)
+    assert offer is not None
+    ends.under_way.append([offered(Offer(offer.token, 2 * offer.n_bytes))])
+    ends.deliver(1)
+    assert ends.assembly.malformed == 1
+    for _ in range(3):
+        ends.send(10, near=True)
+    ends.deliver(10)
+    assert ends.got == [Credit(0), Credit(1), Credit(2)]
