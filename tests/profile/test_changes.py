@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from partita.engine.profile.changes import GIGABITS, Change, best_changes, trials
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Link, Pieces, Plan, Whole, partition
+from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Link, Pieces, Plan, Tiles, Whole, partition
 
 
 def network() -> Network:
@@ -61,7 +59,8 @@ def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
     assert found.predicted_step_s < plan.predicted_step_s
 
 
-@given(st.sampled_from([1e6, 3e7, 2e8, 2e10]), st.booleans())
+@pytest.mark.parametrize("bytes_per_s", [1e6, 2e8, 2e10])
+@pytest.mark.parametrize("cut", [True, False])
 def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut: bool) -> None:
     cluster = Cluster(Cluster.local(2).machines, link=Link(bytes_per_s=bytes_per_s))
     plan = made(cluster, **({} if cut else WHOLE))
@@ -117,6 +116,24 @@ def test_what_does_not_fit_into_memory_is_not_told() -> None:
 def test_one_machine_has_no_links_and_no_other_places() -> None:
     families = {trial.family for trial in trials(made(Cluster.local(1)), made)}
     assert families == {"machine", "more", "precision"}
+
+
+def test_pictures_are_cut_into_tiles_and_batches_into_micro_batches() -> None:
+    net = Network("pictures")
+    states = net.input("picture", shape=(24, 24, 2))
+    for n in (1, 2):
+        states = LocallyConnected2D(4, kernel_size=5, name=f"filters{n}")(states)
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(states), net.target("label"))
+    plan = partition(net, Cluster.local(4), batch=12, strategy="balanced")
+    tried = {trial.what: trial.plan for trial in trials(plan)}
+    tiles = {f"filters{n}": Tiles(4, across=(2, 2)) for n in (1, 2)}
+    expected = partition(net, Cluster.local(4), batch=12, strategy="balanced", cuts=tiles)
+    found = tried["cutting pictures into 2 by 2 tiles"]
+    assert set(found.pieces) == set(expected.pieces)
+    assert found.predicted_step_s == expected.predicted_step_s
+    assert [what for what in tried if "micro-batches" in what] == ["2 micro-batches", "4 micro-batches"]
+    halves = partition(net, Cluster.local(4), batch=12, strategy="balanced", micro_batches=2)
+    assert tried["2 micro-batches"].predicted_step_s == halves.predicted_step_s
 
 
 def test_a_change_is_a_sentence() -> None:

@@ -17,7 +17,8 @@ FILE = str(Path(toy.__file__))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    monkeypatch.setattr(sys.modules["partita.engine.drivers.session"], "ProcessLauncher", ThreadLauncher)
+    session = sys.modules["partita.engine.drivers.session"]
+    monkeypatch.setattr(session, "ProcessLauncher", lambda **_: ThreadLauncher())
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "argv", ["partita", "profile", "--uncalibrated", *arguments])
