@@ -79,8 +79,8 @@ def plans(
     shared: bool = False,
     tiles: bool = False,
 ) -> Plan:
-    """A plan of a drawn network, cut by hand and automatically over a drawn cluster; with `tiles`, most of its
-    pictures into tiles.
+    """A plan of a drawn network, cut by hand and automatically over a drawn cluster; with `tiles`, pictures
+    mostly into tiles.
     """
     graph = draw(networks(max_layers=max_layers, losses=losses, local=local, shared=shared, wide=tiles))
     cluster = draw(clusters(max_machines=max_machines, min_machines=2 if tiles else 1))
