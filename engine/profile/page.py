@@ -15,8 +15,8 @@ from partita.engine.profile.report import (
     rows_of,
 )
 from partita.partitioner.drawing.page import SCRIPT, STYLE
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Picture, Timeline
+from partita.partitioner.readable import readable_seconds
 from partita.partitioner.table import readable_bytes
 
 MORE_STYLE: Final = """

@@ -8,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
-from partita.partitioner.drawing.time_axis import readable_seconds
+from partita.partitioner.readable import readable_seconds
 from partita.partitioner.table import readable_bytes
 
 FORMAT: Final = 1
