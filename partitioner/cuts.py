@@ -125,7 +125,8 @@ def _tiles(grid: Grid, cut: Tiles, owners: tuple[int, ...], what: str) -> tuple[
             f"{across[0]} by {across[1]} tiles; cut it into fewer"
         )
     given: object = cut.sizes
-    if given is not None and not (isinstance(given, list | tuple) and len(given) == 2):
+    axes = given if isinstance(given, list | tuple) else ()
+    if given is not None and not (len(axes) == 2 and all(isinstance(axis, list | tuple) for axis in axes)):
         raise ValueError(f"{what}: the sizes of its tiles are {cut.sizes!r}; write (rows, columns)")
     rows, columns = (None, None) if cut.sizes is None else cut.sizes
     down = _met(rows, across[0], grid.shape[0], what, "rows")

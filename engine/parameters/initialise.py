@@ -128,7 +128,7 @@ def initial_range(
 
 
 class _Drawn:
-    """Numbers of a seed, and of each block those that were drawn last: a tile has many short ranges of few."""
+    """Numbers of a seed. The last block is kept, because a tile has many short ranges of few blocks."""
 
     def __init__(self, seed: int) -> None:
         if seed < 0:

@@ -189,14 +189,20 @@ class Buffers:
 
     def collected(self, name: str, rows: Run) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""
-        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
         return [
-            self.device.given(self.tiles[one])
-            if one in self.tiles
-            else self.windows[one].download((rows,))[0]
-            for one in names
-            if one in self.windows
+            self.windows[one].download((rows,))[0]
+            if one not in self.tiles
+            else self.device.given(self.tiles[one])
+            for one in self._portions(name)
         ]
+
+    def portions_of(self, name: str) -> list[Window]:
+        """What there is of a buffer, portion after portion; one window where the step is of one portion."""
+        return [self.windows[one] for one in self._portions(name)]
+
+    def _portions(self, name: str) -> list[str]:
+        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
+        return [one for one in names if one in self.windows]
 
     def own(self, buffer: str, rows: Run) -> Array:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""

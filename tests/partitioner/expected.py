@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import Graph, OneAgainstAll, SoftmaxCrossEntropy
+from partita.layers import Edges, Graph, OneAgainstAll, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 from partita.partitioner import Ownership
@@ -76,7 +76,7 @@ class Expected:
         """The units of an input that a machine's piece of a layer listens to.
 
         Of a picture in tiles the columns between the first and the last count too, and all where only rows
-        are cut.
+        are cut, or single edges are given.
         """
         if machine in self.judges(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
@@ -87,7 +87,8 @@ class Expected:
         if not found or not self.is_boxed(source):
             return found
         columns = range(self.graph[source].shape[1])
-        if self.is_narrow(source) or self.is_narrow(consumer):
+        by_hand = isinstance(self.graph[consumer].layer.connectivity, Edges)
+        if not by_hand and (self.is_narrow(source) or self.is_narrow(consumer)):
             columns = range(min(column for _, column in found), max(column for _, column in found) + 1)
         return set(product({row for row, _ in found}, columns))
 

@@ -8,7 +8,7 @@ import pytest
 
 from partita.engine.profile.changes import GIGABITS, Change, best_changes, trials
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Link, Pieces, Plan, Tiles, Whole, partition
+from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, Tiles, Whole, partition
 
 
 def network() -> Network:
@@ -62,8 +62,9 @@ def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
 @pytest.mark.parametrize("bytes_per_s", [1e6, 2e8, 2e10])
 @pytest.mark.parametrize("cut", [True, False])
 def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut: bool) -> None:
-    cluster = Cluster(Cluster.local(2).machines, link=Link(bytes_per_s=bytes_per_s))
-    plan = made(cluster, **({} if cut else WHOLE))
+    plan = made(
+        Cluster((Machine("a"), Machine("b")), link=Link(bytes_per_s=bytes_per_s)), **({} if cut else WHOLE)
+    )
     gains = {
         gigabits: plan.predicted_step_s / with_link(plan, gigabits * 1e9 / 8).predicted_step_s
         for gigabits in GIGABITS
@@ -71,6 +72,7 @@ def test_the_slowest_link_that_gains_nearly_all_is_told(bytes_per_s: float, cut:
     }
     told = [change for change in best_changes(plan, most=9) if "Gbit/s" in change.what]
     enough = [g for g, gain in gains.items() if gain >= 0.98 * max(gains.values())]
+    assert cut or bytes_per_s > 1e6 or gains[enough[0]] > 2  # there is something to be told
     if not gains or gains[enough[0]] < 1.02:
         assert told == []
     else:
