@@ -115,6 +115,8 @@ class Costs:
     def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
         """How long a machine is busy in a step with these rows of a layer, if it hears all that they hear.
 
+        Every micro-batch goes up and down; what is learnt, is learnt once.
+
         Args:
             layer: a computed one.
             rows: of it.
@@ -125,7 +127,10 @@ class Costs:
         found = self._layer_s.get(key)
         if found is None:
             instructions = self._instructions(self.graph[layer], rows, train=train)
-            found = self._layer_s[key] = sum(self.compute_s(i, machine) for i in instructions)
+            found = self._layer_s[key] = sum(
+                self.compute_s(i, machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+                for i in instructions
+            )
         return found
 
     @property

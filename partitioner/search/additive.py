@@ -147,7 +147,8 @@ class Additive:
         """The pieces of a cut, as runs of rows."""
         key = self._geometry[grid.name], cut
         if key not in self._runs:
-            self._runs[key] = Runs.of({piece.machine: piece.rows for piece in self.pieces(grid, cut)})
+            pieces = {piece.machine: piece.rows for piece in self.pieces(grid, cut)}
+            self._runs[key] = Runs.of(pieces, width=_width(grid))
         return self._runs[key]
 
     def heard(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
@@ -159,8 +160,13 @@ class Additive:
         key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener])
         if key not in self._heard:
             pieces = self.pieces(self.graph[listener], cuts[listener])
-            heard = {p.machine: bounds(self.graph.source_rows(listener, p.rows, number)) for p in pieces}
-            self._heard[key] = Runs.of(heard)
+            boxes = grid.is_picture and any(piece.columns is not None for piece in pieces)
+            heard = {
+                p.machine: bounds(self.graph.source_rows(listener, run, number, boxes=boxes))
+                for p in pieces
+                for run in [p.rows if boxes else p.rows[:2]]
+            }
+            self._heard[key] = Runs.of(heard, width=_width(grid))
         return self._heard[key]
 
     def lanes_s(self, cuts: Mapping[str, Choice]) -> float:
@@ -259,6 +265,10 @@ class Additive:
         some = sorted({*firsts.values(), *lasts.values()})[:MOST_KINDS]
         costs = [self.task.costs.message(1, a, b) for a in some for b in some if a != b]
         return min((c.send_s for c in costs), default=0.0), min((c.receive_s for c in costs), default=0.0)
+
+
+def _width(grid: Grid) -> int:
+    return grid.shape[1] if grid.is_picture else 1
 
 
 def _without_sizes(cut: Choice) -> Choice:
