@@ -175,7 +175,7 @@ class Buffers:
             self.windows[name] = PackedWindow(self.device.window(start, array, columns[0]))
             if window.own is not None:
                 offset = window.offset + window.own_offset
-                self.tiles[name] = self.device.placed(memory, offset, window.own, array.dtype)
+                self.tiles[name] = self.device.placed(memory, offset, window.own, _dtype(window.dtype))
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
             lent = {PARAMETERS: vectors.read[span]}
@@ -208,6 +208,10 @@ class Buffers:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of((rows,))[0] if tile is None else tile
+
+    def room(self, buffer: str, shape: tuple[int, ...]) -> Array:
+        """Zeros of the kind that a buffer holds, besides its window."""
+        return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

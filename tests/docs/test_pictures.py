@@ -1,4 +1,4 @@
-"""The pictures say what is so: the data flow names the folders of the tree, the others are drawn by pages or examples."""
+"""The pictures say what is so: the data flow names the folders of the tree, others are drawn by pages."""
 
 from __future__ import annotations
 
