@@ -5,7 +5,7 @@ its predicted step, prints itself as a table and draws itself as SVG.
 """
 
 from partita.partitioner.cluster import Cluster, Link, Machine
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Whole
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
 from partita.partitioner.partition import partition
@@ -15,6 +15,7 @@ from partita.partitioner.simulate import Deadlock, Playback
 from partita.partitioner.step_kind import StepKind
 
 __all__ = [
+    "ByInputs",
     "Cluster",
     "Deadlock",
     "Instruction",
@@ -28,6 +29,7 @@ __all__ = [
     "Plan",
     "Playback",
     "Program",
+    "Repeated",
     "StepKind",
     "Whole",
     "parse_program",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from partita.layers.rows import Rows
-from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
+from partita.partitioner.buffer_names import DELTAS, GRADIENT, NORMS, PARAMETERS, SUMMARY, layer_of
 from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.program import Instruction, Op, Operand
 
@@ -79,7 +79,19 @@ class Access:
         """The edge along which the errors in a buffer come."""
         return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == buffer)
 
+    def deltas(self, layer: str) -> Operand:
+        """The errors from which the errors of a layer's inputs and its gradient are computed."""
+        if self.owned.by_inputs(layer):
+            return Operand(layer + DELTAS, self.whole(layer))
+        return Operand(self.owned.edges(layer)[0].name, self.own(layer).rows)
+
+    def whole(self, layer: str) -> Rows:
+        """Every row of a layer."""
+        return ((0, self.graph[layer].n_rows),)
+
     def _learnt_rows(self, layer: str) -> Rows:
+        if self.owned.by_inputs(layer):
+            return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
     def _site(self, layer: str) -> tuple[Operand, ...]:

@@ -111,13 +111,8 @@ class BarePlan:
 
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
-        return sum(
-            stop - start
-            for piece in self.pieces
-            if piece.machine == machine
-            for parameter in self.graph[piece.layer].parameters
-            for start, stop in [parameter.span(piece.rows)]
-        )
+        layers = (grid.name for grid in self.graph.computed)
+        return sum(held.size for layer in layers for held in self.ownership.held(layer, machine))
 
     def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:
         """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows
+from partita.partitioner.lower_sums import exchange
 from partita.partitioner.messages import Sum
 from partita.partitioner.ownership import Edge
 from partita.partitioner.program import Op, Operand
@@ -26,6 +27,8 @@ class Errors:
         error = self._gather(grid, own)
         if error is not None and grid.layer.activation != "linear":
             self.writer.emit(Op.DELTA, error, Operand(grid.name, own), accumulate=True)
+        if error is not None and self.owned.by_inputs(grid.name):
+            error = exchange(self.writer, grid, error)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_error:
                 self._sum(Edge(source, grid.name, k), error)
@@ -39,38 +42,31 @@ class Errors:
                 for message in arriving:
                     self.writer.receive(message)
                 continue
-            started = any(turn.following is None for turn in self.turns.get(edge, ()))
+            turns = (turn for turn in self.turns.get(edge, ()) if turn.following is None)
+            begun = row_sets.union(*(turn.rows for turn in turns))
             for message in arriving:
-                if started:
-                    self.writer.receive_and_add(message, Operand(edge.name, message.rows))
-                else:
-                    self.writer.receive(message)
-                started = True
+                self.writer.receive_into_sum(message, begun)
+                begun = row_sets.union(begun, message.rows)
         if not edges:
             return None
-        self._join(edges, own)
+        self._join(edges)
         return Operand(edges[0].name, own)
 
-    def _join(self, edges: tuple[Edge, ...], own: Rows) -> None:
+    def _join(self, edges: tuple[Edge, ...]) -> None:
         """Adds the errors of all edges into the buffer of the first.
 
         A row to which nobody listens along the first edge still holds the sum of the step before (at first
         zero), so the first edge along which somebody does replaces it.
         """
-        begun = self._heard(edges[0], own)
+        begun = self.owned.heard(edges[0], self.writer.machine)
         for edge in edges[1:]:
-            heard = self._heard(edge, own)
+            heard = self.owned.heard(edge, self.writer.machine)
             added, copied = row_sets.intersection(heard, begun), row_sets.difference(heard, begun)
             for rows, accumulate in ((added, True), (copied, False)):
                 if rows:
                     target = Operand(edges[0].name, rows)
                     self.writer.emit(Op.ADD, target, Operand(edge.name, rows), accumulate=accumulate)
             begun = row_sets.union(begun, heard)
-
-    def _heard(self, edge: Edge, rows: Rows) -> Rows:
-        """Those of the rows to which somebody listens along the edge."""
-        needed = (self.owned.needed(edge, machine) for machine in range(self.owned.machines))
-        return row_sets.intersection(row_sets.union(*needed), rows)
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""

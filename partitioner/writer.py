@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import Access
 from partita.partitioner.messages import Message
@@ -79,7 +80,20 @@ class Writer:
             self.receive(message)
 
     def receive_and_add(self, message: Message, target: Operand) -> None:
-        """Takes a message into a buffer of its own, and adds it to rows that hold a sum."""
+        """Takes a message into a buffer of its own, and adds the rows of a target, which hold a sum."""
         buffer = f"{message.buffer}@{message.source}"
         self.receive(message, buffer)
-        self.emit(Op.ADD, target, Operand(buffer, message.rows), accumulate=True)
+        self.emit(Op.ADD, target, Operand(buffer, target.rows), accumulate=True)
+
+    def receive_into_sum(self, message: Message, begun: Rows) -> None:
+        """Takes a message into the buffer of its name, and adds it to its rows `begun`, which hold a sum."""
+        added = row_sets.intersection(message.rows, begun)
+        if not added:
+            self.receive(message)
+            return
+        self.receive_and_add(message, Operand(message.buffer, added))
+        fresh = row_sets.difference(message.rows, begun)
+        if fresh:
+            self.emit(
+                Op.ADD, Operand(message.buffer, fresh), Operand(f"{message.buffer}@{message.source}", fresh)
+            )

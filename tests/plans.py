@@ -5,7 +5,20 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from partita.layers import Graph
-from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, StepKind, Whole, partition
+from partita.layers.graph import Grid
+from partita.partitioner import (
+    ByInputs,
+    Cluster,
+    Link,
+    Machine,
+    Pieces,
+    Plan,
+    Repeated,
+    StepKind,
+    Whole,
+    partition,
+)
+from partita.partitioner.cuts import Cut
 from tests.networks import networks
 
 kinds = st.sampled_from(
@@ -24,22 +37,50 @@ def clusters(draw: st.DrawFn, *, max_machines: int = 6) -> Cluster:
 
 
 @st.composite
-def cuts(draw: st.DrawFn, graph: Graph, machines: int) -> dict[str, Pieces | Whole]:
+def cuts(draw: st.DrawFn, graph: Graph, machines: int) -> dict[str, Cut]:
     """Cuts by hand for some of the layers: any machines in any order, any sizes."""
-    found: dict[str, Pieces | Whole] = {}
+    found: dict[str, Cut] = {}
     for grid in graph.computed:
         most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
-        how = draw(st.sampled_from(["automatic", "whole", "equal", "sized", "sized"]))
+        ways = ["automatic", "whole", "equal", "sized", "sized"]
+        ways += ["repeated", *["margin"] * (most > 1)] * grid.repeatable
+        ways += ["inputs", "summed"] * grid.layer.splits_sum
+        how = draw(st.sampled_from(ways))
         if how == "whole":
             found[grid.name] = Whole(draw(st.integers(0, machines - 1)))
+        elif how == "repeated":
+            found[grid.name] = Repeated(draw(owners(machines)))
+        elif how in ("inputs", "summed"):
+            found[grid.name] = draw(by_inputs(graph, grid, machines, repeated=how == "summed"))
         elif how != "automatic":
-            count = draw(st.integers(1, most))
-            owners = tuple(draw(st.permutations(range(machines)))[:count])
-            places = st.sets(st.integers(1, grid.n_rows - 1), min_size=count - 1, max_size=count - 1)
-            met = [0, *(sorted(draw(places)) if count > 1 else ()), grid.n_rows]
-            sizes = tuple(met[k + 1] - met[k] for k in range(count))
-            found[grid.name] = Pieces(owners, sizes if how == "sized" else None)
+            on = draw(owners(machines, most=most))
+            sizes = None if how == "equal" else draw(cut_sizes(grid.n_rows, len(on)))
+            found[grid.name] = Pieces(on, sizes, margin=draw(st.integers(1, 3)) if how == "margin" else 0)
     return found
+
+
+@st.composite
+def owners(draw: st.DrawFn, machines: int, *, most: int | None = None) -> tuple[int, ...]:
+    """Some machines in any order."""
+    count = draw(st.integers(1, machines if most is None else most))
+    return tuple(draw(st.permutations(range(machines)))[:count])
+
+
+@st.composite
+def cut_sizes(draw: st.DrawFn, n_rows: int, count: int) -> tuple[int, ...]:
+    """Rows of so many pieces."""
+    places = st.sets(st.integers(1, n_rows - 1), min_size=count - 1, max_size=count - 1)
+    met = [0, *(sorted(draw(places)) if count > 1 else ()), n_rows]
+    return tuple(met[k + 1] - met[k] for k in range(count))
+
+
+@st.composite
+def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repeated: bool) -> ByInputs:
+    """A cut by inputs of any sizes, or along the pieces of the input."""
+    n_inputs = graph[grid.sources[0]].n_rows
+    on = draw(owners(machines, most=min(machines, n_inputs, machines if repeated else grid.n_rows)))
+    sizes = draw(st.one_of(st.none(), cut_sizes(n_inputs, len(on))))
+    return ByInputs(on, sizes, repeated=repeated)
 
 
 @st.composite

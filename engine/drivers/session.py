@@ -7,7 +7,7 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Literal, Self, get_args
 
@@ -232,11 +232,17 @@ class Session:
                 }
             else:
                 grid = graph[layer_of(name)]
-                _, kind = self._plan.sizes.row(name)
-                states[name] = np.zeros((*grid.shape, self._plan.batch), storage(kind))
+                kind = storage(self._plan.sizes.row(name)[1])
+                if self._adds_up(name):
+                    kind = widen_array(np.zeros(0, kind)).dtype
+                states[name] = np.zeros((*grid.shape, self._plan.batch), kind)
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors)
         return {name: widen_array(array) for name, array in states.items()}, vectors
+
+    def _adds_up(self, name: str) -> bool:
+        """Whether machines have shares of a row: of the errors of its copies, of a loss that all judge."""
+        return "<" in name or bool(self._plan.ownership.judges(name))
 
     def _take(
         self,
@@ -256,15 +262,19 @@ class Session:
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
                 own = states[name][rows[0] : rows[1]]
-                if self._plan.ownership.judges(name):  # each machine's share of a loss
-                    share = np.zeros_like(own)
-                    finish.append(lambda o=own, s=share: np.add(o, s, out=o))  # type: ignore[misc]
+                if self._adds_up(name):
+                    share = np.zeros(own.shape, storage(self._plan.sizes.row(name)[1]))
+                    finish.append(partial(_add, own, share))
                     own = share
                 targets.append(own)
         if payload is not None:
             payload.copy_into(*targets)
         for act in finish:
             act()
+
+
+def _add(total: Array, share: Array) -> None:
+    total += widen_array(share)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

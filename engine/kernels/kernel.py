@@ -41,6 +41,8 @@ class Site:
         precision: "float32", "float64" or "bfloat16".
         threads: how many the kernel may use.
         device: "cpu", or a GPU as "cuda:0".
+        inputs: of a layer that is cut by its inputs, the rows `[start, stop)` of the input whose weights the
+            machine has, for all rows of the layer.
     """
 
     grid: Grid
@@ -52,6 +54,7 @@ class Site:
     precision: str = "float32"
     threads: int = 1
     device: str = "cpu"
+    inputs: tuple[int, int] | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -75,6 +78,23 @@ class Site:
 
 
 @dataclass(frozen=True, eq=False)
+class PartialSums:
+    """What a layer works on besides that is cut by its inputs.
+
+    Args:
+        sums: where the machine's sums over its own inputs go, all rows of the layer.
+        terms: the sums of every machine for the machine's rows, in the order in which they are added.
+        deltas: the errors of all rows; None where nothing comes down.
+        biased: the rows `[start, stop)` of the layer whose biases the machine has.
+    """
+
+    sums: Array
+    terms: tuple[Array, ...]
+    deltas: Array | None
+    biased: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Arrays:
     """What a kernel reads and writes in every step.
 
@@ -85,6 +105,7 @@ class Arrays:
         errors: for each input, the array of its error window; None where it needs none.
         parameters: the machine's piece of each parameter, in order, as kernels read them.
         summaries: of a loss that is split over machines, see `LossKernel.summarise`.
+        partial: of a layer that is cut by its inputs.
     """
 
     sources: tuple[Array, ...]
@@ -93,6 +114,7 @@ class Arrays:
     errors: tuple[Array | None, ...] = ()
     parameters: tuple[Array, ...] = ()
     summaries: Array | None = None
+    partial: PartialSums | None = None
 
     @property
     def own_errors(self) -> Array:
@@ -155,6 +177,14 @@ class Kernel(ABC):
             rows: of the machine's own, `[start, stop)` in the layer; all if not given.
         """
         return nothing
+
+
+class PartialKernel(Kernel):
+    """A layer that is cut by its inputs: each machine has sums over its own, and `up` adds them up."""
+
+    @abstractmethod
+    def multiply(self, rows: tuple[int, int]) -> Call:
+        """Writes the sums over the machine's inputs for these rows of the layer."""
 
 
 class LossKernel(Kernel):

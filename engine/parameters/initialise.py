@@ -15,10 +15,14 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.vector import Vector
 
 BLOCK: Final = 1 << 16
 """Numbers of a parameter that share one stream."""
+
+CHUNK: Final = 16 * BLOCK
+"""Numbers that are drawn at a time where only some of them are wanted."""
 
 NORMAL_DEVIATION: Final = 0.05
 """Standard deviation of "normal" (the one that Keras has under this name)."""
@@ -75,30 +79,43 @@ def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.fl
 
 
 def initial_vector(
-    slots: Iterable[tuple[str, int, int]],
+    slots: Iterable[Slot],
     specs: Mapping[str, Spec],
     seed: int,
     *,
     dtype: npt.DTypeLike = np.float32,
     out: Vector | None = None,
 ) -> Vector:
-    """The vector that ranges of parameters make, each `(name, start, stop)`, as `initialise` gives them.
+    """The vector that slots of parameters make, as `initialise` gives them.
 
     Args:
-        slots: the ranges, one after another.
+        slots: one after another.
         specs: by name.
         seed: of the run, 0 or above.
         dtype: of a new vector.
         out: `[n]`, to be filled instead of a new one.
     """
-    ranges = list(slots)
-    vector = np.empty(sum(stop - start for _, start, stop in ranges), dtype) if out is None else out
+    given = list(slots)
+    vector = np.empty(sum(slot.size for slot in given), dtype) if out is None else out
     position = 0
-    for name, start, stop in ranges:
-        place = vector[position : position + stop - start]
-        initial_range(specs[name], seed, start=start, stop=stop, out=place)
-        position += stop - start
+    for slot in given:
+        place = vector[position : position + slot.size]
+        if slot.stride:
+            _fill_columns(slot, specs[slot.parameter], seed, place)
+        else:
+            initial_range(specs[slot.parameter], seed, start=slot.start, stop=slot.stop, out=place)
+        position += slot.size
     return vector
+
+
+def _fill_columns(slot: Slot, spec: Spec, seed: int, out: Vector) -> None:
+    """Those of a matrix: whole rows are drawn, some at a time, of which the columns stay."""
+    column, first = slot.start % slot.stride, slot.start // slot.stride
+    found, step = out.reshape(slot.n_runs, slot.run), max(1, CHUNK // slot.stride)
+    for row in range(0, slot.n_runs, step):
+        rows, start = min(step, slot.n_runs - row), (first + row) * slot.stride
+        drawn = initial_range(spec, seed, start=start, stop=start + rows * slot.stride, dtype=out.dtype)
+        found[row : row + rows] = drawn.reshape(rows, slot.stride)[:, column : column + slot.run]
 
 
 def initial_range(

@@ -8,7 +8,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
+from partita.engine.kernels.kernel import (
+    Array,
+    Arrays,
+    Call,
+    Kernel,
+    LossKernel,
+    PartialKernel,
+    PartialSums,
+    Site,
+    nothing,
+)
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 from partita.engine.runtime.buffers import Buffers, Vectors
@@ -17,7 +27,17 @@ from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.window import Window
 from partita.layers.graph import Grid
-from partita.partitioner.buffer_names import GRADIENT, NORMS, PARAMETERS, SUMMARY
+from partita.layers.rows import bounds
+from partita.partitioner.buffer_names import (
+    DELTAS,
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    SUMS,
+    holds_sums,
+    layer_of,
+)
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
@@ -76,6 +96,7 @@ class Computations:
         self._learnings = {
             name: Learning(
                 self._kernels[name],
+                self.owned.held(name, machine),
                 start=vectors.span(name).start,
                 by_blocks=self._device.blocks_fit_caches,
             )
@@ -135,11 +156,17 @@ class Computations:
         return call
 
     def _up(self, instruction: Instruction) -> Call:
-        name = instruction.target.buffer
+        name = layer_of(instruction.target.buffer)
         kernel = self._kernels[name]
-        block = instruction.sources[0].rows[0] if self.graph[name].layer.splits_sum else None
+        if holds_sums(instruction.target.buffer):
+            assert isinstance(kernel, PartialKernel), f"{instruction} is of no layer cut by its inputs"
+            return kernel.multiply(instruction.target.rows[0])
+        by_blocks = self.graph[name].layer.splits_sum and not self.owned.by_inputs(name)
+        block = instruction.sources[0].rows[0] if by_blocks else None
         call = kernel.up(block=block, first=not instruction.accumulate, last=instruction.op is Op.UP)
         if not isinstance(kernel, LossKernel):
+            return call
+        if self.machine not in self.owned.counted(name):
             return call
         judge = kernel
         self.metrics.expect(name)
@@ -262,6 +289,7 @@ class Computations:
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
+            self.owned.inputs(grid.name, self.machine),
         )
         borrowed = self.buffers.parameters_in(grid.name + PARAMETERS)
         told = self.buffers.windows.get(grid.name + SUMMARY)
@@ -272,15 +300,27 @@ class Computations:
             errors=tuple(None if window is None else window.array for window in returned),
             parameters=tuple(borrowed or self.vectors.views(grid.name, self.vectors.read)),
             summaries=None if told is None else told.array,
+            partial=None if site.inputs is None else self._partial_sums(grid, rows),
         )
         return build(site, arrays, self._team)
 
     def _heard(self, source: str, grid: Grid) -> Window:
         """What a layer hears of an input: all that is here; but a judge its own scores, and no others."""
-        window, own = self.buffers[source], self.owned.rows(source, self.machine)
-        if own is None or not self.owned.judges(grid.name):
+        window, own = self.buffers[source], self.owned.home(source, self.machine)
+        if not own or not self.owned.judges(grid.name):
             return window
-        return Window(own[0], window.of((own,))[0])
+        return Window(own[0][0], window.of(own)[0])
+
+    def _partial_sums(self, grid: Grid, rows: tuple[int, int]) -> PartialSums:
+        """The sums of all machines for these rows, in the order of the machines; and errors of all rows."""
+        own, windows = grid.name + SUMS, self.buffers.windows
+        terms = []
+        for machine in sorted(piece.machine for piece in self.owned.of(grid.name)):
+            window = windows[own if machine == self.machine else f"{own}@{machine}"]
+            terms.append(window.of((rows,))[0])
+        deltas = windows.get(grid.name + DELTAS)
+        biased = bounds(self.owned.home(grid.name, self.machine))
+        return PartialSums(windows[own].array, tuple(terms), None if deltas is None else deltas.array, biased)
 
 
 def _layer(operand: Operand) -> str:

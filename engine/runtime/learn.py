@@ -6,7 +6,6 @@ over memory and as much of it as the parameters themselves; in blocks it never l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol, TypeAlias
@@ -16,9 +15,9 @@ import numpy as np
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
-from partita.engine.runtime.buffers import piece_shape
 from partita.engine.runtime.devices import Device
 from partita.partitioner.cost import LEARN_BLOCK_BYTES
+from partita.partitioner.held import Held
 
 Apply: TypeAlias = Callable[[float], bool]
 """Updates a range by its gradient times a factor; says whether the gradient was finite."""
@@ -57,22 +56,21 @@ class Scratch:
 class Learning:
     """How a layer learns, block by block."""
 
-    def __init__(self, kernel: Kernel, *, start: int, by_blocks: bool = True) -> None:
+    def __init__(self, kernel: Kernel, held: Sequence[Held], *, start: int, by_blocks: bool = True) -> None:
         """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
             kernel: of the layer.
+            held: what the machine has of its parameters.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
         """
-        site = kernel.site
-        self._kernel, self._start, self._parameters = kernel, start, site.grid.parameters
-        numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
-        row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
-        block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
+        self._kernel, self._start, self._held = kernel, start, held
+        first, stop = held[0].rows
+        row_bytes = sum(each.size for each in held) * kernel.gradient_dtype.itemsize / (stop - first)
+        block = max(1, int(LEARN_BLOCK_BYTES * kernel.site.threads / row_bytes))
         if not (kernel.gradient_by_rows and by_blocks):
-            block = site.n_rows
-        first, stop = site.rows
+            block = stop - first
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
     @property
@@ -103,19 +101,17 @@ class Learning:
     def _prepared(
         self, rows: tuple[int, int], scratch: Scratch, updates: Updates
     ) -> tuple[Call, Callable[[], bool]]:
-        own, dtype, begin = self._kernel.site.rows, self._kernel.gradient_dtype, self._start
+        dtype, begin = self._kernel.gradient_dtype, self._start
         out: list[Array] = []
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.site.threads)]
-        places = zip(self._parameters, self._shapes(rows), self._offsets(rows), strict=False)
-        for parameter, shape, offset in places:
-            gradient = scratch.array(offset, shape, dtype)
-            (first, last), (low, high) = parameter.span(own), parameter.span(rows)
+        for held, offset in zip(self._held, self._offsets(rows), strict=False):
+            part, start = held.part(rows), begin + held.before(rows[0])
+            gradient = scratch.array(offset, part.shape, dtype)
             out.append(gradient)
-            for thread, share in enumerate(_shares(high - low, len(applies))):
-                start = begin + low - first
+            for thread, share in enumerate(_shares(part.size, len(applies)) if part.size else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
-            begin += last - first
+            begin += held.size
         call = self._kernel.gradient(out, rows if self._kernel.gradient_by_rows else None)
         return call, self._together([apply for apply in applies if apply])
 
@@ -135,13 +131,10 @@ class Learning:
 
         return call
 
-    def _shapes(self, rows: tuple[int, int]) -> list[tuple[int, ...]]:
-        return [piece_shape(parameter, rows) for parameter in self._parameters]
-
     def _offsets(self, rows: tuple[int, int]) -> list[int]:
         """Where each parameter's gradient begins in the scratch, in bytes, and the end; 64 bytes apart."""
         item_bytes = self._kernel.gradient_dtype.itemsize
-        sizes = (-(-math.prod(shape) * item_bytes // 64) * 64 for shape in self._shapes(rows))
+        sizes = (-(-held.part(rows).size * item_bytes // 64) * 64 for held in self._held)
         return list(accumulate(sizes, initial=0))
 
 

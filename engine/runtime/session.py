@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.numerics import storage
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
@@ -126,8 +127,11 @@ class SessionPart:
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
         rows = self._plan.ownership.rows(name.partition("<")[0], self._machine)
-        if rows is None or name not in self.buffers.windows:
+        if rows is None:
             return None
+        if name not in self.buffers.windows:  # nobody here listens along this edge
+            shape, kind = self._plan.sizes.row(name)
+            return np.zeros((rows[1] - rows[0], *shape), storage(kind))
         return np.ascontiguousarray(self.buffers[name].download((rows,))[0])
 
 

@@ -15,8 +15,8 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import slowdown
-from partita.partitioner.cuts import Cuts, cut_layer
-from partita.partitioner.ownership import Piece, boundaries, piece_flops
+from partita.partitioner.cuts import Cuts, cut_layer, following, follows_input, with_scores
+from partita.partitioner.ownership import Piece, boundaries, flops_of
 
 SLACK = 0.1
 """By what share of its fair rows a piece may be larger, to follow the patches above; or by one row."""
@@ -37,7 +37,8 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
         if grid.name not in cuts and _stays_with_scores(graph, grid):
             continue
         if grid.name in cuts:
-            pieces = cut_layer(grid, cuts[grid.name], machines=len(cluster))
+            source = graph[grid.sources[0]]
+            pieces = cut_layer(grid, cuts[grid.name], machines=len(cluster), source=source)
         else:
             count = min(len(cluster), grid.n_rows) if grid.layer.cuttable else 1
             chosen = sorted(sorted(speed, key=lambda m: (busy[m] / speed[m], m))[:count])
@@ -45,10 +46,12 @@ def balanced(graph: Graph, cluster: Cluster, cuts: Cuts) -> tuple[Piece, ...]:
             pieces = _aligned(graph, grid, fair, found) or fair
         found[grid.name] = pieces
         for piece in pieces:
-            busy[piece.machine] += piece_flops(grid, piece.rows, batch=1) * slowdown(grid)
+            busy[piece.machine] += flops_of(graph, piece, batch=1) * slowdown(grid)
     for grid in graph.computed:
         if grid.name not in found:
-            found[grid.name] = tuple(Piece(grid.name, 0, 1, p.machine) for p in found[grid.sources[0]])
+            found[grid.name] = with_scores(grid, found[grid.sources[0]])
+        elif follows_input(cuts.get(grid.name)):
+            found[grid.name] = following(found[grid.name], found.get(grid.sources[0], ()))
     return tuple(piece for grid in graph.computed for piece in found[grid.name])
 
 

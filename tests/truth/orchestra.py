@@ -225,11 +225,22 @@ class Orchestra:
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
-                if rows is not None:
-                    self._collect(result.states, grid.name, rows, player.buffers, grid.shape)
+                judged = rows is not None and owned.judges(grid.name)
+                for run in (rows,) if judged else owned.home(grid.name, player.index):
+                    self._collect(result.states, grid.name, run, player.buffers, grid.shape)
                 if rows is not None and edges:
                     self._collect(result.errors, edges[0].name, rows, player.buffers, grid.shape)
+        self._check_copies()
         return result
+
+    def _check_copies(self) -> None:
+        """Several machines that have the same rows have the same states, to the bit."""
+        for player in self.players:
+            for name, whole in self.result.states.items():
+                rows = self.plan.ownership.rows(name, player.index)
+                if rows is not None and name not in self.plan.graph.losses:
+                    own = widen_array(player.buffers[name].of((rows,))[0])
+                    np.testing.assert_array_equal(own, whole[rows[0] : rows[1]], err_msg=f"copies of {name}")
 
     def _collect(
         self,
@@ -239,7 +250,7 @@ class Orchestra:
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
-        """Puts a machine's rows into place; what several machines own of a loss adds up."""
+        """Puts a machine's rows into place; what several machines have of errors or of a loss adds up."""
         if name not in buffers.windows or (self.keep is not None and name not in self.keep):
             return
         own = widen_array(buffers[name].of((rows,))[0])
