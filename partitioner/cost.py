@@ -9,7 +9,7 @@ from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import holds_sums, layer_of
 from partita.partitioner.cluster import Link, Machine
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import PRECISIONS, Sizes
@@ -42,6 +42,8 @@ def _operations(instruction: Instruction, sizes: Sizes) -> float:
     """Of a kernel's arithmetic, in those of a matrix product."""
     graph, op, target = sizes.graph, instruction.op, instruction.target
     layer = layer_of(target.buffer)
+    if op is Op.UP and holds_sums(instruction.sources[0].buffer):
+        return 0.0
     if op in (Op.MULTIPLY, Op.UP, Op.SUMMARISE):
         grid, share = graph[layer], 1.0
         if grid.layer.splits_sum or isinstance(grid.layer, Loss):
@@ -57,8 +59,9 @@ def _operations(instruction: Instruction, sizes: Sizes) -> float:
             share = min(1.0, share * grid.n_rows / max(own, 1))
         return _effort(grid) * own * grid.nodes_per_row * sizes.batch * share
     if op in (Op.GRADIENT, Op.LEARN):
-        grid = graph[layer]
-        return _effort(grid) * row_sets.count(instruction.sources[0].rows) * grid.nodes_per_row * sizes.batch
+        grid, (errors, *inputs) = graph[layer], instruction.sources
+        share = row_sets.count(inputs[0].rows) / graph[inputs[0].buffer].n_rows if inputs else 1.0
+        return _effort(grid) * row_sets.count(errors.rows) * grid.nodes_per_row * sizes.batch * share
     return 0.0
 
 
@@ -76,9 +79,13 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
     """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
     op, target = instruction.op, instruction.target
     if op in (Op.UPDATE, Op.LEARN):  # the parameters and a rule's state; a whole gradient was written before
-        return (4.0 if op is Op.UPDATE else 3.0) * _numbers(target, sizes) * sizes.master_bytes
+        inputs = instruction.sources[1:] if op is Op.LEARN else ()
+        share = row_sets.count(inputs[0].rows) / sizes.graph[inputs[0].buffer].n_rows if inputs else 1.0
+        return (4.0 if op is Op.UPDATE else 3.0) * share * _numbers(target, sizes) * sizes.master_bytes
     if op is Op.SQUARES:
         return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
+    if op is Op.UP and holds_sums(instruction.sources[0].buffer):
+        return (1.0 + len(instruction.sources)) * sizes.n_bytes(target)
     if op in (Op.FEED, Op.DELTA, Op.ADD):
         return 2.0 * sizes.n_bytes(target)
     return 0.0

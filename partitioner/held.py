@@ -65,7 +65,7 @@ class Held:
 
     @property
     def runs(self) -> tuple[int, int, int, int]:
-        """Where it lies in the flat parameter: start and stop; of several runs the length of one, and how far it
+        """Where it lies in the flat parameter: start, stop; of several runs the length of one, and how far it
         is to the next (else 0 and 0).
         """
         start, stop = self.parameter.span(self.rows)

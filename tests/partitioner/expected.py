@@ -40,6 +40,15 @@ class Expected:
             for row in range(piece.start, piece.stop)
         ]
 
+    def by_inputs(self, layer: str) -> bool:
+        """Whether each machine of a layer has the weights of some inputs."""
+        return any(piece.inputs is not None for piece in self.owned.pieces if piece.layer == layer)
+
+    def feeder(self, layer: str, row: int, machine: int) -> int:
+        """Who feeds a row to a machine: its own copy, or else the first one."""
+        owners = [other for other in self.owners(layer) if row in self.own(layer, other)]
+        return machine if machine in owners else owners[0]
+
     def owners(self, layer: str) -> list[int]:
         """The machines of a layer, by the rows that they own."""
         return [piece.machine for piece in sorted(self.owned.pieces) if piece.layer == layer]
@@ -49,19 +58,32 @@ class Expected:
 
     def needed(self, consumer: str, number: int, machine: int) -> set[int]:
         """The rows of an input that a machine's piece of a layer listens to."""
+        if self.by_inputs(consumer):
+            runs = [p.inputs for p in self.owned.pieces if (p.layer, p.machine) == (consumer, machine)]
+            return {row for run in runs if run is not None for row in range(*run)}
         if machine in self.judges(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
             if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
-                return set(self.own(scores.name, machine))
+                return self.judged(scores.name, machine)
         return {heard for row in self.own(consumer, machine) for heard in self.heard(consumer, number, row)}
 
     def judges(self, loss: str) -> list[int]:
         """The machines that each judge their own scores, by the rows of these; none if one judges all."""
-        return self.owners(self.graph[loss].sources[0]) if len(self.own_losses(loss)) > 1 else []
+        if loss not in self.graph.losses or len(self.owners(loss)) < 2:
+            return []
+        scores = self.graph[loss].sources[0]
+        found = [machine for machine in self.owners(scores) if self.judged(scores, machine)]
+        return found if sorted(found) == sorted(self.owners(loss)) else []
 
-    def own_losses(self, loss: str) -> list[int]:
-        """The machines that own a loss; of any other layer, none."""
-        return self.owners(loss) if loss in self.graph.losses else []
+    def judged(self, scores: str, machine: int) -> set[int]:
+        """The scores that a machine may judge: its own, where no machine before it has them."""
+        return {row for row in self.own(scores, machine) if self.feeder(scores, row, -1) == machine}
+
+    def counted(self, consumer: str) -> list[int]:
+        """The machines of a layer that return errors: of a loss that is only repeated, the first."""
+        owners = self.owners(consumer)
+        repeated = consumer in self.graph.losses and not self.judges(consumer)
+        return owners[:1] if repeated else owners
 
     def tells(self, loss: str) -> list[int]:
         """Those judges that must hear of one another: where the target is a label, all."""
@@ -104,20 +126,43 @@ class Expected:
             self.graph[consumer].layer.connectivity.ordered_errors is False and len(self.owners(consumer)) > 1
         )
 
-    def error(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int]]:
-        """The terms of a row's error at its owner, in order: each receiver of each consumer once.
+    def error(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int, int]]:
+        """The terms of a row's error on a machine that has it, in order: each receiver that it feeds once.
 
-        A term is (consumer, which of its inputs, the consumer's row). Where machines sum for themselves, the
-        owner's own receivers come first, and then the others machine by machine.
+        A term is (consumer, which of its inputs, the consumer's row, on which machine). Where machines sum
+        for themselves, the owner's own receivers come first, and then the others machine by machine.
         """
         found = []
         for consumer, number in self.consumers(layer):
-            receivers = list(range(self.graph[consumer].n_rows))
+            listeners = [
+                other
+                for other in self.counted(consumer)
+                if row in self.needed(consumer, number, other) and self.feeder(layer, row, other) == machine
+            ]
             if self.by_part(consumer):
-                mine = self.own(consumer, machine)
-                receivers = mine + [receiver for receiver in receivers if receiver not in mine]
-            found += [(consumer, number, c) for c in receivers if row in self.heard(consumer, number, c)]
+                listeners.sort(key=lambda other: other != machine)
+            found += [
+                (consumer, number, receiver, other)
+                for other in listeners
+                for receiver in self.receivers(consumer, other)
+                if row in self.heard(consumer, number, receiver)
+            ]
         return found
+
+    def receivers(self, consumer: str, machine: int) -> list[int]:
+        """The rows of a layer for which a machine has weights, and returns errors to its inputs."""
+        if self.by_inputs(consumer):
+            return list(range(self.graph[consumer].n_rows))
+        return self.own(consumer, machine)
+
+    def delta(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int, int]]:
+        """The terms of a row's error that all machines have together, machine by machine.
+
+        The machine adds what comes before its own terms as one sum: own + (a + b) is (a + b) + own, to the bit.
+        """
+        owners = sorted(other for other in self.owners(layer) if row in self.own(layer, other))
+        owners.sort(key=lambda other: other != machine)
+        return [term for other in owners for term in self.error(layer, row, other)]
 
 
 def heard_rows(graph: Graph, consumer: str, number: int, row: int) -> set[int]:
