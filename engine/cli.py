@@ -35,7 +35,7 @@ from partita.engine.parameters.files import check_target
 from partita.engine.parameters.rules.options import SLOW, make_rule
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cut_text import parse_cut
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
@@ -71,7 +71,12 @@ Threads = Annotated[int, typer.Option(help="Kernel threads of each machine.")]
 Batch = Annotated[int, typer.Option(help="Examples in a minibatch.")]
 CutOption = Annotated[
     list[str],
-    typer.Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
+    typer.Option(
+        "--cut",
+        help="A cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5, "
+        "pool=repeat:0,1, pool=margin:2:0,1, hidden=inputs:0,1 or hidden=summed:0,1; may be given several "
+        "times.",
+    ),
 ]
 
 
@@ -227,18 +232,6 @@ def make_plan(
         )
     by_hand = dict(parse_cut(written) for written in cuts)
     return partition(network, Cluster.local(machines=machines, threads=threads), batch=batch, cuts=by_hand)
-
-
-def parse_cut(written: str) -> tuple[str, Pieces | Whole]:
-    """`hidden=0,1` or `scores=1`."""
-    layer, equals, owners = written.partition("=")
-    numbers = owners.split(",")
-    if not equals or not layer or not all(number.strip().isdecimal() for number in numbers):
-        raise ValueError(
-            f"'{written}' is not a cut; write LAYER=MACHINE[,MACHINE...], for example hidden=0,1"
-        )
-    machines = tuple(int(number) for number in numbers)
-    return layer, Whole(machines[0]) if len(machines) == 1 else Pieces(machines)
 
 
 def split_data(given: Any, file: Path) -> tuple[Data, Data | None]:

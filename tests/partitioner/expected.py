@@ -158,7 +158,7 @@ class Expected:
     def delta(self, layer: str, row: int, machine: int) -> list[tuple[str, int, int, int]]:
         """The terms of a row's error that all machines have together, machine by machine.
 
-        The machine adds what comes before its own terms as one sum: own + (a + b) is (a + b) + own, to the bit.
+        The machine adds what comes before its own terms as one sum: own + (a + b) is (a + b) + own.
         """
         owners = sorted(other for other in self.owners(layer) if row in self.own(layer, other))
         owners.sort(key=lambda other: other != machine)
