@@ -152,10 +152,25 @@ class Ownership:
         copies = () if own is None else (own,)
         if feeder == listener:
             return copies
-        return row_sets.difference(self.home(layer, feeder), copies)
+        home = self.home(layer, feeder)
+        return row_sets.difference(home, copies) if layer in self.copied else home
+
+    @cached_property
+    def copied(self) -> frozenset[str]:
+        """The layers of which several machines have the same rows."""
+        return frozenset(p.layer for p in self.pieces if self.home(p.layer, p.machine) != (p.rows,))
 
     def judges(self, loss: str) -> tuple[int, ...]:
         """The machines that each judge their own scores, in the order of those; () if one judges all."""
+        if loss not in self._judges:
+            self._judges[loss] = self._found_judges(loss)
+        return self._judges[loss]
+
+    @cached_property
+    def _judges(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def _found_judges(self, loss: str) -> tuple[int, ...]:
         layer = self.graph[loss].layer
         if not isinstance(layer, Loss) or not layer.splits_scores or len(self.of(loss)) < 2:
             return ()
@@ -234,12 +249,14 @@ class Ownership:
 
     def passed_on(self, edge: Edge, machine: int) -> Rows:
         """Those whose errors end at their home; the errors of copies stay with them, on the machine."""
+        if edge.layer not in self.copied:
+            return self.returned(edge, machine)
         return self._passed_on.get((edge, machine), ())
 
     @cached_property
     def _passed_on(self) -> dict[tuple[Edge, int], Rows]:
         found = {}
-        for edge, machine in self._needed:
+        for edge, machine in (key for key in self._needed if key[0].layer in self.copied):
             own = self.rows(edge.layer, machine)
             copies = row_sets.difference(() if own is None else (own,), self.home(edge.layer, machine))
             found[edge, machine] = row_sets.difference(self.returned(edge, machine), copies)
@@ -247,6 +264,8 @@ class Ownership:
 
     def heard(self, edge: Edge, machine: int) -> Rows:
         """The machine's rows of `edge.layer` to which somebody listens along the edge."""
+        if edge.layer not in self.copied:
+            return row_sets.intersection(self._returned[edge], self.home(edge.layer, machine))
         listeners = (piece.machine for piece in self.of(edge.consumer))
         return row_sets.union(
             *(
@@ -254,6 +273,14 @@ class Ownership:
                 for listener in listeners
             )
         )
+
+    @cached_property
+    def _returned(self) -> dict[Edge, Rows]:
+        """For each edge the rows to which anybody listens along it."""
+        found: dict[Edge, list[Rows]] = {}
+        for edge, machine in self._needed:
+            found.setdefault(edge, []).append(self.returned(edge, machine))
+        return {edge: row_sets.union(*rows) for edge, rows in found.items()}
 
     def shares_errors(self, layer: str) -> tuple[int, ...]:
         """The machines that tell the others of a layer cut by its inputs the errors that came to them."""

@@ -29,7 +29,8 @@ def partition(
         network: as declared.
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
-        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`.
+        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`,
+            `ByInputs(2)`, `Repeated(2)`.
         strategy: what decides for the other layers; "balanced" gives each machine operations in proportion to
             its speed.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
