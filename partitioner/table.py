@@ -20,10 +20,18 @@ def _layers(plan: BarePlan) -> str:
     machines = range(len(plan.cluster))
     rows = [["layer", "grid", "kind", *(plan.cluster.machines[m].name for m in machines)]]
     for grid in plan.graph.computed:
-        owned = (plan.ownership.rows(grid.name, m) for m in machines)
-        cells = ("-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned)
+        cells = (_cell(plan, grid.name, m) for m in machines)
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
-    return _aligned(rows, right_from=3)
+    by_inputs = any(plan.ownership.by_inputs(grid.name) for grid in plan.graph.computed)
+    notes = ["0:8/0:4: states of rows 0:8, from weights for rows 0:4 of the input"] if by_inputs else []
+    return "\n".join([_aligned(rows, right_from=3), *notes])
+
+
+def _cell(plan: BarePlan, layer: str, machine: int) -> str:
+    rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.inputs(layer, machine)
+    if rows is None:
+        return "-"
+    return f"{rows[0]}:{rows[1]}" + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
 
 
 def _machines(plan: BarePlan) -> str:

@@ -199,4 +199,4 @@ def test_a_step_of_every_kind_ends() -> None:
         assert all(len(program) for program in plan.programs_for(kind))
     assert plan.predicted_step_s > 0
     (row,) = [line for line in str(plan).splitlines() if line.split()[:1] == ["h2"]]
-    assert row.split()[-2:] == ["0:8", "0:8"]
+    assert row.split()[-2:] == ["0:8/0:4", "0:8/4:8"]

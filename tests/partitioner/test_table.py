@@ -17,8 +17,12 @@ def test_every_plan_prints(plan: Plan) -> None:
     for grid in plan.graph.computed:
         (row,) = [line for line in lines if line.split()[:1] == [grid.name]]
         cells = row.split()[-len(plan.cluster) :]
-        owned = [plan.ownership.rows(grid.name, machine) for machine in range(len(plan.cluster))]
-        assert cells == ["-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned]
+        pieces = {piece.machine: piece for piece in plan.ownership.of(grid.name)}
+        for machine, cell in enumerate(cells):
+            piece = pieces.get(machine)
+            shown = "-" if piece is None else f"{piece.start}:{piece.stop}"
+            inputs = "" if piece is None or piece.inputs is None else "/{}:{}".format(*piece.inputs)
+            assert cell == shown + inputs
     assert f"{len(plan.messages)} messages a step" in lines[-1]
 
 
