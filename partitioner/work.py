@@ -18,7 +18,7 @@ from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import holds_deltas, holds_errors, holds_sums, layer_of
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
@@ -103,9 +103,8 @@ def work_of(
     else:
         grid = None
         settings, extents = _of_numbers(instruction, sizes)
-    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
     return Work(
-        f"{op} {settings}; {place}",
+        f"{_name_of(instruction)} {settings}; {place}",
         extents,
         _operations(instruction, grid, sizes, examples),
         _traffic(instruction, sizes),
@@ -120,6 +119,30 @@ def slowdown(grid: Grid) -> float:
     of layer counts as 1, because its `flops_per_node` is its own too.
     """
     return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
+
+
+def _name_of(instruction: Instruction) -> str:
+    """The kernel's: of a layer that is cut by its inputs it multiplies, and later sums what all have."""
+    if instruction.op in (Op.MULTIPLY, Op.UP):
+        if holds_sums(instruction.target.buffer):
+            return "multiply"
+        return "sum" if _is_sum(instruction) else "up"
+    if instruction.op is Op.ADD or not any(holds_deltas(source.buffer) for source in instruction.sources):
+        return instruction.op.value.lower()
+    return f"{instruction.op.value.lower()}-by-inputs"
+
+
+def _is_sum(instruction: Instruction) -> bool:
+    """Whether it adds up what the machines of a layer have that is cut by its inputs."""
+    return instruction.op is Op.UP and holds_sums(instruction.sources[0].buffer)
+
+
+def _inputs_of(instruction: Instruction) -> Operand | None:
+    """Of a layer that is cut by its inputs, those from which a gradient is computed."""
+    errors, *others = instruction.sources
+    if not holds_deltas(errors.buffer):
+        return None
+    return next((source for source in others if not holds_errors(source.buffer)), None)
 
 
 def _played_by(instruction: Instruction) -> str:
@@ -152,8 +175,13 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     if op is Op.ERRORS:
         return f"{_extent(sources[0])} to {own}"
     if op in (Op.GRADIENT, Op.LEARN):
-        rows = _extent(sources[0])
-        return f"{rows} by {sizes.graph[grid.sources[0]].n_rows}" if grid.layer.splits_sum else rows
+        rows, inputs = _extent(sources[0]), _inputs_of(instruction)
+        heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
+        return f"{rows} by {heard}" if grid.layer.splits_sum else rows
+    if _is_sum(instruction):
+        return f"{own} by {len(sources)}"
+    if holds_sums(instruction.target.buffer):
+        return f"{own} by {_extent(sources[0])}"
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         sign = "+" if instruction.accumulate else ""
         more = "..." if op is Op.MULTIPLY else ""
@@ -220,8 +248,11 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
     each = grid.flops_per_node * slowdown(grid)
+    if _is_sum(instruction):
+        return 0.0
     if op in (Op.GRADIENT, Op.LEARN):
-        return each * grid.nodes_in(instruction.sources[0].rows) * sizes.batch
+        own = grid.nodes_in(instruction.sources[0].rows)
+        return each * own * sizes.batch * _share_of_inputs(instruction, sizes)
     if op is Op.ERRORS:
         own, source = grid.nodes_in(instruction.sources[0].rows), graph[layer_of(target.buffer)]
         share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
@@ -237,11 +268,25 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     return each * grid.nodes_in(rows) * examples * share
 
 
+def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
+    """Of a gradient, the share of the layer's inputs that the machine has weights of."""
+    inputs = _inputs_of(instruction)
+    if inputs is None:
+        return 1.0
+    source = sizes.graph[layer_of(inputs.buffer)]
+    return source.nodes_in(inputs.rows) / max(source.n_nodes, 1)
+
+
 def _traffic(instruction: Instruction, sizes: Sizes) -> float:
     """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
     op, target = instruction.op, instruction.target
-    if op in (Op.UPDATE, Op.LEARN):  # the parameters and a rule's state; a whole gradient was written before
-        return (4.0 if op is Op.UPDATE else 3.0) * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.LEARN:  # the parameters and a rule's state
+        share = _share_of_inputs(instruction, sizes)
+        return 3.0 * share * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.UPDATE:  # and the whole gradient, which was written before
+        return 4.0 * _numbers(target, sizes) * sizes.master_bytes
+    if _is_sum(instruction):
+        return (1.0 + len(instruction.sources)) * sizes.n_bytes(target)
     if op is Op.SQUARES:
         return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
     if op in (Op.FEED, Op.DELTA, Op.ADD):

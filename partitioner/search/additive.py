@@ -140,7 +140,8 @@ class Additive:
         key = grid.name, cut
         if key not in self._pieces:
             assert cut is not None, f"{grid.name} lies where its scores do"
-            self._pieces[key] = cut_layer(grid, cut, machines=self.n_machines)
+            source = self.graph[grid.sources[0]]
+            self._pieces[key] = cut_layer(grid, cut, machines=self.n_machines, source=source)
         return self._pieces[key]
 
     def runs(self, grid: Grid, cut: Choice) -> Runs:

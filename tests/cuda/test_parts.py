@@ -27,7 +27,8 @@ from partita.layers import (
     OneToOne,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import Cluster, Machine, Pieces, Plan, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Pieces, Plan, partition
+from partita.partitioner.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
 from tests.networks import LEARNS, energy, energy_errors
@@ -62,7 +63,8 @@ def network() -> Network:
 
 def plan_of(cluster: Cluster, *, precision: str = "float64") -> Plan:
     graph = network().graph()
-    cuts = {grid.name: Pieces(len(cluster)) for grid in graph.computed if grid.layer.cuttable}
+    cuts: dict[str, Cut] = {grid.name: Pieces(len(cluster)) for grid in graph.computed if grid.layer.cuttable}
+    cuts["hidden"] = ByInputs(len(cluster), repeated=True)
     return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 
