@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx
@@ -32,7 +32,7 @@ class Grid:
     sources: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     flops_per_node: float
-    wiring: Connectivity | None = None
+    wiring: Connectivity | None = field(default=None, repr=False)
 
     @property
     def connectivity(self) -> Connectivity:

@@ -30,8 +30,11 @@ ROW: Final[Rows] = ((0, 1),)
 
 
 def lower_bound_s(costs: Costs) -> float:
-    """Seconds that no plan's step can be below."""
-    return Bound(costs).step_s
+    """Seconds that no plan's step can be below: in one portion, or in as many as these costs are for."""
+    if costs.sizes.micro_batches == 1:
+        return Bound(costs).step_s
+    whole = Costs(costs.graph, costs.cluster, batch=costs.sizes.batch, precision=costs.sizes.precision)
+    return min(Bound(whole).step_s, Bound(costs).step_s)
 
 
 class Bound:
@@ -53,7 +56,8 @@ class Bound:
     @property
     def step_s(self) -> float:
         """The largest of what holds for every plan."""
-        return max(self.work_s, self.chain_s, min(self.alone_s, self.apart_s))
+        before_s = min(self.costs.step_s(m) for m in self.of_kind)
+        return before_s + max(self.work_s, self.chain_s, min(self.alone_s, self.apart_s))
 
     @property
     def alone_s(self) -> float:
@@ -116,7 +120,8 @@ class Bound:
                     for name, k in self.graph.consumers(grid.name)
                 )
             )
-            yield self.costs.compute_s(Instruction(Op.FEED, Operand(grid.name, heard)), machine)
+            feed_s = self.costs.compute_s(Instruction(Op.FEED, Operand(grid.name, heard)), machine)
+            yield feed_s * self.costs.sizes.micro_batches
 
     def _least(self, instruction: Instruction) -> float:
         return min(self.costs.compute_s(instruction, m) for m in self.of_kind)

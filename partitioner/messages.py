@@ -238,13 +238,15 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
 def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
     """Splits the rows that each machine passes on by the last machine before it that does so too.
 
-    The nearest comes first, and None last, where nobody did.
+    The nearest comes first, and None last, where nobody did. Of a picture whose columns are cut elsewhere the
+    rows are whole here: their columns are left out meanwhile.
     """
+    width = (0, owned.graph[edge.layer].shape[1]) if owned.is_boxed(edge.layer) else None
     place = {machine: n for n, machine in enumerate(turns)}
     latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
     found: dict[int, list[tuple[int | None, Rows]]] = {}
     for machine in turns:
-        needed = owned.passed_on(edge, machine)
+        needed = row_sets.along(owned.passed_on(edge, machine))
         shared: dict[int, list[tuple[int, int]]] = {}
         for start, stop in needed:
             first = bisect_right(latest, start, key=lambda run: run[1])
@@ -260,5 +262,6 @@ def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, li
             latest[first:last] = kept
         known = [(other, row_sets.union(shared[other])) for other in sorted(shared, key=lambda m: -place[m])]
         rest = row_sets.difference(needed, row_sets.union(*(rows for _, rows in known)))
-        found[machine] = [*known, *([(None, rest)] if rest else [])]
+        split = [*known, *([(None, rest)] if rest else [])]
+        found[machine] = [(m, rows if width is None else row_sets.across(rows, width)) for m, rows in split]
     return found

@@ -41,6 +41,12 @@ class Piece:
         """`(start, stop)`, or `(start, stop, left, right)`."""
         return (self.start, self.stop, *(self.columns or ()))
 
+    def __repr__(self) -> str:
+        columns = "" if self.columns is None else f", columns={self.columns}"
+        inputs = "" if self.inputs is None else f", inputs={self.inputs}"
+        rows = f"start={self.start}, stop={self.stop}"
+        return f"Piece(layer={self.layer!r}, {rows}, machine={self.machine}{columns}{inputs})"
+
 
 @dataclass(frozen=True)
 class Edge:

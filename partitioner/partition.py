@@ -24,7 +24,7 @@ def partition(
     cuts: Cuts | None = None,
     strategy: str = "automatic",
     precision: str = "float32",
-    micro_batches: int = 1,
+    micro_batches: int | None = None,
 ) -> Plan:
     """Cuts one replica of a network over the machines of a cluster.
 
@@ -39,7 +39,8 @@ def partition(
             keeps them whole, one run of them after the other on each machine.
         precision: "float32", "float64" or "bfloat16" (whose parameters and sums are float32).
         micro_batches: into how many equal portions a minibatch is divided. They follow one another through
-            the machines of a horizontal cut, which so work at the same time; what is learnt is the same.
+            the machines of a horizontal cut, which so work at the same time; what is learnt is the same. If
+            not given, the automatic strategy chooses, and others take the minibatch whole.
 
     Raises:
         ValueError: the network is not finished or cannot be trained, a cut cannot be, the micro-batches do
@@ -53,12 +54,15 @@ def partition(
         raise ValueError(f"there is no precision {precision!r}; choose one of {', '.join(PRECISIONS)}")
     if strategy not in STRATEGIES:
         raise ValueError(f"there is no strategy {strategy!r}; choose one of {', '.join(STRATEGIES)}")
+    if micro_batches is not None:
+        micro_batches = check_whole(micro_batches, "the number of micro-batches is")
     cuts = {} if cuts is None else cuts
     check_cuts(graph, cuts)
     cuts = {layer: plain(cut) for layer, cut in cuts.items()}
     task = Task(graph, cluster, batch, precision, cuts, micro_batches)
-    owned = settled(graph, len(cluster), STRATEGIES[strategy](task))
-    plan = Plan(graph, cluster, batch, owned, precision, micro_batches)
+    decision = STRATEGIES[strategy](task)
+    owned = settled(graph, len(cluster), decision.cuts)
+    plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches)
     _check_memory(plan, task, strategy)
     return plan
 

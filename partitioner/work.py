@@ -2,7 +2,8 @@
 
 Two instructions of the same signature run the same kernel on arrays of the same sizes, in whatever network
 and of whatever machine's rows. So what was measured of one holds for the other. A *family* is all that have
-the same signature but for how many rows they compute and hear.
+the same signature but for how many rows they compute and hear. Where a machine has weights of some inputs
+alone, the same products run on arrays that lie otherwise, which signatures say.
 """
 
 from __future__ import annotations
@@ -97,14 +98,18 @@ def work_of(
     """
     batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
     place = f"{batch} {sizes.precision} {device} x{threads}"
-    if instruction.op in _BY_LAYER:
+    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
+    if _is_sum(instruction):
+        op, grid = "add", None
+        settings, extents = _of_sums(instruction, sizes)
+    elif instruction.op in _BY_LAYER:
         grid = sizes.graph[_played_by(instruction)]
         settings, extents = _of_layer(instruction, grid, sizes), _rows_of(instruction, grid, sizes)
     else:
         grid = None
         settings, extents = _of_numbers(instruction, sizes)
     return Work(
-        f"{_name_of(instruction)} {settings}; {place}",
+        f"{op} {settings}; {place}",
         extents,
         _operations(instruction, grid, sizes, examples),
         _traffic(instruction, sizes),
@@ -119,17 +124,6 @@ def slowdown(grid: Grid) -> float:
     of layer counts as 1, because its `flops_per_node` is its own too.
     """
     return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
-
-
-def _name_of(instruction: Instruction) -> str:
-    """The kernel's: of a layer that is cut by its inputs it multiplies, and later sums what all have."""
-    if instruction.op in (Op.MULTIPLY, Op.UP):
-        if holds_sums(instruction.target.buffer):
-            return "multiply"
-        return "sum" if _is_sum(instruction) else "up"
-    if instruction.op is Op.ADD or not any(holds_deltas(source.buffer) for source in instruction.sources):
-        return instruction.op.value.lower()
-    return f"{instruction.op.value.lower()}-by-inputs"
 
 
 def _is_sum(instruction: Instruction) -> bool:
@@ -173,15 +167,13 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     op, sources = instruction.op, instruction.sources
     own = _extent(instruction.target)
     if op is Op.ERRORS:
-        return f"{_extent(sources[0])} to {own}"
+        return f"{_extent(sources[0])} to {own}" + " alone" * holds_deltas(sources[0].buffer)
     if op in (Op.GRADIENT, Op.LEARN):
         rows, inputs = _extent(sources[0]), _inputs_of(instruction)
         heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
-        return f"{rows} by {heard}" if grid.layer.splits_sum else rows
-    if _is_sum(instruction):
-        return f"{own} by {len(sources)}"
+        return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
     if holds_sums(instruction.target.buffer):
-        return f"{own} by {_extent(sources[0])}"
+        return f"{own} by {_extent(sources[0])} alone"
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         sign = "+" if instruction.accumulate else ""
         more = "..." if op is Op.MULTIPLY else ""
@@ -209,6 +201,13 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
     if op is Op.DELTA:
         return sizes.graph[layer_of(instruction.sources[0].buffer)].layer.activation, numbers
     return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
+
+
+def _of_sums(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
+    """Of the sums that all machines have of a layer: they are added, and the activation is applied."""
+    target = instruction.target
+    _, kind = sizes.row(target.buffer)
+    return kind, f"{sizes.n_bytes(target) // ITEM_BYTES[kind]} in {len(instruction.sources)} sums"
 
 
 def _settings(layer: Layer) -> str:
@@ -248,8 +247,6 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
     each = grid.flops_per_node * slowdown(grid)
-    if _is_sum(instruction):
-        return 0.0
     if op in (Op.GRADIENT, Op.LEARN):
         own = grid.nodes_in(instruction.sources[0].rows)
         return each * own * sizes.batch * _share_of_inputs(instruction, sizes)

@@ -129,7 +129,7 @@ def _first(cluster: Cluster, machines: int) -> Cluster:
 
 
 class _Measuring:
-    """Measures this machine's runtime and links and the kernels of a network, as far as they are not known."""
+    """Measures this machine's runtime and links, and kernels, as far as they are not known."""
 
     def __init__(
         self, network: Network | Graph, batch: int, precision: str, threads: int, tell: Tell

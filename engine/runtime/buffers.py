@@ -159,7 +159,7 @@ class Buffers:
             self.windows[name] = PackedWindow(self.device.window(start, array, columns[0]))
             if window.own is not None:
                 offset = window.offset + window.own_offset
-                self.tiles[name] = self.device.placed(memory, offset, window.own, array.dtype)
+                self.tiles[name] = self.device.placed(memory, offset, window.own, _dtype(window.dtype))
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
             lent = {PARAMETERS: vectors.read[span]}
@@ -173,19 +173,29 @@ class Buffers:
 
     def collected(self, name: str, rows: Run) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""
-        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
         return [
-            self.device.given(self.tiles[one])
-            if one in self.tiles
-            else self.windows[one].download((rows,))[0]
-            for one in names
-            if one in self.windows
+            self.windows[one].download((rows,))[0]
+            if one not in self.tiles
+            else self.device.given(self.tiles[one])
+            for one in self._portions(name)
         ]
+
+    def portions_of(self, name: str) -> list[Window]:
+        """What there is of a buffer, portion after portion; one window where the step is of one portion."""
+        return [self.windows[one] for one in self._portions(name)]
+
+    def _portions(self, name: str) -> list[str]:
+        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
+        return [one for one in names if one in self.windows]
 
     def own(self, buffer: str, rows: Run) -> Array:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of((rows,))[0] if tile is None else tile
+
+    def room(self, buffer: str, shape: tuple[int, ...]) -> Array:
+        """Zeros of the kind that a buffer holds, besides its window."""
+        return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

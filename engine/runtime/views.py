@@ -119,7 +119,7 @@ class Views:
             return Heard(window.rows, window.array)
         rows = row_sets.bounds(row_sets.along(self._owned.needed(edge, self._machine)))
         shape = (rows[1] - rows[0], columns[1] - columns[0], *window.array.shape[2:])
-        array = self._buffers.device.zeros(shape, window.array.dtype)
+        array = self._buffers.room(edge.layer, shape)
         if len(array):
             self._gathered.append(self._copy(array, window.of(((*rows, *columns),))[0]))
         return Heard(rows, array)
@@ -138,7 +138,7 @@ class Views:
             return Returned(window.rows, window.array)
         height, _, *rest = window.array.shape
         shape = (height, columns[1] - columns[0], *rest)
-        return Returned(window.rows, self._buffers.device.zeros(shape, window.array.dtype))
+        return Returned(window.rows, self._buffers.room(edge.name, shape))
 
     def _narrow(self, grid: Grid, own: Run) -> Grid:
         """The machine's columns of the layer, over those that it hears."""

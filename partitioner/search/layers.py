@@ -1,47 +1,60 @@
-"""Whole layers in order: the usual horizontal cut, so balanced that the busiest machine is the least busy."""
+"""Layers in order, one run of them after the other: horizontal cuts, balanced so that no stage is too busy.
+
+A stage is a machine, with whole layers; or a group of machines over which each of its layers is spread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.layers.graph import Grid
-from partita.partitioner.cuts import Cut, Whole
+from partita.partitioner.cuts import Cut, cut_layer
+from partita.partitioner.search.layouts import over
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
 
 HALVINGS = 50
-"""Of the interval in which the least possible time of the busiest machine lies."""
+"""Of the interval in which the least possible time of the busiest stage lies."""
 
 
 def in_order(task: Task, machines: Sequence[int]) -> dict[str, Cut]:
-    """Runs of layers on one machine after the other, in this order; cuts by hand stand."""
-    graph = task.graph
+    """Whole layers on one machine after the other, in this order; cuts by hand stand."""
+    return in_stages(task, [(machine,) for machine in machines])
+
+
+def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
+    """Runs of layers on one group of machines after the other, in this order; cuts by hand stand."""
+    cuts = [over(task, stage) for stage in stages]
     free = [
-        grid
-        for grid in graph.computed
-        if grid.name not in task.by_hand and not stays_with_scores(graph, grid)
+        grid.name
+        for grid in task.graph.computed
+        if grid.name not in task.by_hand and not stays_with_scores(task.graph, grid)
     ]
-    took = {m: [task.layer_s(grid.name, (0, grid.n_rows), m) for grid in free] for m in machines}
-    low, high = 0.0, min(sum(seconds) for seconds in took.values()) * (1 + 1e-9)
-    best = _filled(free, took, high) or {}
-    for _ in range(HALVINGS if len(machines) > 1 else 0):
+    took = [[_seconds(task, layer, found[layer]) for layer in free] for found in cuts]
+    low, high = 0.0, min(sum(seconds) for seconds in took) * (1 + 1e-9)
+    best = _filled(took, high)
+    for _ in range(HALVINGS if len(stages) > 1 else 0):
         middle = (low + high) / 2
-        found = _filled(free, took, middle)
+        found = _filled(took, middle)
         if found is None:
             low = middle
         else:
             high, best = middle, found
-    return {**best, **task.by_hand}
+    assert best is not None, "one stage alone has room for all"
+    return {**{layer: cuts[stage][layer] for layer, stage in zip(free, best, strict=True)}, **task.by_hand}
 
 
-def _filled(free: Sequence[Grid], took: dict[int, list[float]], limit_s: float) -> dict[str, Cut] | None:
-    """Each machine takes layers until one more would be too much; None if some are left."""
-    found: dict[str, Cut] = {}
-    n = 0
-    for machine, seconds in took.items():
+def _seconds(task: Task, layer: str, cut: Cut) -> float:
+    """Of the slowest machine with a layer."""
+    pieces = cut_layer(task.graph[layer], cut, machines=len(task.cluster))
+    return max(task.layer_s(layer, piece.rows, piece.machine) for piece in pieces)
+
+
+def _filled(took: Sequence[Sequence[float]], limit_s: float) -> list[int] | None:
+    """The stage of each layer, if each takes layers until it has enough; None if some are left."""
+    found: list[int] = []
+    for stage, seconds in enumerate(took):
         busy = 0.0
-        while n < len(free) and busy + seconds[n] <= limit_s:
-            found[free[n].name] = Whole(machine)
-            busy += seconds[n]
-            n += 1
-    return found if n == len(free) else None
+        while len(found) < len(seconds) and busy + seconds[len(found)] <= limit_s:
+            busy += seconds[len(found)]
+            found.append(stage)
+    return found if len(found) == len(took[0]) else None

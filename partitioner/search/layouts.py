@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
-from partita.partitioner.cuts import Cut, Pieces, Whole
+from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
@@ -22,7 +23,32 @@ def by_rows(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterat
     yield rows
 
 
-KINDS: Final[tuple[Maker, ...]] = (by_rows,)
+def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """A picture as tiles that are as nearly square as can be, one for each of some machines of one kind."""
+    if len(group) < 4 or grid.why_no_tiles() is not None or len({task.cluster.kinds[m] for m in group}) > 1:
+        return
+    down = next(n for n in range(math.isqrt(len(group)), 0, -1) if len(group) % n == 0)
+    for across in dict.fromkeys([(len(group) // down, down), (down, len(group) // down)]):
+        if min(across) > 1 and across[0] <= grid.shape[0] and across[1] <= grid.shape[1]:
+            yield Tiles(group, across)
+
+
+def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too."""
+    if len(group) < 2 or not grid.layer.splits_sum or task.graph[grid.sources[0]].n_rows < len(group):
+        return
+    yield ByInputs(group, repeated=True)
+    if grid.n_rows >= len(group):
+        yield ByInputs(group)
+
+
+def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """What learns nothing, whole on every machine."""
+    if len(group) > 1 and not grid.parameters:
+        yield Repeated(group)
+
+
+KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles, by_inputs, repeated)
 """Every kind of layout. Another kind of cut joins the search when its maker joins this table."""
 
 
@@ -42,6 +68,7 @@ def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Ch
                 found[grid.name][None] = None
                 if len(group) == 1:
                     found[grid.name][Whole(group[0])] = None
+                found[grid.name].update(dict.fromkeys(repeated(task, grid, group, Whole(group[0]))))
             else:
                 for maker in KINDS:
                     found[grid.name].update(dict.fromkeys(maker(task, grid, group, cuts[grid.name])))

@@ -47,7 +47,7 @@ class Rehearsal:
     def score(self, plan: BarePlan, *, limit_s: float = math.inf) -> Score:
         """What a plan's step takes; of one that takes longer than the limit, memory is not looked at."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
-        found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.micro_batches)
+        found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
         parts = [self._part(share) for share in found]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         record = play_tracks([part.track for part in parts], self.hosts)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from partita.layers.graph import Graph, Grid
+from partita.layers.rows import Run
 from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.cuts import Cuts
+from partita.partitioner.ownership import Piece
 from partita.partitioner.settle import settled
 
 
@@ -24,7 +27,7 @@ class Task:
         batch: examples in a minibatch.
         precision: of states and errors.
         by_hand: cuts that stand.
-        micro_batches: into how many portions the minibatch is divided.
+        micro_batches: into how many portions the minibatch is divided; None: to be decided, meanwhile one.
     """
 
     graph: Graph
@@ -32,7 +35,7 @@ class Task:
     batch: int
     precision: str = "float32"
     by_hand: Cuts = field(default_factory=dict)
-    micro_batches: int = 1
+    micro_batches: int | None = 1
 
     @cached_property
     def costs(self) -> Costs:
@@ -42,8 +45,18 @@ class Task:
             self.cluster,
             batch=self.batch,
             precision=self.precision,
-            micro_batches=self.micro_batches,
+            micro_batches=self.portions,
         )
+
+    @property
+    def portions(self) -> int:
+        """Into how many the minibatch is divided, as far as it is decided."""
+        return self.micro_batches or 1
+
+    @cached_property
+    def bound_s(self) -> float:
+        """What no plan's step can be below."""
+        return lower_bound_s(self.costs)
 
     @cached_property
     def train(self) -> bool:
@@ -57,13 +70,29 @@ class Task:
             ValueError: a cut cannot be.
         """
         owned = settled(self.graph, len(self.cluster), cuts)
-        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.micro_batches)
+        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
 
-    def layer_s(self, layer: str, rows: tuple[int, int], machine: int) -> float:
+    def layer_s(self, layer: str, rows: Run, machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
         if key not in self._layer_s:
             self._layer_s[key] = self.costs.layer_s(layer, (rows,), machine, train=self.train)
+        return self._layer_s[key]
+
+    def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
+        """Seconds of a piece on its machine.
+
+        Args:
+            piece: of a layer.
+            pieces: all of the layer.
+        """
+        if piece.inputs is None:
+            return self.layer_s(piece.layer, piece.rows, piece.machine)
+        shares = tuple(dict.fromkeys(each.rows for each in pieces))
+        kind = self.cluster.kinds[piece.machine]
+        key = self.geometry[piece.layer], piece.rows, piece.inputs, len(pieces), shares, kind
+        if key not in self._layer_s:
+            self._layer_s[key] = self.costs.inputs_s(piece, pieces, train=self.train)
         return self._layer_s[key]
 
     @cached_property

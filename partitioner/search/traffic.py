@@ -8,29 +8,41 @@ listed pair by pair. Rows that are heard are taken as one run, from the first to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from partita.layers.rows import Run
 
 Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Rows `[start, stop)` for each of some machines."""
+    """Rows `[start, stop)` for each of some machines; of tiles their columns too, as shares of the width."""
 
     machines: npt.NDArray[np.int64]
     starts: Numbers
     stops: Numbers
+    columns: Numbers | None = None
 
     @classmethod
-    def of(cls, runs: dict[int, tuple[int, int]]) -> Runs:
-        """From a dictionary; empty runs are left out."""
+    def of(cls, runs: Mapping[int, Run], *, width: int = 1) -> Runs:
+        """From a dictionary; empty runs are left out.
+
+        Args:
+            runs: of rows, or boxes of a picture.
+            width: of the picture.
+        """
         kept = {m: run for m, run in runs.items() if run[0] < run[1]}
-        ends = np.array(list(kept.values()), dtype=np.float64).reshape(-1, 2)
-        return cls(np.array(list(kept), dtype=np.int64), ends[:, 0], ends[:, 1])
+        machines = np.array(list(kept), dtype=np.int64)
+        ends = np.array([run[:2] for run in kept.values()], dtype=np.float64).reshape(-1, 2)
+        columns = None
+        if any(len(run) > 2 and run[2:] != (0, width) for run in kept.values()):
+            columns = np.array([run[2:] or (0, width) for run in kept.values()], dtype=np.float64) / width
+        return cls(machines, ends[:, 0], ends[:, 1], columns)
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,8 @@ class Traffic:
 
 def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
     """What travels so that each machine hears its rows, if each owner sends what it owns."""
+    if owned.columns is not None or heard.columns is not None:
+        return _of_boxes(owned, heard, n_machines)
     found = Traffic.none(n_machines)
     order = np.argsort(owned.starts, kind="stable")
     starts, stops = owned.starts[order], owned.stops[order]
@@ -85,16 +99,48 @@ def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
     return found
 
 
+def _of_boxes(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
+    """Pair by pair; a box counts as so many rows as its places would fill."""
+    shared = _overlaps((owned.starts, owned.stops), (heard.starts, heard.stops))
+    shared *= _overlaps(_columns(owned), _columns(heard))
+    shared[owned.machines[:, None] == heard.machines[None, :]] = 0.0
+    found = Traffic.none(n_machines)
+    np.add.at(found.sent, owned.machines, (shared > 0).sum(axis=1))
+    np.add.at(found.received, heard.machines, (shared > 0).sum(axis=0))
+    np.add.at(found.sent_rows, owned.machines, shared.sum(axis=1))
+    np.add.at(found.received_rows, heard.machines, shared.sum(axis=0))
+    return found
+
+
+def _columns(runs: Runs) -> tuple[Numbers, Numbers]:
+    if runs.columns is None:
+        return np.zeros(len(runs.machines)), np.ones(len(runs.machines))
+    return runs.columns[:, 0], runs.columns[:, 1]
+
+
+def _overlaps(one: tuple[Numbers, Numbers], other: tuple[Numbers, Numbers]) -> Numbers:
+    """How much each interval of the one has in common with each of the other."""
+    low = np.maximum(one[0][:, None], other[0][None, :])
+    high = np.minimum(one[1][:, None], other[1][None, :])
+    found: Numbers = np.maximum(high - low, 0.0)
+    return found
+
+
 def joined(heard: Sequence[Runs], n_machines: int) -> Runs:
     """What each machine hears in all; rows between two runs count too."""
     if len(heard) == 1:
         return heard[0]
     starts, stops = np.full(n_machines, np.inf), np.zeros(n_machines)
+    lefts, rights = np.ones(n_machines), np.zeros(n_machines)
     for runs in heard:
         np.minimum.at(starts, runs.machines, runs.starts)
         np.maximum.at(stops, runs.machines, runs.stops)
+        np.minimum.at(lefts, runs.machines, _columns(runs)[0])
+        np.maximum.at(rights, runs.machines, _columns(runs)[1])
     machines = np.flatnonzero(stops)
-    return Runs(machines, starts[machines], stops[machines])
+    boxed = any(runs.columns is not None for runs in heard)
+    columns = np.stack((lefts[machines], rights[machines]), axis=1) if boxed else None
+    return Runs(machines, starts[machines], stops[machines], columns)
 
 
 def _overlap_with_own(owned: Runs, heard: Runs, n_machines: int) -> Numbers:

@@ -20,18 +20,19 @@ from partita.partitioner.search.task import Task
 class Trials:
     """Candidates of one task."""
 
-    def __init__(self, task: Task, additive: Additive, *, effort: int) -> None:
+    def __init__(self, task: Task, additive: Additive, *, effort: int, to_beat: Score | None = None) -> None:
         """Nothing tried yet.
 
         Args:
             task: what is decided.
             additive: the model that tells which candidates cannot be the best.
             effort: how many instructions may be played.
+            to_beat: what a plan must be better than to be the best.
         """
         self.task, self.additive, self.effort = task, additive, effort
         self.rehearsal = Rehearsal(task)
         self.best: Mapping[str, Cut] | None = None
-        self.score: Score | None = None
+        self.score = to_beat
         self.played = 0
         self._known: dict[tuple[Piece, ...], Score | None] = {}
         self.mistake: ValueError | None = None

@@ -5,13 +5,13 @@ A strategy takes a task and gives a cut for every layer; those by hand stand.
 
 from collections.abc import Callable
 
-from partita.partitioner.cuts import Cuts
+from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.task import Task
 from partita.partitioner.strategies.automatic import automatic
 from partita.partitioner.strategies.balanced import balanced
 from partita.partitioner.strategies.layers import layers
 
-STRATEGIES: dict[str, Callable[[Task], Cuts]] = {
+STRATEGIES: dict[str, Callable[[Task], Decision]] = {
     "automatic": automatic,
     "balanced": balanced,
     "layers": layers,

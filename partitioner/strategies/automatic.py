@@ -2,25 +2,27 @@
 
 Candidates are what the additive model likes best, the whole network over each group of machines, equal pieces
 over all of them, and whole layers in order; the best by playing its programs is improved move by move. So no
-plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells.
+plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells. Where
+layers follow one another over machines, minibatches may be divided: that is tried too, if nobody says how.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from partita.partitioner.bound import lower_bound_s
-from partita.partitioner.cuts import Cuts
 from partita.partitioner.search.additive import Additive
+from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.fitting import by_memory
 from partita.partitioner.search.groups import groups
-from partita.partitioner.search.layers import in_order
+from partita.partitioner.search.layers import in_order, in_stages
 from partita.partitioner.search.layouts import Choice, choices, equal, over
 from partita.partitioner.search.local import improve
+from partita.partitioner.search.rehearsal import Score
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 from partita.partitioner.strategies.balanced import balanced
@@ -33,14 +35,34 @@ CLOSE: Final = 1.005
 """A plan so near to the bound is not improved."""
 EXCHANGES: Final = (1.0, 0.5, 0.2)
 """How much exchanges count in the additive model: some of them are hidden behind kernels."""
+PORTIONS: Final = (2, 4, 8, 16)
+"""Numbers of micro-batches that are tried."""
 
 
-def automatic(task: Task) -> Cuts:
-    """A cut for every layer: that of the best plan found.
+def automatic(task: Task) -> Decision:
+    """The best plan found.
 
     Raises:
         ValueError: a cut by hand that cannot be.
     """
+    whole = replace(task, micro_batches=task.micro_batches or 1)
+    found, score = _search(whole)
+    if task.micro_batches is not None or len(task.cluster) == 1:
+        return Decision(found.best or {}, whole.portions)
+    decision = Decision(found.best or {})
+    for count in PORTIONS:
+        if task.batch % count or _is_near(score, whole):
+            break
+        trials = _divided(replace(task, micro_batches=count), decision, score)
+        if trials.score is None or trials.score >= score:
+            break
+        assert trials.best is not None
+        decision, score = Decision(trials.best, count), trials.score
+    return decision
+
+
+def _search(task: Task) -> tuple[Trials, Score]:
+    """Looks for the best plan of so many portions."""
     additive = Additive(task)
     trials = Trials(task, additive, effort=EFFORT)
     sets = groups(task)
@@ -48,23 +70,34 @@ def automatic(task: Task) -> Cuts:
     for candidate, is_promised in _first(task, additive, sets, available):
         if is_promised or trials.score is None or additive.size(candidate) <= trials.left:
             trials.try_out(candidate)
-    if trials.best is None:
+    if trials.score is None:
         assert trials.mistake is not None
         raise trials.mistake
-    bound_s = lower_bound_s(task.costs)
     if math.prod(len(found) for found in available.values()) <= ALL_PLANS:
         for combination in product(*available.values()):
-            if trials.score is not None and _is_proven(trials, bound_s):
+            if _is_near(trials.score, task):
                 break
             trials.try_out(dict(zip(available, combination, strict=True)))
-    improve(task, trials, available, enough=lambda: _is_proven(trials, bound_s))
-    return trials.best
+    improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
+    return trials, trials.score
 
 
-def _is_proven(trials: Trials, bound_s: float) -> bool:
+def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
+    """Stages one after the other, and the best plan so far, with a divided minibatch."""
+    trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
+    for candidate in (decision.cuts, *_stages(task)):
+        if trials.additive.size(candidate) * task.portions <= trials.left:
+            trials.try_out(candidate)
+    if trials.best is not None:
+        available = choices(task, groups(task))
+        improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
+    return trials
+
+
+def _is_near(score: Score | None, task: Task) -> bool:
     """Whether no plan can be better by more than is worth a search."""
-    score = trials.score
-    return score is not None and not score.excess_bytes and score.step_s <= bound_s * CLOSE
+    fits = score is not None and not score.excess_bytes
+    return fits and score is not None and score.step_s <= task.bound_s * CLOSE
 
 
 def _first(
@@ -82,9 +115,20 @@ def _first(
         best = minimum(additive.tables(available, exchange=exchange))
         found.append(({layer: available[layer][n] for layer, n in best.choices.items()}, False))
     machines = range(len(task.cluster))
-    ranked = sorted(machines, key=lambda m: (-task.speeds[m], m))
-    promised = (balanced(task), equal(task), in_order(task, machines), in_order(task, ranked))
+    found += [(candidate, False) for candidate in _stages(task)]
+    promised = [balanced(task).cuts, equal(task), in_order(task, machines)]
     found += [(candidate, True) for candidate in promised]
     if task.limits:
         found.append((by_memory(task), True))
     return sorted(found, key=lambda pair: additive.cost_s(pair[0]))
+
+
+def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
+    """Layers in order over machines, over pairs of them, fours ..., the fastest machines first."""
+    ranked = sorted(range(len(task.cluster)), key=lambda m: (-task.speeds[m], m))
+    size = 1
+    while 2 * size <= len(ranked):
+        for count in (2, 4, len(ranked) // size):
+            if count * size <= len(ranked):
+                yield in_stages(task, [sorted(ranked[n * size : (n + 1) * size]) for n in range(count)])
+        size *= 2

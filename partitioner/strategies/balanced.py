@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.cuts import Cuts
 from partita.partitioner.ownership import piece_flops
+from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.work import slowdown
 
 
-def balanced(task: Task) -> Cuts:
+def balanced(task: Task) -> Decision:
     """A cut for every layer, by operations alone; what messages cost is not asked.
 
     Raises:
@@ -22,4 +22,5 @@ def balanced(task: Task) -> Cuts:
         return piece_flops(grid, (0, 1), batch=1) * slowdown(grid) / speed[machine]
 
     n_machines = len(task.cluster)
-    return spread(task.graph, range(n_machines), task.by_hand, row_s, n_machines=n_machines)
+    cuts = spread(task.graph, range(n_machines), task.by_hand, row_s, n_machines=n_machines)
+    return Decision(cuts, task.portions)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from partita.partitioner.cuts import Cuts
+from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.layers import in_order
 from partita.partitioner.search.task import Task
 
 
-def layers(task: Task) -> Cuts:
+def layers(task: Task) -> Decision:
     """A cut for every layer: each whole, on the machines in their order.
 
     Raises:
         ValueError: a cut by hand that cannot be.
     """
-    return in_order(task, range(len(task.cluster)))
+    return Decision(in_order(task, range(len(task.cluster))), task.portions)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
-from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy, SquaredError
-from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Whole, partition
+from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
 from partita.partitioner.cuts import Cut
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
@@ -192,3 +192,50 @@ def test_effort_is_counted_and_the_promised_candidates_are_played_even_without()
     assert score is not None and trials.best == both and trials.left < 0
     assert trials.try_out({**both, "scores": Whole(7)}) is None
     assert trials.mistake is not None and "machines are 0 to 1" in str(trials.mistake)
+
+
+def test_a_horizontal_cut_is_given_micro_batches_and_their_number_is_chosen() -> None:
+    """Layers that must stay whole on two machines, one after the other: work in portions, or wait in turn."""
+    machines = tuple(Machine(f"m{n}", flops_per_s=1e8, bytes_per_s=1e9) for n in range(2))
+    by_hand = {f"hidden{n}": Whole(n // 2) for n in range(3)} | {"scores": Whole(1)}
+    cluster = Cluster(machines, Link(1e-5, 1e10))
+    chosen = partition(speech_like(), cluster, batch=32, cuts=by_hand)
+    whole = partition(speech_like(), cluster, batch=32, cuts=by_hand, micro_batches=1)
+    assert chosen.micro_batches > 1 == whole.micro_batches
+    assert chosen.lower_bound_s <= chosen.predicted_step_s < 0.9 * whole.predicted_step_s
+    assert partition(speech_like(), cluster, batch=31, cuts=by_hand).micro_batches == 1
+
+
+def picture(*, link: Link) -> tuple[Network, Cluster]:
+    net = Network("picture")
+    states = net.input("x", shape=(16, 16, 4))
+    for n in range(2):
+        states = LocallyConnected2D(4, 3, padding="same", name=f"local{n}")(states)
+    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    return net, Cluster(tuple(Machine(f"m{n}", flops_per_s=1e8) for n in range(16)), link)
+
+
+def test_pictures_on_many_machines_with_slow_links_are_cut_into_tiles() -> None:
+    net, cluster = picture(link=Link(1e-6, 1e6))
+    plan = partition(net, cluster, batch=2)
+    assert plan.ownership.narrow and plan.predicted_step_s >= plan.lower_bound_s
+    assert plan.predicted_step_s < partition(net, cluster, batch=2, strategy="balanced").predicted_step_s
+
+
+def test_rows_beside_tiles_play() -> None:
+    """Errors of a picture in rows are summed in order, also where another picture is in tiles."""
+    net, cluster = picture(link=Link())
+    cuts = {"local0": Pieces(4), "local1": Pieces(3), "loss": Whole(0)}
+    plan = partition(net, cluster, batch=2, cuts=cuts)
+    third = LocallyConnected2D(2, 3, name="tiled")
+    net = Network("beside")
+    states = net.input("x", shape=(16, 16, 4))
+    for n in range(2):
+        states = LocallyConnected2D(4, 3, padding="same", name=f"local{n}")(states)
+    net.loss = SquaredError(name="loss")(third(states), net.target("y"))
+    beside = partition(net, cluster, batch=2, cuts={**cuts, "tiled": Tiles(4, across=(2, 2))})
+
+    def sent(found: Plan) -> list[tuple[int, int, int]]:
+        return [(m.source, m.destination, m.n_bytes) for m in found.messages if m.buffer == "local0<local1"]
+
+    assert sent(beside) == sent(plan) and sent(plan)
