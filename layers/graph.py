@@ -111,6 +111,11 @@ class Grid:
         return any(parameter.shared for parameter in self.parameters)
 
     @property
+    def repeatable(self) -> bool:
+        """Whether several machines may compute the same nodes: none may learn what belongs to one of them."""
+        return self.shares_weights or not self.parameters
+
+    @property
     def is_given(self) -> bool:
         """Whether it is an input or a target."""
         return isinstance(self.layer, Given)

@@ -110,9 +110,10 @@ class Views:
     def _hear(self, edge: Edge, columns: Columns) -> Heard:
         """All that is here of an input; but a judge hears its own scores, and no others."""
         window, own = self._buffers[self._at(edge.layer)], self._owned.rows(edge.layer, self._machine)
-        if own is not None and (
-            self._owned.judges(edge.consumer) or self._is_own(edge, own, columns, window)
-        ):
+        judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else ()
+        if judged and judged[0] != own:  # of copies, those that no machine before it has
+            return Heard((judged[0][0], judged[0][1]), window.of(judged)[0])
+        if own is not None and (judged or self._is_own(edge, own, columns, window)):
             return Heard((own[0], own[1]), self._buffers.own(self._at(edge.layer), own))
         if columns is None or window.columns == columns:
             return Heard(window.rows, window.array)

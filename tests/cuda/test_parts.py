@@ -28,7 +28,7 @@ from partita.layers import (
     OneToOne,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import Cluster, Machine, Pieces, Plan, Tiles, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Pieces, Plan, Tiles, partition
 from partita.partitioner.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
@@ -68,6 +68,8 @@ def plan_of(cluster: Cluster, *, precision: str = "float64", tiles: bool = False
     cuts: dict[str, Cut] = {grid.name: Pieces(n) for grid in graph.computed if grid.layer.cuttable}
     if tiles:
         cuts |= {g.name: Tiles(n, (1, n)) for g in graph.computed if g.why_no_tiles() is None}
+    else:
+        cuts["hidden"] = ByInputs(n, repeated=True)
     return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 
