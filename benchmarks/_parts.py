@@ -22,22 +22,37 @@ class Parts:
         initial: the parameters.
         batch: what every step sees.
         rule: of the updates.
+        overlap: minibatches in a step; the batch holds all of them.
 
     Attributes:
         played: every step so far.
     """
 
     def __init__(
-        self, plan: Plan, initial: Mapping[str, Array], batch: Mapping[str, Array], rule: Rule
+        self,
+        plan: Plan,
+        initial: Mapping[str, Array],
+        batch: Mapping[str, Array],
+        rule: Rule,
+        *,
+        overlap: int = 1,
     ) -> None:
-        self.plan = plan
+        self.plan, self.overlap = plan, overlap
         self.played: list[Step] = []
         self._batch: Mapping[str, Array] | None = batch
         self._thread = ThreadPoolExecutor(1)
         self._session = self._thread.submit(self._open, initial, rule).result()
 
     def _open(self, initial: Mapping[str, Array], rule: Rule) -> Session:
-        return Session(self.plan, initial, train=True, rule=rule, hosts="processes", timeout_s=120.0)
+        return Session(
+            self.plan,
+            initial,
+            train=True,
+            rule=rule,
+            overlap=self.overlap,
+            hosts="processes",
+            timeout_s=120.0,
+        )
 
     def begin(self, steps: int) -> Future[tuple[list[float], list[float]]]:
         """Starts steps; the future has seconds and losses."""

@@ -3,7 +3,7 @@
     python -m benchmarks.two_parts [--rounds N] [--json FILE]
 
 Forward, backward and the SGD update of 41,777,152 parameters, batch 128, float32, random data. Parts are
-processes that talk over encrypted ZeroMQ on loopback. The ceiling is what two independent 1-part processes
+processes that share memory. The ceiling is what two independent 1-part processes
 reach side by side, against one alone: no cut can do better on this machine.
 """
 

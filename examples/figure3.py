@@ -44,7 +44,7 @@ LINK = Link(
     receive_bytes_per_s=1e9,
 )
 SPREAD = 0.24  # of a machine's speed from step to step, over its mean; measured on EC2 (Schad et al., 2010)
-SEEDS = 10
+SEEDS = 5
 MACHINES = (1, 2, 4, 8, 16, 32, 64, 81)
 
 

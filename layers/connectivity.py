@@ -67,8 +67,8 @@ class Connectivity(ABC):
     def source_rows(self, rows: Run, shape: Shape, source: Shape, *, boxes: bool = False) -> Rows:
         """The rows of the source that these rows (and columns) of a grid of `shape` listen to.
 
-        With `boxes`, those of a picture are rows and columns: between the first column that is heard and the
-        last, all count as heard.
+        With `boxes`, those of a picture are rows and columns: of patches, between the first column that is
+        heard and the last all count as heard.
         """
         regions = self.sources(Region.of_run(run=rows, shape=shape), source)
         if boxes and len(source) == 3:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import networkx
@@ -32,7 +32,7 @@ class Grid:
     sources: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     flops_per_node: float
-    wiring: Connectivity | None = None
+    wiring: Connectivity | None = field(default=None, repr=False)
 
     @property
     def connectivity(self) -> Connectivity:
@@ -109,6 +109,11 @@ class Grid:
     def shares_weights(self) -> bool:
         """Whether all nodes use the same parameters, which then belong to the machine of its first row."""
         return any(parameter.shared for parameter in self.parameters)
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether several machines may compute the same nodes: none may learn what belongs to one of them."""
+        return self.shares_weights or not self.parameters
 
     @property
     def is_given(self) -> bool:

@@ -6,7 +6,7 @@ its predicted step, prints itself as a table and draws itself as SVG.
 
 from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
 from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.cuts import Pieces, Tiles, Whole
+from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Tiles, Whole
 from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Ownership, Piece
@@ -21,6 +21,7 @@ __all__ = [
     "SHARED_MEMORY",
     "Bar",
     "Between",
+    "ByInputs",
     "Cluster",
     "Costs",
     "Deadlock",
@@ -38,6 +39,7 @@ __all__ = [
     "Plan",
     "Playback",
     "Program",
+    "Repeated",
     "StepKind",
     "Tiles",
     "Times",

@@ -9,10 +9,12 @@ from typing import Final
 
 from partita.layers.rows import Rows
 from partita.partitioner.buffer_names import (
+    DELTAS,
     GRADIENT,
     NORMS,
     PARAMETERS,
     SUMMARY,
+    holds_errors,
     layer_of,
     number_of,
     numbered,
@@ -66,7 +68,7 @@ class Access:
             case Op.ERRORS:
                 return (*found, *self._site(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.LEARN:
-                errors = instruction.sources
+                errors = (source for source in instruction.sources if holds_errors(source.buffer))
                 return (*found, *(operand for error in errors for operand in self._site(layer, error)))
             case Op.SQUARES:
                 return (*found, *(self.parameters(layer_of(source.buffer)) for source in instruction.sources))
@@ -101,7 +103,19 @@ class Access:
         """The edge along which the errors in a buffer come."""
         return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == plain(buffer))
 
+    def deltas(self, layer: str) -> Operand:
+        """The errors from which the errors of a layer's inputs and its gradient are computed."""
+        if self.owned.by_inputs(layer):
+            return Operand(layer + DELTAS, self.whole(layer))
+        return Operand(self.owned.edges(layer)[0].name, self.own(layer).rows)
+
+    def whole(self, layer: str) -> Rows:
+        """Every row of a layer that is cut by its inputs."""
+        return ((0, self.graph[layer].n_rows),)
+
     def _learnt_rows(self, layer: str) -> Rows:
+        if self.owned.by_inputs(layer):
+            return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 
     def _site(self, layer: str, errors: Operand) -> tuple[Operand, ...]:

@@ -184,12 +184,8 @@ class BarePlan:
 
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
-        return sum(
-            stop - start
-            for piece in self.ownership.of_machine(machine)
-            for parameter in self.graph[piece.layer].parameters
-            for start, stop in parameter.spans(piece.rows)
-        )
+        pieces = self.ownership.of_machine(machine)
+        return sum(held.size for piece in pieces for held in self.ownership.held(piece.layer, machine))
 
     def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:
         """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.

@@ -2,12 +2,14 @@
 
 `h1` holds states of layer h1; `h1<h2` the errors of h1's nodes that layer h2 returns; `h2.parameters` and
 `h2.gradient` what h2 learns, and its gradient; `loss.summary` what machines tell one another of the scores
-that they judge; `norms.squares` sums of squares. `NAME@3` is NAME as machine 3 sent it, before it is added.
+that they judge; `norms.squares` sums of squares. Of a layer that is cut by its inputs, `h2.sums` are a
+machine's sums over its own inputs, and `h2.deltas` the errors that all its machines have together.
+`NAME@3` is NAME as machine 3 sent it, before it is added.
 
-A step that takes its examples in several portions (micro-batches, or whole minibatches) has states, errors
-and summaries for each: `h1/2`, `h1<h2/2`, `h1<h2/2@3`. What is learnt has no number, because all portions
-share it; but a message of it says of which minibatch it is, if there are several in a step:
-`conv.parameters/1`.
+A step that takes its examples in several portions (micro-batches, or whole minibatches) has states, errors,
+sums and summaries for each: `h1/2`, `h1<h2/2`, `h1<h2/2@3`, `h2.sums/2@3`. What is learnt has no number,
+because all portions share it; but a message of it says of which minibatch it is, if there are several in a
+step: `conv.parameters/1`.
 
 Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
 A summary has a row for each piece of the scores, the sums of squares one for each machine that learns.
@@ -22,6 +24,8 @@ from typing import Final
 PARAMETERS: Final = ".parameters"
 GRADIENT: Final = ".gradient"
 SUMMARY: Final = ".summary"
+SUMS: Final = ".sums"
+DELTAS: Final = ".deltas"
 NORMS: Final = "norms.squares"
 
 _AFTER_LAYER: Final = re.compile(r"[<./@#]")
@@ -57,6 +61,21 @@ def holds_gradient(buffer: str) -> bool:
 def holds_summary(buffer: str) -> bool:
     """Whether it holds summaries of a loss's scores."""
     return plain(buffer).endswith(SUMMARY)
+
+
+def holds_sums(buffer: str) -> bool:
+    """Whether it holds sums over some of the inputs of a layer that is cut by them."""
+    return plain(sent_as(buffer)).endswith(SUMS)
+
+
+def holds_deltas(buffer: str) -> bool:
+    """Whether it holds the errors of all nodes of a layer that is cut by its inputs."""
+    return plain(sent_as(buffer)).endswith(DELTAS)
+
+
+def holds_errors(buffer: str) -> bool:
+    """Whether it holds errors, of the nodes to which a layer listens or of its own."""
+    return "<" in buffer or holds_deltas(buffer)
 
 
 def is_learnt(buffer: str) -> bool:

@@ -8,7 +8,7 @@ simulator's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,8 +17,9 @@ from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
 from partita.layers.rows import Rows
 from partita.partitioner.access import BLOCK
-from partita.partitioner.buffer_names import PARAMETERS, layer_of
+from partita.partitioner.buffer_names import DELTAS, PARAMETERS, SUMS, layer_of
 from partita.partitioner.cluster import Cluster, Machine
+from partita.partitioner.ownership import Piece
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.work import Work, work_of
@@ -133,6 +134,19 @@ class Costs:
             )
         return found
 
+    def inputs_s(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> float:
+        """The same of a piece of a layer that is cut by its inputs: its sums, all sums of its rows, and back.
+
+        Args:
+            piece: whose machine is asked for.
+            pieces: all of the layer.
+            train: with errors and learning.
+        """
+        return sum(
+            self.compute_s(i, piece.machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+            for i in self._by_inputs(piece, pieces, train=train)
+        )
+
     @property
     def calibrated(self) -> bool:
         """Whether of every kernel of every layer, on each machine, some size was measured."""
@@ -206,6 +220,24 @@ class Costs:
         if grid.parameters:
             learnt = Operand(grid.name + PARAMETERS, BLOCK if grid.shares_weights else rows)
             yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
+
+    def _by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
+        """What a machine does for its inputs of such a layer, and for its rows."""
+        grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
+        assert piece.inputs is not None, f"{piece} is cut by rows"
+        own, heard = Operand(name, (piece.rows,)), Operand(source, (piece.inputs,))
+        for rows in dict.fromkeys(each.rows for each in pieces):
+            yield Instruction(Op.MULTIPLY, Operand(name + SUMS, (rows,)), (heard,))
+        yield Instruction(Op.UP, own, (Operand(name + SUMS, (piece.rows,)),) * len(pieces))
+        if not train or name not in self.graph.needs_error:
+            return
+        deltas = Operand(name + DELTAS, ((0, grid.n_rows),))
+        if grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, Operand(name + DELTAS, (piece.rows,)), (own,), accumulate=True)
+        if source in self.graph.needs_error:
+            yield Instruction(Op.ERRORS, Operand(f"{source}<{name}", heard.rows), (deltas,))
+        learnt = Operand(name + PARAMETERS, deltas.rows)
+        yield Instruction(Op.LEARN, learnt, (deltas, heard), accumulate=True)
 
     def _rows_heard(self, layer: str, rows: Rows, source: int) -> Rows:
         key = (layer, rows, source)

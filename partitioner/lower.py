@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
+from partita.partitioner import lower_sums
 from partita.partitioner.buffer_names import PARAMETERS, SUMMARY
 from partita.partitioner.depths import depths
 from partita.partitioner.lower_errors import Errors
@@ -154,6 +155,9 @@ def _obtain(writer: Writer, source: str) -> None:
 
 
 def _compute(writer: Writer, grid: Grid) -> None:
+    if writer.owned.by_inputs(grid.name):
+        lower_sums.add_up(writer, grid)
+        return
     target = writer.access.own(grid.name)
     judges = writer.owned.tells(grid.name)
     if judges:
@@ -184,7 +188,8 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
     if needed.buffer in writer.owned.narrow:
         return _bands(writer, needed)
     pieces = sorted(writer.owned.of(needed.buffer), key=lambda piece: piece.machine != writer.machine)
-    found = [row_sets.intersection(needed.rows, (piece.rows,)) for piece in pieces]
+    fed = (writer.owned.fed(needed.buffer, piece.machine, writer.machine) for piece in pieces)
+    found = [row_sets.intersection(needed.rows, rows) for rows in fed]
     return [(Operand(needed.buffer, rows),) for rows in found if rows]
 
 

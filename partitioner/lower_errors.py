@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows
+from partita.partitioner.lower_sums import exchange
 from partita.partitioner.messages import Message, Sum
 from partita.partitioner.ownership import Edge
 from partita.partitioner.program import Op, Operand
@@ -28,6 +29,8 @@ class Errors:
         error = self._gather(grid, own)
         if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
             self.writer.emit(Op.DELTA, error, Operand(grid.name, own), accumulate=True)
+        if error is not None and self.owned.by_inputs(grid.name):
+            error = exchange(self.writer, grid, error)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_error:
                 self._sum(Edge(source, grid.name, k), error)
@@ -44,30 +47,21 @@ class Errors:
                 for message in arriving:
                     self.writer.receive(message)
                 continue
-            started = any(turn.following is None for turn in self.turns.get(edge, ()))
+            turns = (turn for turn in self.turns.get(edge, ()) if turn.following is None)
+            begun = row_sets.union(*(turn.rows for turn in turns))
             for message in arriving:
-                if started:
-                    self.writer.receive_and_add(message, Operand(edge.name, message.rows))
-                else:
-                    self.writer.receive(message)
-                started = True
+                self.writer.receive_into_sum(message, begun)
+                begun = row_sets.union(begun, message.rows)
         if not edges:
             return None
-        self._join(edges, own)
+        self._join(edges)
         return Operand(edges[0].name, own)
 
     def _add_up(self, edge: Edge, arriving: Sequence[Message], own: Rows) -> None:
         """Adds what arrives in the order of the pieces; where nothing was before it, it is taken as it is."""
         begun = row_sets.intersection(own, row_sets.union(*self._bands(edge)))
         for message in arriving:
-            added, taken = (
-                row_sets.intersection(message.rows, begun),
-                row_sets.difference(message.rows, begun),
-            )
-            if not added:
-                self.writer.receive(message)
-            else:
-                self.writer.receive_and_add(message, Operand(edge.name, added), taken)
+            self.writer.receive_into_sum(message, begun)
             begun = row_sets.union(begun, message.rows)
 
     def _is_apart(self, error: Operand, own: Rows) -> bool:
@@ -75,7 +69,7 @@ class Errors:
         edge, machine = self.writer.access.edge(error.buffer), self.writer.machine
         return own_tile(self.owned, error.buffer, machine, self.owned.error_window(edge, machine)) is not None
 
-    def _join(self, edges: tuple[Edge, ...], own: Rows) -> None:
+    def _join(self, edges: tuple[Edge, ...]) -> None:
         """Adds the errors of all edges into the buffer of the first.
 
         A row to which nobody listens along the first edge still holds the sum of the step before (at first
@@ -83,22 +77,15 @@ class Errors:
         """
         if len(edges) == 1:
             return
-        begun = self._heard(edges[0], own)
+        begun = self.owned.heard(edges[0], self.writer.machine)
         for edge in edges[1:]:
-            heard = self._heard(edge, own)
+            heard = self.owned.heard(edge, self.writer.machine)
             added, copied = row_sets.intersection(heard, begun), row_sets.difference(heard, begun)
             for rows, accumulate in ((added, True), (copied, False)):
                 if rows:
                     target = Operand(edges[0].name, rows)
                     self.writer.emit(Op.ADD, target, Operand(edge.name, rows), accumulate=accumulate)
             begun = row_sets.union(begun, heard)
-
-    def _heard(self, edge: Edge, rows: Rows) -> Rows:
-        """Those of the rows to which somebody listens along the edge."""
-        if not rows or len(rows[0]) == 2:
-            return row_sets.intersection(self.owned.heard(edge), rows)
-        needed = (self.owned.needed(edge, machine) for machine in range(self.owned.machines))
-        return row_sets.union(*(row_sets.intersection(of_one, rows) for of_one in needed))
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""
@@ -147,7 +134,7 @@ class Errors:
         """
         machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
         columns = self.owned.heard_columns(edge, machine)
-        needed = row_sets.across(row_sets.along(self.owned.needed(edge, machine)), columns)
+        needed = row_sets.across(row_sets.along(self.owned.returned(edge, machine)), columns)
         if not needed or consumer.layer.connectivity.ordered_errors:
             return [needed] if needed else []
         owners = bands([piece.rows for piece in self.owned.of(edge.layer)])

@@ -28,12 +28,13 @@ class Learning:
         """Learns a layer, or computes its gradient for `finish`."""
         if not grid.parameters:
             return
-        error = Operand(self.owned.edges(grid.name)[0].name, self.writer.own(grid.name))
+        by_inputs = self.owned.by_inputs(grid.name)
+        given = (self.access.deltas(grid.name), *(self.access.inputs(grid.name) if by_inputs else ()))
         if self.kind.gradients == "blocks" and not self.owned.borrowers(grid.name):
-            self.writer.emit(Op.LEARN, self.access.parameters(grid.name), error, accumulate=True)
+            self.writer.emit(Op.LEARN, self.access.parameters(grid.name), *given, accumulate=True)
             return
         gradient = self.access.gradient(grid.name)
-        self.writer.emit(Op.GRADIENT, gradient, error)
+        self.writer.emit(Op.GRADIENT, gradient, *given)
         if self.is_awaited(grid):
             self.writer.send_all(gradient.buffer)
             return

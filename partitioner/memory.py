@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.held import Held
+from partita.partitioner.ownership import Ownership
 from partita.partitioner.program import Program
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.step_kind import StepKind
@@ -40,17 +42,16 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
     """Bytes of the largest block of gradients that a LEARN holds."""
     if not program.kind.train or program.kind.gradients == "whole":
         return 0
-    pieces = (piece for piece in owned.pieces if piece.machine == program.machine)
-    blocks = (_block_bytes(owned, p, sizes, threads=threads) for p in pieces if not owned.borrowers(p.layer))
-    return max(blocks, default=0)
+    layers = (grid for grid in owned.graph.computed if not owned.borrowers(grid.name))
+    held = (owned.held(grid.name, program.machine) for grid in layers)
+    return max((_block_bytes(found, sizes, threads=threads) for found in held if found), default=0)
 
 
-def _block_bytes(owned: Ownership, piece: Piece, sizes: Sizes, *, threads: int) -> int:
-    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most the whole piece."""
-    grid, n_rows = owned.graph[piece.layer], piece.stop - piece.start
-    spans = [span for parameter in grid.parameters for span in parameter.spans(piece.rows)]
-    whole = sum(stop - start for start, stop in spans) * sizes.master_bytes
-    if grid.shares_weights or not whole:
+def _block_bytes(held: Sequence[Held], sizes: Sizes, *, threads: int) -> int:
+    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
+    start, stop, *_ = held[0].rows
+    whole = sum(found.size for found in held) * sizes.master_bytes
+    if held[0].parameter.shared or not whole:
         return whole
-    rows = max(1, min(n_rows, LEARN_BLOCK_BYTES * threads * n_rows // whole))
-    return rows * whole // n_rows
+    rows = max(1, min(stop - start, LEARN_BLOCK_BYTES * threads * (stop - start) // whole))
+    return rows * whole // (stop - start)

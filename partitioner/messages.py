@@ -4,7 +4,12 @@ Up: a state goes once to each machine that needs it, however many edges lead the
 the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
 machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
 on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over its own
-receivers to the owner.
+receivers to the owner. Where a row has copies, each copy is fed and summed for itself on its machine, and the
+first one serves all machines that have none.
+
+A layer that is cut by its inputs is no exception: its machines listen to different rows, so the states and
+errors of its input mostly stay where they are. Instead its machines tell one another partial sums of its
+nodes on the way up, and its errors on the way down.
 
 Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
 returns the sum of its gradients. Where every machine must know something of every other (of the scores that
@@ -22,10 +27,12 @@ from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import BLOCK
 from partita.partitioner.buffer_names import (
+    DELTAS,
     GRADIENT,
     NORMS,
     PARAMETERS,
     SUMMARY,
+    SUMS,
     holds_gradient,
     holds_parameters,
     is_learnt,
@@ -84,11 +91,11 @@ class Sum:
 
 def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
     """Every message of a portion: of the way up in topological order, then of the way down."""
-    up = [*_lent(owned, sizes), *_states(owned, sizes), *_summaries(owned, sizes)]
+    up = [*_lent(owned, sizes), *_states(owned, sizes), *_partial(owned, sizes), *_summaries(owned, sizes)]
     if not kind.train:
         return tuple(up)
-    down = [*_errors(owned, sizes), *_returned(owned, sizes), *(_norms(owned, sizes) if kind.norms else ())]
-    return (*up, *down)
+    down = [*_errors(owned, sizes), *_deltas(owned, sizes), *_returned(owned, sizes)]
+    return (*up, *down, *(_norms(owned, sizes) if kind.norms else ()))
 
 
 def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
@@ -138,6 +145,29 @@ def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     yield from _to_each_other(sizes, "down", NORMS, owned.learners)
 
 
+def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Sums over a machine's inputs, for every other machine that has the rows."""
+    for grid in owned.graph.computed:
+        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
+        for piece in pieces:
+            for owner in pieces:
+                if owner.machine != piece.machine:
+                    sums = Operand(grid.name + SUMS, (owner.rows,))
+                    yield _message(sizes, "up", sums, piece.machine, owner.machine)
+
+
+def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Errors that came to a machine, for every other machine that has weights of these rows."""
+    for grid in reversed(owned.graph.computed):
+        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
+        told = owned.shares_errors(grid.name) if pieces else ()
+        for piece in pieces:
+            for other in pieces:
+                if piece.machine in told and other.machine != piece.machine:
+                    deltas = Operand(grid.name + DELTAS, (piece.rows,))
+                    yield _message(sizes, "down", deltas, piece.machine, other.machine)
+
+
 def _to_each_other(
     sizes: Sizes, direction: Literal["up", "down"], buffer: str, machines: tuple[int, ...]
 ) -> Iterator[Message]:
@@ -152,7 +182,8 @@ def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
         listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
         for destination in sorted(listeners):
-            for piece, rows in owned.holders(grid.name, owned.needed_by_all(grid.name, destination)):
+            needed = owned.needed_by_all(grid.name, destination)
+            for piece, rows in owned.feeders(grid.name, needed, destination):
                 if piece.machine != destination:
                     yield _message(sizes, "up", Operand(grid.name, rows), piece.machine, destination)
 
@@ -179,40 +210,43 @@ def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     return tuple(
         Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
         for piece in owned.of(edge.consumer)
-        for owner, rows in owned.holders(edge.layer, owned.needed(edge, piece.machine))
+        for owner, rows in owned.feeders(edge.layer, owned.returned(edge, piece.machine), piece.machine)
     )
 
 
 def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
-    """Splits each machine's rows by who had the rows before it and who has them next."""
+    """Splits each machine's rows by who had the rows before it and who has them next; copies stay apart."""
     turns = [piece.machine for piece in owned.of(edge.consumer)]
     before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
     found = []
     for machine in turns:
+        copies = row_sets.difference(owned.returned(edge, machine), owned.passed_on(edge, machine))
+        if copies:
+            found.append(Sum(edge, machine, copies, None, None))
         for previous, rows in before[machine]:
             for following, others in behind[machine]:
                 rest = row_sets.intersection(rows, others)
                 if rest and following is not None:
                     found.append(Sum(edge, machine, rest, previous, following))
                     continue
-                for owner, final in owned.holders(edge.layer, rest):
+                for owner, final in owned.homes(edge.layer, rest):
                     home = None if owner.machine == machine else owner.machine
                     found.append(Sum(edge, machine, final, previous, home))
     return tuple(found)
 
 
 def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
-    """Splits the rows that each machine needs by the last machine before it that needs them too.
+    """Splits the rows that each machine passes on by the last machine before it that does so too.
 
     The nearest comes first, and None last, where nobody did. Of a picture whose columns are cut elsewhere the
     rows are whole here: their columns are left out meanwhile.
     """
     width = (0, owned.graph[edge.layer].shape[1]) if owned.is_boxed(edge.layer) else None
     place = {machine: n for n, machine in enumerate(turns)}
-    latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who needed it last
+    latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
     found: dict[int, list[tuple[int | None, Rows]]] = {}
     for machine in turns:
-        needed = row_sets.along(owned.needed(edge, machine))
+        needed = row_sets.along(owned.passed_on(edge, machine))
         shared: dict[int, list[tuple[int, int]]] = {}
         for start, stop in needed:
             first = bisect_right(latest, start, key=lambda run: run[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
-from partita.partitioner.cuts import Cuts, cut_layer
+from partita.partitioner.cuts import Cuts, cut_layer, following, follows_input, with_scores
 from partita.partitioner.ownership import Ownership, Piece
 
 
@@ -22,10 +22,12 @@ def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
     found: dict[str, tuple[Piece, ...]] = {}
     for grid in graph.computed:
         if grid.name in cuts:
-            found[grid.name] = cut_layer(grid, cuts[grid.name], machines=machines)
+            below, cut = graph[grid.sources[0]], cuts[grid.name]
+            pieces = cut_layer(grid, cut, machines=machines, source=below)
+            found[grid.name] = following(pieces, found.get(below.name, ())) if follows_input(cut) else pieces
         else:
             assert stays_with_scores(graph, grid), f"no cut for {grid.name}"
-            found[grid.name] = tuple(Piece(grid.name, 0, 1, p.machine) for p in found[grid.sources[0]])
+            found[grid.name] = with_scores(grid, found[grid.sources[0]])
     return Ownership(graph, machines, tuple(piece for pieces in found.values() for piece in pieces))
 
 

@@ -36,12 +36,21 @@ def _layers(plan: BarePlan) -> str:
     rows = [["layer", "grid", "kind", *names]]
     for grid in plan.graph.computed:
         if few:
-            owned = (plan.ownership.rows(grid.name, m) for m in machines)
-            cells = ["-" if rows is None else row_sets.text((rows,)) for rows in owned]
+            cells = [_cell(plan, grid.name, m) for m in machines]
         else:
             cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
-    return _aligned(rows, right_from=3 if few else len(rows[0]))
+    by_inputs = few and any(plan.ownership.by_inputs(grid.name) for grid in plan.graph.computed)
+    notes = ["0:8/0:4: states of rows 0:8, from weights for rows 0:4 of the input"] if by_inputs else []
+    return "\n".join([_aligned(rows, right_from=3 if few else len(rows[0])), *notes])
+
+
+def _cell(plan: BarePlan, layer: str, machine: int) -> str:
+    """The rows that a machine has: `0:8`; cut by inputs, `0:8/0:4`."""
+    rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.inputs(layer, machine)
+    if rows is None:
+        return "-"
+    return row_sets.text((rows,)) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
 
 
 def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
@@ -57,7 +66,8 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     sizes = [piece.stop - piece.start for piece in pieces]
     least, most = min(sizes), max(sizes)
     each = f"{most}" if least == most else f"{least} to {most}"
-    return f"{shown}, {each} row{'s' * (most > 1)} each"
+    by_inputs = ", by inputs" if pieces[0].inputs is not None else ""
+    return f"{shown}, {each} row{'s' * (most > 1)} each{by_inputs}"
 
 
 def _machines(plan: BarePlan) -> str:

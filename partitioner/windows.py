@@ -14,9 +14,11 @@ from partita.layers.rows import Run, bounds
 from partita.partitioner.access import Access
 from partita.partitioner.buffer_names import (
     NORMS,
+    holds_deltas,
     holds_gradient,
     holds_parameters,
     holds_summary,
+    holds_sums,
     layer_of,
     place_of,
     sent_as,
@@ -112,6 +114,8 @@ def _rows(owned: Ownership, operand: Operand, machine: int) -> Run:
         return 0, len(owned.tells(layer))
     if holds_parameters(name) or holds_gradient(name):
         return 0, 1
+    if holds_sums(name) or holds_deltas(name):
+        return 0, owned.graph[layer].n_rows
     if "<" not in name:
         return owned.state_window(layer, machine)
     return owned.error_window(Access(owned, machine).edge(name), machine)

@@ -2,7 +2,8 @@
 
 Two instructions of the same signature run the same kernel on arrays of the same sizes, in whatever network
 and of whatever machine's rows. So what was measured of one holds for the other. A *family* is all that have
-the same signature but for how many rows they compute and hear.
+the same signature but for how many rows they compute and hear. Where a machine has weights of some inputs
+alone, the same products run on arrays that lie otherwise, which signatures say.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import holds_deltas, holds_errors, holds_sums, layer_of
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
@@ -97,13 +98,16 @@ def work_of(
     """
     batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
     place = f"{batch} {sizes.precision} {device} x{threads}"
-    if instruction.op in _BY_LAYER:
+    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
+    if _is_sum(instruction):
+        op, grid = "add", None
+        settings, extents = _of_sums(instruction, sizes)
+    elif instruction.op in _BY_LAYER:
         grid = sizes.graph[_played_by(instruction)]
         settings, extents = _of_layer(instruction, grid, sizes), _rows_of(instruction, grid, sizes)
     else:
         grid = None
         settings, extents = _of_numbers(instruction, sizes)
-    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
     return Work(
         f"{op} {settings}; {place}",
         extents,
@@ -120,6 +124,19 @@ def slowdown(grid: Grid) -> float:
     of layer counts as 1, because its `flops_per_node` is its own too.
     """
     return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
+
+
+def _is_sum(instruction: Instruction) -> bool:
+    """Whether it adds up what the machines of a layer have that is cut by its inputs."""
+    return instruction.op is Op.UP and holds_sums(instruction.sources[0].buffer)
+
+
+def _inputs_of(instruction: Instruction) -> Operand | None:
+    """Of a layer that is cut by its inputs, those from which a gradient is computed."""
+    errors, *others = instruction.sources
+    if not holds_deltas(errors.buffer):
+        return None
+    return next((source for source in others if not holds_errors(source.buffer)), None)
 
 
 def _played_by(instruction: Instruction) -> str:
@@ -150,10 +167,13 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     op, sources = instruction.op, instruction.sources
     own = _extent(instruction.target)
     if op is Op.ERRORS:
-        return f"{_extent(sources[0])} to {own}"
+        return f"{_extent(sources[0])} to {own}" + " alone" * holds_deltas(sources[0].buffer)
     if op in (Op.GRADIENT, Op.LEARN):
-        rows = _extent(sources[0])
-        return f"{rows} by {sizes.graph[grid.sources[0]].n_rows}" if grid.layer.splits_sum else rows
+        rows, inputs = _extent(sources[0]), _inputs_of(instruction)
+        heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
+        return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
+    if holds_sums(instruction.target.buffer):
+        return f"{own} by {_extent(sources[0])} alone"
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         sign = "+" if instruction.accumulate else ""
         more = "..." if op is Op.MULTIPLY else ""
@@ -181,6 +201,13 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
     if op is Op.DELTA:
         return sizes.graph[layer_of(instruction.sources[0].buffer)].layer.activation, numbers
     return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
+
+
+def _of_sums(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
+    """Of the sums that all machines have of a layer: they are added, and the activation is applied."""
+    target = instruction.target
+    _, kind = sizes.row(target.buffer)
+    return kind, f"{sizes.n_bytes(target) // ITEM_BYTES[kind]} in {len(instruction.sources)} sums"
 
 
 def _settings(layer: Layer) -> str:
@@ -221,7 +248,8 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     graph, op, target = sizes.graph, instruction.op, instruction.target
     each = grid.flops_per_node * slowdown(grid)
     if op in (Op.GRADIENT, Op.LEARN):
-        return each * grid.nodes_in(instruction.sources[0].rows) * sizes.batch
+        own = grid.nodes_in(instruction.sources[0].rows)
+        return each * own * sizes.batch * _share_of_inputs(instruction, sizes)
     if op is Op.ERRORS:
         own, source = grid.nodes_in(instruction.sources[0].rows), graph[layer_of(target.buffer)]
         share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
@@ -237,11 +265,25 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     return each * grid.nodes_in(rows) * examples * share
 
 
+def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
+    """Of a gradient, the share of the layer's inputs that the machine has weights of."""
+    inputs = _inputs_of(instruction)
+    if inputs is None:
+        return 1.0
+    source = sizes.graph[layer_of(inputs.buffer)]
+    return source.nodes_in(inputs.rows) / max(source.n_nodes, 1)
+
+
 def _traffic(instruction: Instruction, sizes: Sizes) -> float:
     """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
     op, target = instruction.op, instruction.target
-    if op in (Op.UPDATE, Op.LEARN):  # the parameters and a rule's state; a whole gradient was written before
-        return (4.0 if op is Op.UPDATE else 3.0) * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.LEARN:  # the parameters and a rule's state
+        share = _share_of_inputs(instruction, sizes)
+        return 3.0 * share * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.UPDATE:  # and the whole gradient, which was written before
+        return 4.0 * _numbers(target, sizes) * sizes.master_bytes
+    if _is_sum(instruction):
+        return (1.0 + len(instruction.sources)) * sizes.n_bytes(target)
     if op is Op.SQUARES:
         return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
     if op in (Op.FEED, Op.DELTA, Op.ADD):

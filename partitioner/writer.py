@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.access import Access
 from partita.partitioner.buffer_names import is_learnt, number_of, numbered, sent_as
@@ -115,17 +116,23 @@ class Writer:
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
-    def receive_and_add(self, message: Message, target: Operand, copied: Rows = ()) -> None:
-        """Takes a message into a buffer of its own, and adds it to rows that hold a sum.
-
-        Args:
-            message: what arrives.
-            target: rows to which it is added.
-            copied: the rest of its rows, that hold none yet.
-        """
+    def receive_and_add(self, message: Message, target: Operand) -> None:
+        """Takes a message into a buffer of its own, and adds the rows of a target, which hold a sum."""
         buffer = f"{message.buffer}@{message.source}"
         self.receive(message, buffer)
-        sent = self._sent(buffer)
-        self.emit(Op.ADD, target, Operand(sent, target.rows), accumulate=True)
-        if copied:
-            self.emit(Op.ADD, Operand(target.buffer, copied), Operand(sent, copied))
+        self.emit(Op.ADD, target, Operand(self._sent(buffer), target.rows), accumulate=True)
+
+    def receive_into_sum(self, message: Message, begun: Rows) -> None:
+        """Takes a message into the buffer of its name, and adds it to its rows `begun`, which hold a sum.
+
+        Those that hold none are taken as they are.
+        """
+        added = row_sets.intersection(message.rows, begun)
+        if not added:
+            self.receive(message)
+            return
+        self.receive_and_add(message, Operand(message.buffer, added))
+        fresh = row_sets.difference(message.rows, begun)
+        if fresh:
+            arrived = Operand(f"{message.buffer}@{message.source}", fresh)
+            self.emit(Op.ADD, Operand(message.buffer, fresh), arrived)

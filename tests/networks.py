@@ -111,7 +111,10 @@ def patches(draw: st.DrawFn, shape: Shape) -> Patch:
     size = tuple(draw(st.integers(1, min(extent, 3))) for extent in shape[:-1])
     stride = tuple(draw(st.integers(1, 3)) for _ in size)
     padded = tuple(draw(st.integers(0, extent - 1)) for extent in size)
-    padding = draw(st.sampled_from([0, padded, "same"]))
+    uneven = tuple(
+        (draw(st.integers(0, extent - 1)), most) for extent, most in zip(size, padded, strict=True)
+    )
+    padding = draw(st.sampled_from([0, padded, uneven, "same"]))
     widest = (max(1, (extent - 1) // max(1, length - 1)) for extent, length in zip(shape, size, strict=False))
     dilation = tuple(draw(st.integers(1, most)) for most in widest)
     return Patch(size, stride=stride, padding=padding, per_channel=draw(st.booleans()), dilation=dilation)
@@ -177,7 +180,7 @@ def pools(draw: st.DrawFn, shape: Shape) -> Layer:
     """A pool over a picture of this shape, its patches apart, touching or overlapping."""
     patch = draw(patches(shape))
     kind = draw(st.sampled_from([MaxPool2D, AveragePool2D, L2Pool2D]))
-    return kind(patch.size, stride=patch.stride)
+    return kind(patch.size, stride=patch.stride, padding=patch.padding if patch.dilation == (1, 1) else 0)
 
 
 def shapes(*, wide: bool = False) -> st.SearchStrategy[Shape]:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 from hypothesis import strategies as st
 
 from partita.layers import Graph, Grid
-from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, StepKind, Tiles, Whole, partition
+from partita.partitioner import (
+    ByInputs,
+    Cluster,
+    Link,
+    Machine,
+    Pieces,
+    Plan,
+    Repeated,
+    StepKind,
+    Tiles,
+    Whole,
+    partition,
+)
 from partita.partitioner.cuts import Cut
 from tests.networks import networks
 
@@ -32,26 +43,35 @@ def clusters(draw: st.DrawFn, *, max_machines: int = 6, min_machines: int = 1) -
 @st.composite
 def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -> dict[str, Cut]:
     """Cuts by hand for some of the layers: any machines in any order, any sizes; with `tiles`, most pictures
-    into tiles.
+    into tiles, and then no copies of pictures.
     """
     found: dict[str, Cut] = {}
     for grid in graph.computed:
         most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
-        hows = ["automatic", "whole", "equal", "sized", "sized"]
-        hows += ["tiles"] * (12 * (tiles and grid.why_no_tiles() is None))
-        how = draw(st.sampled_from(hows))
+        copies = grid.repeatable and not (tiles and grid.is_picture)
+        ways = ["automatic", "whole", "equal", "sized", "sized"]
+        ways += ["repeated", *["margin"] * (most > 1)] * copies
+        ways += ["inputs", "summed"] * (grid.layer.splits_sum and not (tiles and _near_pictures(graph, grid)))
+        ways += ["tiles"] * (12 * (tiles and grid.why_no_tiles() is None))
+        how = draw(st.sampled_from(ways))
         if how == "tiles":
             found[grid.name] = draw(tilings(grid, machines))
         elif how == "whole":
             found[grid.name] = Whole(draw(st.integers(0, machines - 1)))
+        elif how == "repeated":
+            found[grid.name] = Repeated(draw(owners(machines)))
+        elif how in ("inputs", "summed"):
+            found[grid.name] = draw(by_inputs(graph, grid, machines, repeated=how == "summed"))
         elif how != "automatic":
-            count = draw(st.integers(1, most))
-            owners = tuple(draw(st.permutations(range(machines)))[:count])
-            places = st.sets(st.integers(1, grid.n_rows - 1), min_size=count - 1, max_size=count - 1)
-            met = [0, *(sorted(draw(places)) if count > 1 else ()), grid.n_rows]
-            sizes = tuple(met[k + 1] - met[k] for k in range(count))
-            found[grid.name] = Pieces(owners, sizes if how == "sized" else None)
+            on = draw(owners(machines, most=most))
+            sizes = None if how == "equal" else draw(cut_sizes(grid.n_rows, len(on)))
+            found[grid.name] = Pieces(on, sizes, margin=draw(st.integers(1, 3)) if how == "margin" else 0)
     return found
+
+
+def _near_pictures(graph: Graph, grid: Grid) -> bool:
+    """Whether a layer is a picture or hears one."""
+    return any(one.is_picture for one in (grid, *(graph[source] for source in grid.sources)))
 
 
 @st.composite
@@ -61,12 +81,32 @@ def tilings(draw: st.DrawFn, grid: Grid, machines: int) -> Tiles:
     across = draw(st.integers(min(2, most), most))
     down = draw(st.integers(1, min(machines // across, grid.shape[0])))
     owners = tuple(draw(st.permutations(range(machines)))[: down * across])
-    sizes = []
-    for count, extent in zip((down, across), grid.shape[:2], strict=True):
-        places = st.sets(st.integers(1, extent - 1), min_size=count - 1, max_size=count - 1)
-        met = [0, *(sorted(draw(places)) if count > 1 else ()), extent]
-        sizes.append(tuple(b - a for a, b in pairwise(met)))
-    return Tiles(owners, (down, across), (sizes[0], sizes[1]) if draw(st.booleans()) else None)
+    sizes = draw(cut_sizes(grid.shape[0], down)), draw(cut_sizes(grid.shape[1], across))
+    return Tiles(owners, (down, across), sizes if draw(st.booleans()) else None)
+
+
+@st.composite
+def owners(draw: st.DrawFn, machines: int, *, most: int | None = None) -> tuple[int, ...]:
+    """Some machines in any order."""
+    count = draw(st.integers(1, machines if most is None else most))
+    return tuple(draw(st.permutations(range(machines)))[:count])
+
+
+@st.composite
+def cut_sizes(draw: st.DrawFn, n_rows: int, count: int) -> tuple[int, ...]:
+    """Rows of so many pieces."""
+    places = st.sets(st.integers(1, n_rows - 1), min_size=count - 1, max_size=count - 1)
+    met = [0, *(sorted(draw(places)) if count > 1 else ()), n_rows]
+    return tuple(met[k + 1] - met[k] for k in range(count))
+
+
+@st.composite
+def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repeated: bool) -> ByInputs:
+    """A cut by inputs of any sizes, or along the pieces of the input."""
+    n_inputs = graph[grid.sources[0]].n_rows
+    on = draw(owners(machines, most=min(machines, n_inputs, machines if repeated else grid.n_rows)))
+    sizes = draw(st.one_of(st.none(), cut_sizes(n_inputs, len(on))))
+    return ByInputs(on, sizes, repeated=repeated)
 
 
 @st.composite

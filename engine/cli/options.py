@@ -37,7 +37,12 @@ Threads: TypeAlias = Annotated[int, Option(help="Kernel threads of each machine.
 Batch: TypeAlias = Annotated[int, Option(help="Examples in a minibatch.")]
 CutsByHand: TypeAlias = Annotated[
     list[str],
-    Option("--cut", help="A cut by hand, LAYER=MACHINE[,MACHINE...]; may be given several times."),
+    Option(
+        "--cut",
+        help="A cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5, "
+        "pool=repeat:0,1, pool=margin:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or "
+        "conv=tiles:2x2:0,1,2,3; may be given several times.",
+    ),
 ]
 Strategy: TypeAlias = Annotated[
     Literal["automatic", "balanced", "layers"],

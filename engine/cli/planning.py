@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partita.engine.cli.loading import UserFile
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cut_text import parse_cut
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
@@ -29,15 +29,3 @@ def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:
         OSError: the file cannot be read.
     """
     return Cluster.local(machines, threads=threads) if file is None else Cluster.read(file)
-
-
-def parse_cut(written: str) -> tuple[str, Pieces | Whole]:
-    """`hidden=0,1` or `scores=1`."""
-    layer, equals, owners = written.partition("=")
-    numbers = owners.split(",")
-    if not equals or not layer or not all(number.strip().isdecimal() for number in numbers):
-        raise ValueError(
-            f"'{written}' is not a cut; write LAYER=MACHINE[,MACHINE...], for example hidden=0,1"
-        )
-    machines = tuple(int(number) for number in numbers)
-    return layer, Whole(machines[0]) if len(machines) == 1 else Pieces(machines)

@@ -6,11 +6,11 @@ from rich.console import Console
 
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.planning import parse_cut
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
 from partita.partitioner.cluster import Cluster
+from partita.partitioner.cut_text import parse_cut
 
 
 def profile(

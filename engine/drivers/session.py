@@ -283,11 +283,17 @@ class Session:
                 }
             else:
                 grid = graph[layer_of(name)]
-                _, kind = self._plan.sizes.row(name)
-                states[name] = np.zeros((*grid.shape, self._plan.batch), storage(kind))
+                kind = storage(self._plan.sizes.row(name)[1])
+                if self._adds_up(name):
+                    kind = widen_array(np.zeros(0, kind)).dtype
+                states[name] = np.zeros((*grid.shape, self._plan.batch), kind)
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
         return {name: widen_array(array) for name, array in states.items()}, vectors
+
+    def _adds_up(self, name: str) -> bool:
+        """Whether machines have shares of a row: of the errors of its copies, of a loss that all judge."""
+        return "<" in name or bool(self._plan.ownership.judges(name))
 
     def _take(
         self,
@@ -309,10 +315,10 @@ class Session:
             elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
                 place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
                 own = states[name][place]
-                judged = bool(self._plan.ownership.judges(layer_of(name)))  # the machine's share of a loss
-                if judged or not own.flags.c_contiguous:
-                    share = np.zeros(own.shape, own.dtype)
-                    finish.append(partial(_put, own, share, adds=judged))
+                adds = self._adds_up(name)
+                if adds or not own.flags.c_contiguous:
+                    share = np.zeros(own.shape, storage(self._plan.sizes.row(name)[1]))
+                    finish.append(partial(_put, own, share, adds=adds))
                     own = share
                 targets.append(own)
         if payload is not None:
@@ -323,7 +329,7 @@ class Session:
 
 def _put(place: Array, numbers: Array, *, adds: bool) -> None:
     if adds:
-        np.add(place, numbers, out=place)
+        place += widen_array(numbers)
     else:
         np.copyto(place, numbers)
 

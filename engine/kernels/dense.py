@@ -14,7 +14,16 @@ import numpy as np
 
 from partita.engine.kernels.activations import LOOPS
 from partita.engine.kernels.calls import bound, in_turn, over_rows
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site, nothing
+from partita.engine.kernels.kernel import (
+    Array,
+    Arrays,
+    Call,
+    Kernel,
+    PartialKernel,
+    PartialSums,
+    Site,
+    nothing,
+)
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products.product import product
 from partita.engine.kernels.tiles.scratch import Scratch
@@ -35,19 +44,20 @@ class DenseKernel(Kernel):
         layer, source = site.grid.layer, site.sources[0]
         self._loops, self._is_linear = LOOPS[layer.activation], layer.activation == "linear"
         self._inputs_per_row, self._units_per_row = source.nodes_per_row, site.grid.nodes_per_row
-        self._weight = arrays.parameters[0].reshape(site.n_rows * self._units_per_row, -1)
+        self._inputs = site.inputs or (0, source.n_rows)
+        n_inputs = (self._inputs[1] - self._inputs[0]) * self._inputs_per_row
+        self._weight = arrays.parameters[0].reshape(-1, n_inputs)
         self._state = columns(arrays.state)
         self._scratch: tuple[Array, Array] | None = None
         self._turned = Scratch(1, site.dtype)
-        assert site.windows[0] == (0, source.n_rows), (
+        assert site.windows[0][0] <= self._inputs[0] and self._inputs[1] <= site.windows[0][1], (
             f"{site.grid.name} holds only {site.windows[0]} of its input"
         )
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """One product of a block of the weight's columns with a block of the input's rows."""
-        rows = block or self.site.windows[0]
-        weight = self._weight_of(rows)
-        inputs = columns(rows_of(self.arrays.sources[0], rows, self.site.windows[0]))
+        rows = block or self._inputs
+        weight, inputs = self._weight_of(rows), self._states_of(rows)
         if first and last:
             return in_turn(self._product(weight, inputs, self._state), self._finish(self._state))
         term, sums = self._scratch_of_blocks()
@@ -65,7 +75,7 @@ class DenseKernel(Kernel):
 
     def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
-        out, delta, window = self.arrays.errors_of(source), self.arrays.own_errors, self.site.error_windows[0]
+        out, delta, window = self.arrays.errors_of(source), self._deltas()[0], self.site.error_windows[0]
         calls = []
         for run in rows:
             weight, place = self._weight_of(run).T, columns(rows_of(out, run, window))
@@ -84,20 +94,33 @@ class DenseKernel(Kernel):
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
-        delta = columns(rows_of(self.arrays.own_errors, rows or self.site.rows, self.site.rows))
-        weight, inputs = out[0].reshape(len(delta), -1), columns(self.arrays.sources[0])
+        deltas, whole, biased = self._deltas()
+        start, stop = rows or whole
+        delta = columns(rows_of(deltas, (start, stop), whole))
+        weight, inputs = out[0].reshape(len(delta), -1), self._states_of(self._inputs)
         multiply = self._product(delta, inputs.T, weight, accumulate=accumulate)
-        if len(out) == 1:
+        low, high = max(start, biased[0]), min(stop, biased[1])
+        if len(out) == 1 or low >= high:
             return multiply
+        of_bias = columns(rows_of(deltas, (low, high), whole))
         add = _add_examples if accumulate else _sum_examples
-        return in_turn(multiply, over_rows(self.team, add, delta, out[1].reshape(-1)))
+        return in_turn(multiply, over_rows(self.team, add, of_bias, out[1].reshape(-1)))
+
+    def _deltas(self) -> tuple[Array, tuple[int, int], tuple[int, int]]:
+        """Errors of sums, the rows of the layer that they are of, and those whose biases are here."""
+        return self.arrays.own_errors, self.site.rows, self.site.rows
+
+    def _states_of(self, rows: tuple[int, int]) -> Array:
+        """These rows of the input, `[nodes, example]`."""
+        return columns(rows_of(self.arrays.sources[0], rows, self.site.windows[0]))
 
     def _product(self, a: Array, b: Array, out: Array, *, accumulate: bool = False) -> Call:
         return product(a, b, out, team=self.team, scratch=self._turned, accumulate=accumulate)
 
     def _weight_of(self, rows: tuple[int, int]) -> Array:
         """Its columns for these rows of the input."""
-        return self._weight[:, rows[0] * self._inputs_per_row : rows[1] * self._inputs_per_row]
+        start, stop = (row - self._inputs[0] for row in rows)
+        return self._weight[:, start * self._inputs_per_row : stop * self._inputs_per_row]
 
     def _scratch_of_blocks(self) -> tuple[Array, Array]:
         """For a sum in blocks: where a product goes, and where the sum is kept, the state if it is exact."""
@@ -116,6 +139,59 @@ class DenseKernel(Kernel):
         if sums is self._state:
             return over_rows(self.team, self._loops.finish, sums, constants)
         return over_rows(self.team, self._loops.finish_into, sums, constants, self._state)
+
+
+class DenseByInputsKernel(DenseKernel, PartialKernel):
+    """The same where each machine has the weights of some inputs, `[all rows, own inputs]`.
+
+    A machine's sum of products is rounded once, and once more where it has the bias of the row, which it adds
+    to its own. The sum over the machines is taken in float32 until it is whole.
+    """
+
+    def multiply(self, rows: tuple[int, int]) -> Call:
+        """One product with the machine's inputs, and the biases that the machine has."""
+        whole, partial = (0, self.site.grid.n_rows), self._partial
+        out, per_row = columns(rows_of(partial.sums, rows, whole)), self._units_per_row
+        weight = self._weight[rows[0] * per_row : rows[1] * per_row]
+        multiply = self._product(weight, self._states_of(self._inputs), out)
+        low, high = max(rows[0], partial.biased[0]), min(rows[1], partial.biased[1])
+        if len(self.arrays.parameters) == 1 or low >= high:
+            return multiply
+        bias = rows_of(self.arrays.parameters[1], (low, high), partial.biased).reshape(-1)
+        biased = columns(rows_of(partial.sums, (low, high), whole))
+        return in_turn(multiply, over_rows(self.team, LOOPS["linear"].finish, biased, bias))
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Adds up the sums of all machines, and applies the activation."""
+        _, sums = self._scratch_of_blocks()
+        terms = map(columns, self._partial.terms)
+        adds = (bound(_continue if n else _start, term, sums) for n, term in enumerate(terms))
+        return in_turn(*adds, self._activate(sums))
+
+    def _activate(self, sums: Array) -> Call:
+        if sums is not self._state:
+            return over_rows(
+                self.team, self._loops.finish_into, sums, np.zeros(len(sums), self.site.dtype), self._state
+            )
+        if self._is_linear:
+            return nothing
+        return bound(self._loops.activate, sums.reshape(-1))
+
+    def _deltas(self) -> tuple[Array, tuple[int, int], tuple[int, int]]:
+        deltas, biased = self._partial.deltas, self._partial.biased
+        assert deltas is not None, "nothing comes down to this layer"
+        return deltas, (0, self.site.grid.n_rows), biased
+
+    @property
+    def _partial(self) -> PartialSums:
+        found = self.arrays.partial
+        assert found is not None, f"{self.site.grid.name} is cut by its inputs, but has no sums over them"
+        return found
+
+
+def dense_kernel(site: Site, arrays: Arrays, team: Team) -> DenseKernel:
+    """The kernel of a dense layer, however it is cut."""
+    return (DenseKernel if site.inputs is None else DenseByInputsKernel)(site, arrays, team)
 
 
 @compiled

@@ -42,6 +42,8 @@ class Site:
         threads: how many the kernel may use.
         device: "cpu", or a GPU as "cuda:0".
         mean_over: examples of which a loss takes the mean; `batch` if not given.
+        inputs: of a layer that is cut by its inputs, the rows `[start, stop)` of the input whose weights the
+            machine has, for all rows of the layer.
     """
 
     grid: Grid
@@ -54,6 +56,7 @@ class Site:
     threads: int = 1
     device: str = "cpu"
     mean_over: int | None = None
+    inputs: tuple[int, int] | None = None
 
     @property
     def minibatch(self) -> int:
@@ -82,6 +85,23 @@ class Site:
 
 
 @dataclass(frozen=True, eq=False)
+class PartialSums:
+    """What a layer works on besides that is cut by its inputs.
+
+    Args:
+        sums: where the machine's sums over its own inputs go, all rows of the layer.
+        terms: the sums of every machine for the machine's rows, in the order in which they are added.
+        deltas: the errors of all rows; None where nothing comes down.
+        biased: the rows `[start, stop)` of the layer whose biases the machine has.
+    """
+
+    sums: Array
+    terms: tuple[Array, ...]
+    deltas: Array | None
+    biased: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
 class Arrays:
     """What a kernel reads and writes in every step.
 
@@ -92,6 +112,7 @@ class Arrays:
         errors: for each input, the array of its error window; None where it needs none.
         parameters: the machine's piece of each parameter, in order, as kernels read them.
         summaries: of a loss that is split over machines, see `LossKernel.summarise`.
+        partial: of a layer that is cut by its inputs.
     """
 
     sources: tuple[Array, ...]
@@ -100,6 +121,7 @@ class Arrays:
     errors: tuple[Array | None, ...] = ()
     parameters: tuple[Array, ...] = ()
     summaries: Array | None = None
+    partial: PartialSums | None = None
 
     @property
     def own_errors(self) -> Array:
@@ -165,6 +187,14 @@ class Kernel(ABC):
             accumulate: adds it to what is there, that of other examples.
         """
         return nothing
+
+
+class PartialKernel(Kernel):
+    """A layer that is cut by its inputs: each machine has sums over its own, and `up` adds them up."""
+
+    @abstractmethod
+    def multiply(self, rows: tuple[int, int]) -> Call:
+        """Writes the sums over the machine's inputs for these rows of the layer."""
 
 
 class LossKernel(Kernel):

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
-from partita.engine.kernels.dense import DenseKernel
+from partita.engine.kernels.dense import dense_kernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.kernel import Arrays, Kernel, Site
 from partita.engine.kernels.local import LocallyConnectedKernel
@@ -51,7 +51,7 @@ LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
     (Add, "cpu", FLOATS, AddKernel),
     (AveragePool2D, "cpu", FLOATS, AveragePoolKernel),
     (Conv2D, "cpu", ALL, Conv2DKernel),
-    (Dense, "cpu", ALL, DenseKernel),
+    (Dense, "cpu", ALL, dense_kernel),
     (L2Pool2D, "cpu", FLOATS, L2PoolKernel),
     (LocalContrastNormalisation2D, "cpu", ALL, LocalContrastNormalisationKernel),
     (LocallyConnected2D, "cpu", ALL, LocallyConnectedKernel),

@@ -21,7 +21,7 @@ from typing import Final
 import safetensors.numpy
 
 from partita.engine.parameters.files import difference, make_folder, read_plain, sync_folder, write_atomically
-from partita.engine.parameters.layout import Shape, Slot
+from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import (
     CheckpointError,
     Manifest,
@@ -31,6 +31,7 @@ from partita.engine.parameters.manifest import (
     encode_record,
 )
 from partita.engine.parameters.reader import Checkpoint, tensor_key
+from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.storage import Snapshot
 
 MANIFEST: Final = "manifest.json"

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.vector import Vector
 
 BLOCK: Final = 1 << 16
@@ -75,28 +76,29 @@ def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.fl
 
 
 def initial_vector(
-    slots: Iterable[tuple[str, int, int]],
+    slots: Iterable[Slot],
     specs: Mapping[str, Spec],
     seed: int,
     *,
     dtype: npt.DTypeLike = np.float32,
     out: Vector | None = None,
 ) -> Vector:
-    """The vector that ranges of parameters make, each `(name, start, stop)`, as `initialise` gives them.
+    """The vector that slots of parameters make, as `initialise` gives them.
 
     Args:
-        slots: the ranges, one after another.
+        slots: one after another.
         specs: by name.
         seed: of the run, 0 or above.
         dtype: of a new vector.
         out: `[n]`, to be filled instead of a new one.
     """
-    ranges = list(slots)
-    vector = np.empty(sum(stop - start for _, start, stop in ranges), dtype) if out is None else out
+    given = list(slots)
+    vector = np.empty(sum(slot.size for slot in given), dtype) if out is None else out
     position, drawn = 0, _Drawn(seed)
-    for name, start, stop in ranges:
-        drawn.fill(specs[name], start, stop, vector[position : position + stop - start])
-        position += stop - start
+    for slot in given:
+        for start, stop in slot.runs.tolist():
+            drawn.fill(specs[slot.parameter], start, stop, vector[position : position + stop - start])
+            position += stop - start
     return vector
 
 
@@ -128,7 +130,7 @@ def initial_range(
 
 
 class _Drawn:
-    """Numbers of a seed, and of each block those that were drawn last: a tile has many short ranges of few."""
+    """Numbers of a seed. The last block is kept, because a tile has many short ranges of few blocks."""
 
     def __init__(self, seed: int) -> None:
         if seed < 0:

@@ -20,22 +20,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
-
-
-class Slot(NamedTuple):
-    """The flat range `[start, stop)` of a parameter, in the C order of its whole array."""
-
-    parameter: str
-    start: int
-    stop: int
-
-    @property
-    def size(self) -> int:
-        """How many numbers."""
-        return self.stop - self.start
 
 
 class Overlap(NamedTuple):
@@ -124,12 +112,12 @@ class Layout:
     def slots_of(self, shard: int) -> tuple[Slot, ...]:
         """The ranges of parameters whose concatenation is the shard's vector."""
         low, high = self.shard_starts[shard], self.shard_starts[shard + 1]
-        held, position = [], 0
+        held: list[Slot] = []
+        position = 0
         for slot in (slot for slots in self.machines for slot in slots):
             start, stop = max(position, low), min(position + slot.size, high)
             if start < stop:
-                offset = slot.start - position
-                held.append(Slot(slot.parameter, start + offset, stop + offset))
+                held.extend(slot.between(start - position, stop - position))
             position += slot.size
         return tuple(held)
 
@@ -149,25 +137,31 @@ def check_cover(slots: Iterable[Slot], shapes: Mapping[str, Shape]) -> None:
     Raises:
         ValueError: they do not; says which numbers of which parameter, and how often they occur.
     """
-    ranges: dict[str, list[tuple[int, int]]] = {name: [] for name in shapes}
-    for name, start, stop in slots:
+    by_name: dict[str, list[Slot]] = {name: [] for name in shapes}
+    for slot in slots:
+        name = slot.parameter
         if name not in shapes:
             raise ValueError(
                 f"a slot is of parameter {name!r}, whose shape is not given; known: {list(shapes)}"
             )
         size = math.prod(shapes[name])
-        if not 0 <= start <= stop <= size:
-            raise ValueError(f"slot [{start}:{stop}] leaves parameter {name!r}, which has {size} numbers")
-        if start < stop:
-            ranges[name].append((start, stop))
-    for name, held in ranges.items():
-        end = 0
-        for start, stop in [*sorted(held), (math.prod(shapes[name]),) * 2]:
-            if start != end:
-                what = "no machine holds" if start > end else "several machines hold"
-                low, high = sorted((start, end))
-                raise ValueError(f"{what} {name!r} [{low}:{high}]; every number belongs to exactly one")
-            end = stop
+        if not slot.fits(size):
+            columns = f" by {slot.run} of {slot.stride}" if slot.stride else ""
+            written = f"[{slot.start}:{slot.stop}]{columns}"
+            raise ValueError(f"slot {written} leaves parameter {name!r}, which has {size} numbers")
+        if slot.size:
+            by_name[name].append(slot)
+    for name, found in by_name.items():
+        size = math.prod(shapes[name])
+        runs = np.concatenate([*(slot.runs for slot in found), [[size, size]]])
+        runs = runs[np.lexsort((runs[:, 1], runs[:, 0]))]
+        ends = np.concatenate([[0], runs[:-1, 1]])
+        wrong = np.flatnonzero(runs[:, 0] != ends)
+        if len(wrong):
+            start, end = int(runs[wrong[0], 0]), int(ends[wrong[0]])
+            what = "no machine holds" if start > end else "several machines hold"
+            low, high = sorted((start, end))
+            raise ValueError(f"{what} {name!r} [{low}:{high}]; every number belongs to exactly one")
 
 
 def gather(
@@ -187,17 +181,21 @@ def gather(
     """
     vector = np.empty(sum(slot.size for slot in slots), dtype) if out is None else out
     position = 0
-    for name, start, stop in slots:
-        vector[position : position + stop - start] = parameters[name].reshape(-1)[start:stop]
-        position += stop - start
+    for slot in slots:
+        numbers = slot.of(parameters[slot.parameter].reshape(-1))
+        vector[position : position + slot.size].reshape(numbers.shape)[...] = numbers
+        position += slot.size
     return vector
 
 
 def scatter(slots: Sequence[Slot], vector: Vector, parameters: Mapping[str, Vector]) -> None:
     """Writes a vector back into whole parameters (C-contiguous), at the ranges of its slots."""
     position = 0
-    for name, start, stop in slots:
-        whole = parameters[name]
-        assert whole.flags.c_contiguous, f"{name!r} is not C-contiguous: its flat view would be a copy"
-        whole.reshape(-1)[start:stop] = vector[position : position + stop - start]
-        position += stop - start
+    for slot in slots:
+        whole = parameters[slot.parameter]
+        assert whole.flags.c_contiguous, (
+            f"{slot.parameter!r} is not C-contiguous: its flat view would be a copy"
+        )
+        numbers = slot.of(whole.reshape(-1))
+        numbers[...] = vector[position : position + slot.size].reshape(numbers.shape)
+        position += slot.size

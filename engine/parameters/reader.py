@@ -14,17 +14,25 @@ import numpy as np
 import safetensors
 
 from partita.engine.parameters.files import hash_plain
-from partita.engine.parameters.layout import Slot, check_cover
+from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
+from partita.engine.parameters.slots import Slot, common
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 
-_KEY: Final = re.compile(r"(values|state\.\w+)/(\d{1,18}):(\d{1,18})/(.*)", flags=re.ASCII | re.DOTALL)
+_KEY: Final = re.compile(
+    r"(values|state\.\w+)/(\d{1,18}):(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?/(.*)",
+    flags=re.ASCII | re.DOTALL,
+)
 
 
 def tensor_key(kind: str, slot: Slot) -> str:
-    """The name of a tensor in a shard's file: "values/0:640/hidden.weight", "state.sum/0:640/..."."""
-    return f"{kind}/{slot.start}:{slot.stop}/{slot.parameter}"
+    """The name of a tensor in a shard's file: "values/0:640/hidden.weight", "state.sum/0:640/...".
+
+    Columns of a matrix add the length of a run and from one to the next: "values/0:608:32:64/...".
+    """
+    columns = f":{slot.run}:{slot.stride}" if slot.stride else ""
+    return f"{kind}/{slot.start}:{slot.stop}{columns}/{slot.parameter}"
 
 
 def parse_key(key: str) -> tuple[str, Slot]:
@@ -32,8 +40,8 @@ def parse_key(key: str) -> tuple[str, Slot]:
     match = _KEY.fullmatch(key)
     if match is None:
         raise CheckpointError(f"a shard's file has a tensor {key!r}, which is no range of a parameter")
-    kind, start, stop, parameter = match.groups()
-    return kind, Slot(parameter, int(start), int(stop))
+    kind, start, stop, run, stride, parameter = match.groups()
+    return kind, Slot(parameter, int(start), int(stop), int(run or 0), int(stride or 0))
 
 
 class Checkpoint:
@@ -107,7 +115,9 @@ class Checkpoint:
                 self.records[entry.shard].updates
                 for entry in self.manifest.entries
                 if any(
-                    _overlap(held, slot) for _, held in self._tensors[entry.file].values() for slot in slots
+                    any(common(held, slot))
+                    for _, held in self._tensors[entry.file].values()
+                    for slot in slots
                 )
             ),
             default=0,
@@ -158,17 +168,14 @@ class Checkpoint:
                     if found != kind:
                         continue
                     for slot, vector in wanted.get(held.parameter, ()):
-                        start, stop = max(slot.start, held.start), min(slot.stop, held.stop)
-                        if start < stop:
-                            numbers = file.get_slice(key)[start - held.start : stop - held.start]
-                            vector[start - slot.start : stop - slot.start] = numbers
+                        shared = list(common(slot, held))
+                        if shared:  # read at once, for there may be thousands of runs
+                            first, last = shared[0].there, shared[-1].there + shared[-1].size
+                            numbers = file.get_slice(key)[first:last]
+                        for here, there, n in shared:
+                            vector[here : here + n] = numbers[there - first : there - first + n]
 
     def _size(self, parameter: str) -> int:
         if parameter not in self.manifest.shapes:
             raise ValueError(f"the checkpoint has no {parameter!r}; it has {list(self.manifest.shapes)}")
         return int(np.prod(self.manifest.shapes[parameter], dtype=np.int64))
-
-
-def _overlap(one: Slot, other: Slot) -> bool:
-    """Whether two slots have a number in common."""
-    return one.parameter == other.parameter and max(one.start, other.start) < min(one.stop, other.stop)

@@ -14,7 +14,7 @@ from typing import Final
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.partitioner.cluster import Cluster, Link
-from partita.partitioner.cuts import Pieces, Whole, cut_layer
+from partita.partitioner.cuts import Cuts, Pieces, Tiles, Whole, cut_layer
 from partita.partitioner.ownership import Piece
 from partita.partitioner.plan import Plan
 
@@ -24,6 +24,7 @@ GIGABIT: Final = 1e9 / 8
 """A Gbit/s, in bytes a second."""
 WORTH_SAYING: Final = 1.02
 """Smaller gains are below what a prediction can tell."""
+MICRO_BATCHES: Final = (2, 4, 8, 16)
 NEARLY: Final = 0.98
 """A cheaper change of a family is preferred if it reaches this share of the best one's gain."""
 MOST_LAYERS: Final = 12
@@ -97,6 +98,10 @@ def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
         if again is not None and (anew := again(cluster)).pieces != plan.pieces:
             yield Trial(family, what, anew)
     yield from _places(plan)
+    yield from _tiles(plan)
+    for count in MICRO_BATCHES if len(plan.cluster) > 1 else ():
+        if plan.batch % count == 0 and count > plan.micro_batches:
+            yield Trial("micro-batches", f"{count} micro-batches", plan.with_micro_batches(count))
     if plan.precision == "float32":
         yield Trial("precision", "bfloat16", replace(plan, precision="bfloat16"))
 
@@ -143,19 +148,38 @@ def _places(plan: Plan) -> Iterator[Trial]:
         for machine in idlest[:MOST_MACHINES]:
             if owners != {machine}:
                 what = f"moving {grid.name} to machine {machine}"
-                yield Trial("place", what, _with_cut(plan, grid, Whole(machine)))
+                yield Trial("place", what, _with_cuts(plan, {grid.name: Whole(machine)}))
         count = min(machines, grid.n_rows)
         if len(owners) < count and grid.layer.cuttable:
             cut = Pieces(tuple(sorted(idlest[:count])))
-            yield Trial("place", f"cutting {grid.name} over {count} machines", _with_cut(plan, grid, cut))
+            yield Trial(
+                "place", f"cutting {grid.name} over {count} machines", _with_cuts(plan, {grid.name: cut})
+            )
         yield from _shifts(plan, grid, busiest, idlest[0])
+
+
+def _tiles(plan: Plan) -> Iterator[Trial]:
+    """All pictures that bear it cut into tiles, over all machines."""
+    machines = len(plan.cluster)
+    grids = [grid for grid in plan.graph.computed if grid.is_picture and grid.why_no_tiles() is None]
+    for down in range(2, machines // 2 + 1):
+        if not grids or machines % down:
+            continue
+        cut = Tiles(machines, across=(down, machines // down))
+        with suppress(ValueError):  # a picture may be too small
+            what = f"cutting pictures into {down} by {machines // down} tiles"
+            yield Trial("place", what, _with_cuts(plan, {grid.name: cut for grid in grids}))
 
 
 def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[Trial]:
     """A quarter and a half of what one machine has of a layer, to another that has some of it too."""
     pieces = plan.ownership.of(grid.name)
     rows = {piece.machine: piece.stop - piece.start for piece in pieces}
-    if source == destination or source not in rows or destination not in rows:
+    if (
+        source == destination
+        or not {source, destination} <= rows.keys()
+        or grid.name in plan.ownership.narrow
+    ):
         return
     for share in (4, 2):
         moved = rows[source] // share
@@ -163,7 +187,7 @@ def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[T
             sizes = {**rows, source: rows[source] - moved, destination: rows[destination] + moved}
             cut = Pieces(tuple(sizes), tuple(sizes.values()))
             what = f"moving {moved} rows of {grid.name} from machine {source} to machine {destination}"
-            yield Trial("place", what, _with_cut(plan, grid, cut))
+            yield Trial("place", what, _with_cuts(plan, {grid.name: cut}))
 
 
 def _heaviest(plan: Plan) -> list[Grid]:
@@ -173,18 +197,19 @@ def _heaviest(plan: Plan) -> list[Grid]:
     return sorted(grids, key=lambda grid: -cost[grid.name])[:MOST_LAYERS]
 
 
-def _with_cut(plan: Plan, grid: Grid, cut: Pieces | Whole) -> Plan:
-    """The plan with another cut of one layer; a loss that lies where its scores do follows them."""
-    pieces = {grid.name: cut_layer(grid, cut, machines=len(plan.cluster))}
-    before = {piece.machine for piece in plan.ownership.of(grid.name)}
-    for loss in plan.graph.computed:
-        if isinstance(loss.layer, Loss) and loss.sources[0] == grid.name:
-            judges = {piece.machine for piece in plan.ownership.of(loss.name)}
-            if judges == before and (loss.layer.splits_scores or len(pieces[grid.name]) == 1):
-                pieces[loss.name] = tuple(Piece(loss.name, 0, 1, p.machine) for p in pieces[grid.name])
+def _with_cuts(plan: Plan, cuts: Cuts) -> Plan:
+    """The plan with other cuts of some layers; a loss that lies where its scores do follows them."""
+    graph, owned = plan.graph, plan.ownership
+    pieces = {name: cut_layer(graph[name], cut, machines=len(plan.cluster)) for name, cut in cuts.items()}
+    for loss in graph.computed:
+        scores = loss.sources[0]
+        if isinstance(loss.layer, Loss) and scores in pieces:
+            together = {p.machine for p in owned.of(loss.name)} == {p.machine for p in owned.of(scores)}
+            if together and (loss.layer.splits_scores or len(pieces[scores]) == 1):
+                pieces[loss.name] = tuple(Piece(loss.name, 0, 1, p.machine) for p in pieces[scores])
     others = (piece for piece in plan.pieces if piece.layer not in pieces)
     changed = (piece for found in pieces.values() for piece in found)
-    return replace(plan, ownership=replace(plan.ownership, pieces=(*others, *changed)))
+    return replace(plan, ownership=replace(owned, pieces=(*others, *changed)))
 
 
 def _fits(plan: Plan) -> bool:

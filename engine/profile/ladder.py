@@ -62,7 +62,7 @@ def _equal(graph: Graph, pieces: int, *, batch: int, precision: str, threads: in
         if not (isinstance(grid.layer, Loss) and grid.layer.splits_scores)
     }
     cluster = Cluster.local(pieces, threads=threads)
-    return partition(graph, cluster, batch=batch, cuts=cuts, precision=precision)
+    return partition(graph, cluster, batch=batch, cuts=cuts, strategy="balanced", precision=precision)
 
 
 def _fits(plan: Plan) -> bool:

@@ -15,9 +15,8 @@ from partita.engine.profile.report import (
     rows_of,
 )
 from partita.partitioner.drawing.page import SCRIPT, STYLE
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Picture, Timeline
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes, readable_seconds
 
 MORE_STYLE: Final = """
 section { margin-top: 2.6rem; } section > h2 { font-size: 20px; margin-bottom: 2px; }

@@ -98,7 +98,7 @@ def _flight(flight: Flight, first: int, began_s: float, identity: str) -> Iterat
     source, destination = first + flight.source, first + flight.destination
     begun, sent = _us(began_s + flight.begun_s), _us(began_s + flight.sent_s)
     common = {"cat": "message", "name": flight.label, "id": identity}
-    yield {**common, "ph": "s", "pid": source, "tid": MESSENGER, "ts": begun}
+    yield {**common, "ph": "s", "pid": source, "tid": flight.sender, "ts": begun}
     taken = _us(began_s + flight.taken_s)
     yield {**common, "ph": "f", "bp": "e", "pid": destination, "tid": flight.taker, "ts": taken}
     arrived = max(_us(began_s + flight.arrived_s), sent)

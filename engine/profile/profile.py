@@ -14,9 +14,9 @@ from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report, counted
 from partita.engine.profile.timeline import Timeline
 from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.time_axis import readable_seconds
 from partita.partitioner.drawing.timeline import Timeline as Drawn
 from partita.partitioner.plan import Plan
+from partita.partitioner.readable import readable_seconds
 
 MOST_STEPS: Final = 10
 """Of each plan in a trace file."""

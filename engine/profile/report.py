@@ -8,8 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
-from partita.partitioner.drawing.time_axis import readable_seconds
-from partita.partitioner.table import readable_bytes
+from partita.partitioner.readable import readable_bytes, readable_seconds
 
 FORMAT: Final = 1
 """Of the JSON. Goes up when a number changes its meaning."""

@@ -142,7 +142,7 @@ def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
         below = Activation("relu", name=f"below{n}")(given)
         Activation("relu", name=f"above{n}")(below)
         cuts |= {f"below{n}": Whole(owner), f"above{n}": Whole(1 - owner)}
-    return partition(net.graph(), Cluster.local(machines), batch=BATCH, cuts=cuts)
+    return partition(net.graph(), Cluster.local(machines), batch=BATCH, cuts=cuts, strategy="balanced")
 
 
 def _line(n_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from partita.engine.profile.timeline import Timeline
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Cuts, Pieces, Whole
+from partita.partitioner.cuts import Cut, Cuts, Whole
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
@@ -129,7 +129,7 @@ def _first(cluster: Cluster, machines: int) -> Cluster:
 
 
 class _Measuring:
-    """Measures this machine's runtime and links and the kernels of a network, as far as they are not known."""
+    """Measures this machine's runtime and links, and kernels, as far as they are not known."""
 
     def __init__(
         self, network: Network | Graph, batch: int, precision: str, threads: int, tell: Tell
@@ -163,7 +163,7 @@ def _within(cuts: Cuts | None, machines: int) -> Cuts:
     return {name: cut for name, cut in (cuts or {}).items() if _highest(cut) < machines}
 
 
-def _highest(cut: Pieces | Whole) -> int:
+def _highest(cut: Cut) -> int:
     """The highest number of a machine in a cut."""
     if isinstance(cut, Whole):
         return cut.machine

@@ -1,7 +1,7 @@
 """A step as bars: measured or predicted, in one form, from which pictures, tables and traces are made.
 
 Where a machine's time goes is told by four numbers that add up to the step. Its kernels compute; or they do
-not, but its messenger sends or takes in; or neither does, and a message that it could use is missing: it
+not, but a message is handed over or taken in; or neither does, and a message that it could use is missing: it
 waits; or nothing is missing: it is idle, because it has done all or the runtime is between two instructions.
 """
 
@@ -18,7 +18,10 @@ from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
 from partita.partitioner.plan import Plan
 from partita.partitioner.playback import Times
 from partita.partitioner.program import COMPUTES, Instruction
+from partita.partitioner.words import described
 
+MESSAGES = ("send", "receive")
+"""Kinds of bars in which nothing is computed."""
 KERNEL = MESSENGER + 1
 """The thread of predicted computations; a machine runs one at a time."""
 
@@ -50,7 +53,7 @@ class Flight:
 
     Args:
         source, destination: machines.
-        taker: the thread that puts it in its place; the messenger has sent it.
+        sender, taker: the threads that send it and put it in its place.
         begun_s: when its sender began to hand it over.
         sent_s: when its sender's transport had it.
         arrived_s: when it was there. May seem to be before `sent_s`, by as much as clocks are uncertain, or
@@ -61,6 +64,7 @@ class Flight:
 
     source: int
     destination: int
+    sender: int
     taker: int
     begun_s: float
     sent_s: float
@@ -108,7 +112,8 @@ class Timeline:
         for d in trace.deliveries():
             flights.append(_flight(trace, d, zero))
             if d.arrived_s > d.wanted_s:
-                what = f"{flights[-1].label} from {names[d.source]}"
+                buffer = trace.parts[d.source].program.instructions[d.send].target.buffer
+                what = f"{described(buffer)} from {names[d.source]}"
                 missing[d.destination].append(Missing(d.wanted_s - zero, d.arrived_s - zero, what))
         return cls(
             names,
@@ -135,6 +140,7 @@ class Timeline:
                 f.source,
                 f.destination,
                 MESSENGER,
+                MESSENGER,
                 starts[f.source, f.send],
                 f.start_s,
                 f.stop_s,
@@ -147,7 +153,7 @@ class Timeline:
         return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
 
     def drawn(self, title: str, subtitle: str, *, until_s: float = 0.0) -> drawing.Timeline:
-        """As a picture shows it: a lane for each kernel thread, and a thin one for the messenger.
+        """As a picture shows it: a lane for each kernel thread, and a thin one for messages.
 
         Args:
             title: above it.
@@ -164,7 +170,13 @@ class Timeline:
             number[machine, MESSENGER] = len(lanes)
             lanes.append(drawing.Lane("", thin=True))
         bars = [
-            drawing.TimelineBar(number[b.machine, b.thread], b.start_s, b.stop_s, b.label, b.kind)
+            drawing.TimelineBar(
+                number[b.machine, MESSENGER if b.kind in MESSAGES else b.thread],
+                b.start_s,
+                b.stop_s,
+                b.label,
+                b.kind,
+            )
             for b in self.bars
         ]
         for machine in range(len(self.machines)):
@@ -197,16 +209,16 @@ class Timeline:
         return tuple(found)
 
     def _times(self, machine: int) -> Times:
-        computing = length(self._busy(machine, messenger=False))
+        computing = length(self._busy(machine, messages=False))
         busy = length(self._busy(machine))
         waiting = length((wait.start_s, wait.stop_s) for wait in self.waits(machine))
         return Times(computing, busy - computing, waiting, max(self.step_s - busy - waiting, 0.0))
 
-    def _busy(self, machine: int, *, messenger: bool = True) -> tuple[Span, ...]:
+    def _busy(self, machine: int, *, messages: bool = True) -> tuple[Span, ...]:
         return joined(
             (bar.start_s, bar.stop_s)
             for bar in self.bars
-            if bar.machine == machine and (messenger or bar.thread != MESSENGER)
+            if bar.machine == machine and (messages or bar.kind not in MESSAGES)
         )
 
 
@@ -225,6 +237,7 @@ def _flight(trace: StepTrace, d: Delivery, zero: float) -> Flight:
     return Flight(
         d.source,
         d.destination,
+        int(sender.thread[d.send]),
         int(receiver.thread[d.receive]),
         float(sender.started_s[d.send]) - zero,
         d.handed_over_s - zero,

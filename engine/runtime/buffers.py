@@ -7,7 +7,6 @@ to other machines are sent from there, and lie in windows where they arrive.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
@@ -16,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.numerics import master, storage
-from partita.engine.parameters.layout import Layout, Slot
+from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.slots import Slot
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
-from partita.layers.layer import Parameter
 from partita.layers.rows import Run
 from partita.partitioner.arena import arena_bytes
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
@@ -33,24 +32,13 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
     """Where every parameter lies: on the machines in the order of the layers, and on the shards."""
     machines = tuple(
         tuple(
-            Slot(parameter.name, *span)
+            Slot(held.parameter.name, *held.runs)
             for grid in plan.graph.computed
-            if (rows := plan.ownership.rows(grid.name, machine)) is not None
-            for parameter in grid.parameters
-            for span in parameter.spans(rows)
+            for held in plan.ownership.held(grid.name, machine)
         )
         for machine in range(len(plan.cluster))
     )
     return Layout(machines, {name: p.shape for name, p in plan.graph.parameters.items()}, shards)
-
-
-def piece_shape(parameter: Parameter, rows: Run) -> tuple[int, ...]:
-    """The shape of what belongs to these rows of a layer: flat where rows differ in their edges."""
-    size = sum(stop - start for start, stop in parameter.spans(rows))
-    if parameter.row_starts is not None:
-        return (size,)
-    own = parameter.narrowed((rows[2], rows[3])) if len(rows) > 2 else parameter
-    return (size // math.prod(own.shape[1:]), *own.shape[1:])
 
 
 class Vectors:
@@ -86,14 +74,10 @@ class Vectors:
         self._shapes: dict[str, list[tuple[int, int, tuple[int, ...]]]] = {}
         position = 0
         for grid in plan.graph.computed:
-            rows = plan.ownership.rows(grid.name, machine)
             begin = position
-            for parameter in grid.parameters if rows is not None else ():
-                assert rows is not None
-                shape = piece_shape(parameter, rows)
-                stop = position + math.prod(shape)
-                self._shapes.setdefault(grid.name, []).append((position, stop, shape))
-                position = stop
+            for held in plan.ownership.held(grid.name, machine):
+                self._shapes.setdefault(grid.name, []).append((position, position + held.size, held.shape))
+                position += held.size
             self._spans[grid.name] = (begin, position)
 
     def span(self, layer: str) -> slice:
@@ -175,7 +159,7 @@ class Buffers:
             self.windows[name] = PackedWindow(self.device.window(start, array, columns[0]))
             if window.own is not None:
                 offset = window.offset + window.own_offset
-                self.tiles[name] = self.device.placed(memory, offset, window.own, array.dtype)
+                self.tiles[name] = self.device.placed(memory, offset, window.own, _dtype(window.dtype))
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
             lent = {PARAMETERS: vectors.read[span]}
@@ -189,19 +173,29 @@ class Buffers:
 
     def collected(self, name: str, rows: Run) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""
-        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
         return [
-            self.device.given(self.tiles[one])
-            if one in self.tiles
-            else self.windows[one].download((rows,))[0]
-            for one in names
-            if one in self.windows
+            self.windows[one].download((rows,))[0]
+            if one not in self.tiles
+            else self.device.given(self.tiles[one])
+            for one in self._portions(name)
         ]
+
+    def portions_of(self, name: str) -> list[Window]:
+        """What there is of a buffer, portion after portion; one window where the step is of one portion."""
+        return [self.windows[one] for one in self._portions(name)]
+
+    def _portions(self, name: str) -> list[str]:
+        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
+        return [one for one in names if one in self.windows]
 
     def own(self, buffer: str, rows: Run) -> Array:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of((rows,))[0] if tile is None else tile
+
+    def room(self, buffer: str, shape: tuple[int, ...]) -> Array:
+        """Zeros of the kind that a buffer holds, besides its window."""
+        return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
 
     def parameters_in(self, buffer: str) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""

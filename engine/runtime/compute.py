@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from partita.engine.kernels.calls import in_turn
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site, nothing
+from partita.engine.kernels.kernel import (
+    Array,
+    Arrays,
+    Call,
+    Kernel,
+    LossKernel,
+    PartialKernel,
+    PartialSums,
+    Site,
+    nothing,
+)
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 from partita.engine.runtime.buffers import Buffers, Vectors
@@ -19,18 +29,23 @@ from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.views import Views
-from partita.layers.rows import Run, WholeRows
+from partita.layers.rows import Run, WholeRows, bounds
 from partita.partitioner.buffer_names import (
+    DELTAS,
     GRADIENT,
     NORMS,
     PARAMETERS,
     SUMMARY,
+    SUMS,
+    holds_errors,
+    holds_sums,
     layer_of,
     number_of,
     numbered,
     place_of,
     plain,
 )
+from partita.partitioner.held import Held
 from partita.partitioner.ownership import Edge
 from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
@@ -97,7 +112,10 @@ class Computations:
         self._updated: defaultdict[str, int] = defaultdict(int)
         self._learnings = {
             (name, kernels): Learning(
-                kernels, start=vectors.span(name).start, by_blocks=self._device.blocks_fit_caches
+                kernels,
+                self._held(name),
+                start=vectors.span(name).start,
+                by_blocks=self._device.blocks_fit_caches,
             )
             for instruction in program.instructions
             if instruction.op is Op.LEARN
@@ -176,11 +194,12 @@ class Computations:
         return (number_of(buffer) or 0) * self.plan.sizes.examples(buffer)
 
     def _up(self, instruction: Instruction) -> Call:
-        name = instruction.target.buffer
-        kernel, call = self._kernel_of(plain(name), name), self._once(self._sum, instruction)
-        if not isinstance(kernel, LossKernel):
+        name = layer_of(instruction.target.buffer)
+        kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
+        if not isinstance(kernel, LossKernel) or self.machine not in self.owned.counted(name):
             return call
-        judge, first, examples = kernel, self._first_example(name), kernel.site.batch
+        judge, first = kernel, self._first_example(instruction.target.buffer)
+        examples = kernel.site.batch
         self.metrics.expect(name)
 
         def call_and_judge() -> None:
@@ -193,7 +212,11 @@ class Computations:
     def _sum(self, instruction: Instruction) -> Call:
         layer = layer_of(instruction.target.buffer)
         kernel = self._kernel_of(layer, instruction.target.buffer)
-        block = _rows(instruction.sources[0])[0] if self.graph[layer].layer.splits_sum else None
+        if holds_sums(instruction.target.buffer):
+            assert isinstance(kernel, PartialKernel), f"{instruction} is of no layer cut by its inputs"
+            return kernel.multiply(_rows(instruction.target)[0])
+        by_blocks = self.graph[layer].layer.splits_sum and not self.owned.by_inputs(layer)
+        block = _rows(instruction.sources[0])[0] if by_blocks else None
         last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
         call = kernel.up(block=block, first=not instruction.accumulate, last=last)
         return in_turn(views.before_up, call, views.after_up if last else nothing)
@@ -236,7 +259,8 @@ class Computations:
     def _gradient(self, instruction: Instruction) -> Call:
         name, kernels = self._learnt(instruction)
         kernel, whole = kernels[0], self._gradients(name)
-        learning = Learning(kernels, start=0, by_blocks=self._device.blocks_fit_caches)
+        by_blocks = self._device.blocks_fit_caches
+        learning = Learning(kernels, self._held(name), start=0, by_blocks=by_blocks)
         if kernel.gradient_dtype == kernel.site.master:
             return learning.whole(whole)
         narrow = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
@@ -252,7 +276,14 @@ class Computations:
     def _learnt(self, instruction: Instruction) -> tuple[str, tuple[Kernel, ...]]:
         """The layer that an instruction learns, and its kernels of all portions whose errors it reads."""
         name = _layer(instruction.target)
-        return name, tuple(self._kernel_of(name, errors.buffer) for errors in instruction.sources)
+        errors = (source.buffer for source in instruction.sources if holds_errors(source.buffer))
+        return name, tuple(self._kernel_of(name, buffer) for buffer in errors)
+
+    def _held(self, name: str) -> tuple[Held, ...]:
+        """What the machine learns of a layer; of weights that it borrows, all."""
+        grid = self.graph[name]
+        own = self.owned.held(name, self.machine)
+        return own or tuple(Held(parameter, (0, grid.n_rows)) for parameter in grid.parameters)
 
     def _gradients(self, name: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""
@@ -327,6 +358,7 @@ class Computations:
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
             self.plan.batch,
+            self.owned.inputs(name, self.machine),
         )
         borrowed = self.buffers.parameters_in(name + PARAMETERS)
         summary = name + SUMMARY
@@ -338,8 +370,28 @@ class Computations:
             errors=tuple(held.array for held in views.returned),
             parameters=tuple(borrowed or self.vectors.views(name, self.vectors.read)),
             summaries=None if told is None else told.array,
+            partial=None if site.inputs is None else self._partial_sums(name, number, views.rows),
         )
         return build(site, arrays, self._team)
+
+    def _partial_sums(self, name: str, number: int | None, rows: tuple[int, int]) -> PartialSums:
+        """The sums of all machines for these rows, in the order of the machines; and errors of all rows."""
+
+        def at(buffer: str) -> str:
+            return buffer if number is None else numbered(buffer, number)
+
+        own, windows, terms = name + SUMS, self.buffers.windows, []
+        for machine in sorted(piece.machine for piece in self.owned.of(name)):
+            window = windows[at(own if machine == self.machine else f"{own}@{machine}")]
+            terms.append(window.of((rows,))[0])
+        deltas = windows.get(at(name + DELTAS))
+        biased = bounds(self.owned.home(name, self.machine))
+        return PartialSums(
+            windows[at(own)].array,
+            tuple(terms),
+            None if deltas is None else deltas.array,
+            (biased[0], biased[1]),
+        )
 
 
 def _layer(operand: Operand) -> str:

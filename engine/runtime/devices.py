@@ -32,6 +32,9 @@ class Device:
     blocks_fit_caches = True
     """Whether a layer had better learn in blocks that fit the caches of the machine's threads."""
 
+    works_in_calls = True
+    """Whether what a call does is done when it returns. Otherwise, who sends it has to wait for it."""
+
     def memory(self, n_bytes: int) -> Array:
         """Zeros, uint8 `[n_bytes]`, that begin where windows may."""
         memory = np.zeros(n_bytes + ALIGNMENT, np.uint8)

@@ -7,7 +7,6 @@ minibatch comes in several portions, a block adds up all of them before the next
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, Final, Protocol
@@ -18,8 +17,8 @@ from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
-from partita.engine.runtime.buffers import piece_shape
 from partita.engine.runtime.devices import Device
+from partita.partitioner.held import Held
 from partita.partitioner.work import LEARN_BLOCK_BYTES
 
 
@@ -65,23 +64,23 @@ class Scratch:
 class Learning:
     """How a layer learns, block by block."""
 
-    def __init__(self, kernels: Sequence[Kernel], *, start: int, by_blocks: bool = True) -> None:
+    def __init__(
+        self, kernels: Sequence[Kernel], held: Sequence[Held], *, start: int, by_blocks: bool = True
+    ) -> None:
         """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
             kernels: of the layer, one for each portion of the minibatch.
+            held: what the machine has of its parameters, or borrows.
             start: where the layer's range in the machine's parameters begins.
             by_blocks: whether blocks are worth their calls; else all rows are one.
         """
-        kernel, site = kernels[0], kernels[0].site
-        self._kernels, self._kernel, self._start = kernels, kernel, start
-        self._parameters = site.grid.parameters
-        block = site.n_rows
-        if kernel.gradient_by_rows and by_blocks:
-            numbers = sum(math.prod(shape) for shape in self._shapes(site.rows))
-            row_bytes = numbers * kernel.gradient_dtype.itemsize / site.n_rows
-            block = max(1, int(LEARN_BLOCK_BYTES * site.threads / row_bytes))
-        first, stop = site.rows
+        self._kernels, self._kernel, self._start, self._held = kernels, kernels[0], start, held
+        first, stop, *_ = held[0].rows
+        block = stop - first
+        if self._kernel.gradient_by_rows and by_blocks:
+            n_bytes = sum(each.size for each in held) * self._kernel.gradient_dtype.itemsize
+            block = max(1, int(LEARN_BLOCK_BYTES * self._kernel.site.threads / (n_bytes / block)))
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
     @property
@@ -119,18 +118,18 @@ class Learning:
             out: for each parameter, the array for all rows.
         """
         if len(self._kernels) == 1 or not self._kernel.gradient_by_rows:
-            return self._gradient(out, self._kernel.site.rows)
+            return self._gradient(out, None)
         return in_turn(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
 
     def _part_of(self, out: Sequence[Array], rows: tuple[int, int]) -> list[Array]:
-        own, found = self._kernel.site.rows, []
-        for array, parameter, shape in zip(out, self._parameters, self._shapes(rows), strict=False):
-            (first, _), (low, high) = parameter.span(own), parameter.span(rows)
-            found.append(array.reshape(-1)[low - first : high - first].reshape(shape))
+        found = []
+        for array, held in zip(out, self._held, strict=False):
+            part, before = held.part(rows), held.before(rows[0])
+            found.append(array.reshape(-1)[before : before + part.size].reshape(part.shape))
         return found
 
-    def _gradient(self, out: Sequence[Array], rows: tuple[int, int]) -> Call:
-        """Of all portions, one after another."""
+    def _gradient(self, out: Sequence[Array], rows: tuple[int, int] | None) -> Call:
+        """Of all portions, one after another; of all rows where there are none."""
         asked = rows if self._kernel.gradient_by_rows else None
         return in_turn(
             *(kernel.gradient(out, asked, accumulate=n > 0) for n, kernel in enumerate(self._kernels))
@@ -139,19 +138,17 @@ class Learning:
     def _prepared(
         self, rows: tuple[int, int], scratch: Scratch, updates: Updates
     ) -> tuple[Call, Callable[[int], bool]]:
-        own, dtype, begin = self._kernel.site.rows, self._kernel.gradient_dtype, self._start
+        dtype, begin = self._kernel.gradient_dtype, self._start
         out: list[Array] = []
         applies: list[list[Apply]] = [[] for _ in range(self._kernel.site.threads)]
-        places = zip(self._parameters, self._shapes(rows), self._offsets(rows), strict=False)
-        for parameter, shape, offset in places:
-            gradient = scratch.array(offset, shape, dtype)
-            (first, last), (low, high) = parameter.span(own), parameter.span(rows)
+        for held, offset in zip(self._held, self._offsets(rows), strict=False):
+            part, start = held.part(rows), begin + held.before(rows[0])
+            gradient = scratch.array(offset, part.shape, dtype)
             out.append(gradient)
-            for thread, share in enumerate(_shares(high - low, len(applies))):
-                start = begin + low - first
+            for thread, share in enumerate(_shares(part.size, len(applies)) if part.size else ()):
                 span = slice(start + share.start, start + share.stop)
                 applies[thread].append(updates.bind(span, gradient.reshape(-1)[share]))
-            begin += last - first
+            begin += held.size
         return self._gradient(out, rows), self._together([apply for apply in applies if apply])
 
     def _together(self, applies: list[list[Apply]]) -> Callable[[int], bool]:
@@ -170,13 +167,10 @@ class Learning:
 
         return call
 
-    def _shapes(self, rows: tuple[int, int]) -> list[tuple[int, ...]]:
-        return [piece_shape(parameter, rows) for parameter in self._parameters]
-
     def _offsets(self, rows: tuple[int, int]) -> list[int]:
         """Where each parameter's gradient begins in the scratch, in bytes, and the end; 64 bytes apart."""
         item_bytes = self._kernel.gradient_dtype.itemsize
-        sizes = (-(-math.prod(shape) * item_bytes // 64) * 64 for shape in self._shapes(rows))
+        sizes = (-(-held.part(rows).size * item_bytes // 64) * 64 for held in self._held)
         return list(accumulate(sizes, initial=0))
 
 

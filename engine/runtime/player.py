@@ -2,7 +2,8 @@
 
 A kernel thread that finishes a computation asks the machine for the next one itself, and sends what that
 computation was waited for: so a message leaves while its numbers are in the cache, and a program without
-messages never changes threads. Messages arrive on the thread that owns the mailbox.
+messages never changes threads. (On a GPU it would wait for the numbers, so there the owner of the mailbox
+sends.) Messages arrive on the thread that owns the mailbox.
 """
 
 from __future__ import annotations
@@ -126,11 +127,12 @@ class Player:
         self._tell(event)
 
     def poll(self) -> list[Over]:
-        """The steps that are over.
+        """The steps that are over; sends what is left to be sent.
 
         Raises:
             Exception: what a kernel raised.
         """
+        self._send_all()
         if self._error is not None:
             raise self._error
         return list(_taken(self._over))
@@ -162,7 +164,10 @@ class Player:
                     self._record(position, began, stopped)
                     self._busy_s += stopped - began
                     self._carry_out(self._machine.receive(Completed(position), stopped))
-                self._send_all()
+                if self._buffers.device.works_in_calls:
+                    self._send_all()
+                elif self._outgoing:
+                    self._wake()
         except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
             self._error = error
             self._wake()
@@ -200,7 +205,8 @@ class Player:
             operand = self._instructions[effect.position].target
             self._send(effect.to, effect.message, self._buffers[operand.buffer].download(operand.rows))
             self._record(effect.position, began, time.perf_counter())
-            self._tell(Completed(effect.position))
+            with self._lock:
+                self._carry_out(self._machine.receive(Completed(effect.position), time.monotonic()))
 
     def _place(self, position: int, payload: object) -> None:
         began = time.perf_counter()

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
+from partita.engine.numerics import storage
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
@@ -151,8 +152,13 @@ class SessionPart:
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
         rows = self._plan.ownership.rows(layer_of(name), self._machine)
-        portions = [] if rows is None else self.buffers.collected(name, rows)
-        return np.concatenate(portions, axis=-1) if portions else None
+        if rows is None:
+            return None
+        portions = self.buffers.collected(name, rows)
+        if portions:
+            return np.concatenate(portions, axis=-1)
+        sizes = self._plan.sizes  # nobody here listens along this edge
+        return np.zeros((*sizes.shape(name, rows)[:-1], sizes.batch), storage(sizes.row(name)[1]))
 
 
 class SessionRole(Role):

@@ -67,6 +67,7 @@ class TorchDevice(Device):
     """
 
     blocks_fit_caches = False
+    works_in_calls = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -25,7 +25,7 @@ Times: TypeAlias = npt.NDArray[np.float64]
 """Seconds, one for each instruction of a program; NaN where there is none."""
 
 MESSENGER: Final = 0
-"""The thread that sends and receives; kernel threads are 1 and above."""
+"""The thread that takes messages in; kernel threads, which send too, are 1 and above."""
 
 _FIELDS: Final = 4
 _NEVER: Final = float("nan")
@@ -104,7 +104,7 @@ class PartTrace:
         arrived_s: when a message was here.
         started_s, stopped_s: when an instruction was begun and done. Of a SEND: from when it is copied out
             until the transport has it; of a RECV: while it is put into its place.
-        thread: 0 for the messenger, kernel threads from 1.
+        thread: 0 for the one that takes messages in, kernel threads from 1.
         uncertainty_s: by how much all of these may be shifted against other parts.
     """
 

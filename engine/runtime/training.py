@@ -317,7 +317,7 @@ def _examples_counted(plan: Plan, machine: int) -> int:
     Those that judge the first loss share them, as they share its sum, so that what some of them have reported
     is about right, too.
     """
-    judges = [piece.machine for piece in plan.ownership.of(plan.graph.losses[0])]
+    judges = plan.ownership.counted(plan.graph.losses[0])
     if machine not in judges:
         return 0
     turn = judges.index(machine)

@@ -110,15 +110,16 @@ class Views:
     def _hear(self, edge: Edge, columns: Columns) -> Heard:
         """All that is here of an input; but a judge hears its own scores, and no others."""
         window, own = self._buffers[self._at(edge.layer)], self._owned.rows(edge.layer, self._machine)
-        if own is not None and (
-            self._owned.judges(edge.consumer) or self._is_own(edge, own, columns, window)
-        ):
+        judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else ()
+        if judged and judged[0] != own:  # of copies, those that no machine before it has
+            return Heard((judged[0][0], judged[0][1]), window.of(judged)[0])
+        if own is not None and (judged or self._is_own(edge, own, columns, window)):
             return Heard((own[0], own[1]), self._buffers.own(self._at(edge.layer), own))
         if columns is None or window.columns == columns:
             return Heard(window.rows, window.array)
         rows = row_sets.bounds(row_sets.along(self._owned.needed(edge, self._machine)))
         shape = (rows[1] - rows[0], columns[1] - columns[0], *window.array.shape[2:])
-        array = self._buffers.device.zeros(shape, window.array.dtype)
+        array = self._buffers.room(edge.layer, shape)
         if len(array):
             self._gathered.append(self._copy(array, window.of(((*rows, *columns),))[0]))
         return Heard(rows, array)
@@ -137,7 +138,7 @@ class Views:
             return Returned(window.rows, window.array)
         height, _, *rest = window.array.shape
         shape = (height, columns[1] - columns[0], *rest)
-        return Returned(window.rows, self._buffers.device.zeros(shape, window.array.dtype))
+        return Returned(window.rows, self._buffers.room(edge.name, shape))
 
     def _narrow(self, grid: Grid, own: Run) -> Grid:
         """The machine's columns of the layer, over those that it hears."""

@@ -1,3 +1,10 @@
-"""Parts of the pictures of a plan (`draw.py`) and of one of its layers (`draw_layer.py`), and SVG as text."""
+"""Pictures as text, in SVG and HTML. What they are made of, from the simple to the whole:
+
+`svg`, `palette`, `look`: elements, colours of machines, what a picture shares.
+`layout`, `folds`, `columns`, `boxes`, `routes`, `exchange`, `column_picture`, `legend`: a plan (`draw.py`).
+`cells`, `panels`, `marks`, `travels`: one of its layers (`draw_layer.py`).
+`time_axis`, `timeline`, `predicted`: what happens when; `curves`: over numbers of machines.
+`charts`, `page`: a plan as one HTML page.
+"""
 
 __all__: list[str] = []

@@ -121,7 +121,7 @@ def _panel(
     if mine is None:
         return Panel(machine, tuple(placed), None, top, y - BETWEEN)
     shape, none = owned.graph[layer].shape, (0, 0)
-    cells = Sheets(shape, mine[:2], none, none, 0.0, 0.0)
+    cells = Sheets(shape, (mine[0], mine[1]), none, none, 0.0, 0.0)
     height = max(y - BETWEEN - first, CAPTION + cells.height)
     own = Held(layer, cells, (mine,))
     middle = first + (height - CAPTION - cells.height) / 2

@@ -16,13 +16,15 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
-from partita.partitioner.cuts import Pieces, cut_layer
+from partita.partitioner.cuts import ByInputs, Pieces, Repeated, cut_layer, following, follows_input
 from partita.partitioner.ownership import Piece
 from partita.partitioner.program import Operand
+from partita.partitioner.search.copies import are_copies, homes, told, without_own
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, traffic
+from partita.partitioner.settle import stays_with_scores
 
 JOINT_LIMIT: Final = 20_000
 """Where a layer and its listeners have more combinations of layouts, each listener is counted by itself."""
@@ -90,15 +92,25 @@ class Additive:
         return total
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
-        """The slowest machine's piece, and what lent weights take. Nothing for a loss with its scores."""
+        """The slowest machine's piece, and what its machines tell one another: weights that are lent, sums over
+        inputs. Nothing for a loss with its scores.
+        """
         if cut is None:
             return 0.0
         key = (self._geometry[grid.name], cut)
         if key not in self._known:
             pieces = self.pieces(grid, cut)
-            took = max(self.task.layer_s(grid.name, piece.rows, piece.machine) for piece in pieces)
-            self._known[key] = took + self._lent_s(grid, pieces)
+            took = max(self.task.piece_s(piece, pieces) for piece in pieces)
+            self._known[key] = took + self._lent_s(grid, pieces) + self._told_s(grid, pieces)
         return self._known[key]
+
+    def _told_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
+        up = told(pieces, self.n_machines)
+        if not up.sent.any():
+            return 0.0
+        row_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name, ((0, 1),)))
+        ways = (up, up.reversed) if self.task.train else (up,)
+        return sum(self._seconds(way, row_bytes) for way in ways)
 
     def exchange_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> float:
         """Of a layer's states, up, and of its errors, down; with what machines tell of their scores.
@@ -123,52 +135,81 @@ class Additive:
         return self._moved[key]
 
     def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Traffic, Traffic]:
-        owned = self.runs(grid, cuts[grid.name])
-        heard = [
-            self.heard(grid, name, number, cuts)
-            for name, number in self.graph.consumers(grid.name)
-            if name in cuts
-        ]
-        up = traffic(owned, joined(heard, self.n_machines), self.n_machines)
+        owned, pieces = self.runs(grid, cuts[grid.name]), self.pieces(grid, cuts[grid.name])
+        edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
+        heard = [self.heard(grid, name, number, cuts) for name, number in edges]
+        up = self._sent(owned, joined(heard, self.n_machines), pieces)
         down = Traffic.none(self.n_machines)
         if self.task.train and grid.name in self.graph.needs_error:
-            for runs in heard:
-                down = down + traffic(owned, runs, self.n_machines).reversed
+            for (name, _), runs in zip(edges, heard, strict=True):
+                down = down + self._sent(owned, self._returned(name, runs, cuts), pieces).reversed
         return up, down
+
+    def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> Traffic:
+        """Whoever has a copy hears that; the others hear the first machine that has the rows."""
+        if are_copies(pieces):
+            heard = without_own(heard, pieces)
+        return traffic(owned, heard, self.n_machines)
+
+    def _returned(self, listener: str, heard: Runs, cuts: Mapping[str, Choice]) -> Runs:
+        """Of a loss that is repeated, the first machine alone returns errors."""
+        if not isinstance(cuts[listener], Repeated) or listener not in self.graph.losses:
+            return heard
+        if self._stays(listener, cuts):
+            return heard
+        first = min(piece.machine for piece in self.pieces(self.graph[listener], cuts[listener]))
+        kept = heard.machines == first
+        return Runs(heard.machines[kept], heard.starts[kept], heard.stops[kept])
 
     def pieces(self, grid: Grid, cut: Choice) -> tuple[Piece, ...]:
         """The pieces of a cut."""
         key = grid.name, cut
         if key not in self._pieces:
             assert cut is not None, f"{grid.name} lies where its scores do"
-            self._pieces[key] = cut_layer(grid, cut, machines=self.n_machines)
+            source = self.graph[grid.sources[0]]
+            self._pieces[key] = cut_layer(grid, cut, machines=self.n_machines, source=source)
         return self._pieces[key]
 
     def runs(self, grid: Grid, cut: Choice) -> Runs:
-        """The pieces of a cut, as runs of rows."""
+        """The pieces of a cut, as runs of rows; of copies, the first."""
         key = self._geometry[grid.name], cut
         if key not in self._runs:
-            pieces = {piece.machine: piece.rows for piece in self.pieces(grid, cut)}
-            self._runs[key] = Runs.of(pieces, width=_width(grid))
+            self._runs[key] = Runs.of(homes(self.pieces(grid, cut)), width=_width(grid))
         return self._runs[key]
+
+    def placed(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Piece, ...]:
+        """The pieces of a layer under the cuts of it and of its input, which it may follow."""
+        pieces, below = self.pieces(grid, cuts[grid.name]), grid.sources[0]
+        if not follows_input(cuts[grid.name]) or cuts.get(below) is None:
+            return pieces
+        return following(pieces, self.pieces(self.graph[below], cuts[below]))
 
     def heard(self, grid: Grid, listener: str, number: int, cuts: Mapping[str, Choice]) -> Runs:
         """What each machine hears of a layer, along one input of a listener."""
-        if cuts[listener] is None and self.graph[listener].sources[0] == grid.name:
+        if self._stays(listener, cuts) and self.graph[listener].sources[0] == grid.name:
             return self.runs(grid, cuts[grid.name])  # a loss that lies where its scores do
         if cuts[listener] is None:
             return Runs.of({})
-        key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener])
+        below = cuts[grid.name] if follows_input(cuts[listener]) else None
+        key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener], below)
         if key not in self._heard:
-            pieces = self.pieces(self.graph[listener], cuts[listener])
+            pieces = self.placed(self.graph[listener], cuts)
             boxes = grid.is_picture and any(piece.columns is not None for piece in pieces)
             heard = {
-                p.machine: bounds(self.graph.source_rows(listener, run, number, boxes=boxes))
+                p.machine: p.inputs or bounds(self.graph.source_rows(listener, run, number, boxes=boxes))
                 for p in pieces
                 for run in [p.rows if boxes else p.rows[:2]]
             }
             self._heard[key] = Runs.of(heard, width=_width(grid))
         return self._heard[key]
+
+    def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
+        """Whether a loss lies where its scores do; also if it is said to be repeated there."""
+        grid, cut, scores = self.graph[loss], cuts[loss], cuts.get(self.graph[loss].sources[0])
+        if not isinstance(cut, Repeated) or scores is None or not stays_with_scores(self.graph, grid):
+            return cut is None
+        judges = self.runs(self.graph[grid.sources[0]], scores).machines
+        return sorted(judges) == sorted(piece.machine for piece in self.pieces(grid, cut))
 
     def lanes_s(self, cuts: Mapping[str, Choice]) -> float:
         """What the busiest threads of any machine do at least in a step of a plan: a bound on its step.
@@ -180,7 +221,9 @@ class Additive:
         for grid in self.graph.computed:
             cut, listeners = cuts.get(grid.name), self._listeners(grid)
             if cut is not None:
-                kernels += self._kernels_s(grid, cut)
+                kernels += self._kernels_s(grid, cuts)
+                internal = told(self.pieces(grid, cut), self.n_machines)
+                messenger += internal.sent * self.least_send_s + internal.received * self.least_receive_s
             if listeners:
                 up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
                 for way in (up, down) if self._adds_by_part(listeners) else (up,):
@@ -189,13 +232,14 @@ class Additive:
         both = np.where(self.interrupts, kernels + messenger, np.maximum(kernels, messenger))
         return float(both.max())
 
-    def _kernels_s(self, grid: Grid, cut: Choice) -> Numbers:
-        """Of each machine, for its piece of a layer."""
-        key = self._geometry[grid.name], cut
+    def _kernels_s(self, grid: Grid, cuts: Mapping[str, Choice]) -> Numbers:
+        """Of each machine, for its piece of a layer; of a loss that is repeated, nothing is counted."""
+        cut = cuts[grid.name]
+        key = self._geometry[grid.name], cut, cuts.get(grid.sources[0]) if follows_input(cut) else None
         if key not in self._kernels:
-            found = np.zeros(self.n_machines)
-            for piece in self.pieces(grid, cut):
-                found[piece.machine] = self.task.layer_s(grid.name, piece.rows, piece.machine)
+            found, pieces = np.zeros(self.n_machines), self.placed(grid, cuts)
+            for piece in pieces if len(pieces) == 1 or grid.name not in self.graph.losses else ():
+                found[piece.machine] = self.task.piece_s(piece, pieces)
             self._kernels[key] = found
         return self._kernels[key]
 
@@ -204,7 +248,10 @@ class Additive:
         found = 0.0
         for grid in self.graph.computed:
             cut = choices.get(grid.name)
-            found += 5 * (1 if cut is None else len(self.pieces(grid, cut)))
+            pieces = () if cut is None else self.pieces(grid, cut)
+            found += 5 * max(len(pieces), 1)
+            if pieces and pieces[0].inputs is not None:
+                found += 6 * len(pieces) * (len(pieces) - 1)
             if listeners := self._listeners(grid):
                 up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *listeners)})
                 found += 3 * float(up.sent.sum() + down.sent.sum())
@@ -248,11 +295,11 @@ class Additive:
         layer = self.graph[loss].layer
         if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:
             return 0.0
-        pieces = self.pieces(grid, cuts[grid.name])
-        took = max(self.task.layer_s(loss, (0, 1), p.machine) for p in pieces) / len(pieces)
-        if layer.summary_rows and len(pieces) > 1:
+        judges = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
+        took = max(self.task.layer_s(loss, (0, 1), machine) for machine in judges) / len(judges)
+        if layer.summary_rows and len(judges) > 1:
             n_bytes = self.task.costs.sizes.n_bytes(Operand(loss + SUMMARY, ((0, 1),)))
-            took += self._to_each(n_bytes, [piece.machine for piece in pieces])
+            took += self._to_each(n_bytes, judges)
         return took
 
     def _to_each(self, n_bytes: int, machines: Sequence[int]) -> float:
@@ -275,4 +322,4 @@ def _width(grid: Grid) -> int:
 
 
 def _without_sizes(cut: Choice) -> Choice:
-    return replace(cut, sizes=None) if isinstance(cut, Pieces) else cut
+    return replace(cut, sizes=None) if isinstance(cut, Pieces | ByInputs) else cut

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
-from partita.partitioner.cuts import Cut, Pieces, Tiles, Whole
+from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
@@ -33,7 +33,22 @@ def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Itera
             yield Tiles(group, across)
 
 
-KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles)
+def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too."""
+    if len(group) < 2 or not grid.layer.splits_sum or task.graph[grid.sources[0]].n_rows < len(group):
+        return
+    yield ByInputs(group, repeated=True)
+    if grid.n_rows >= len(group):
+        yield ByInputs(group)
+
+
+def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
+    """What learns nothing, whole on every machine."""
+    if len(group) > 1 and not grid.parameters:
+        yield Repeated(group)
+
+
+KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles, by_inputs, repeated)
 """Every kind of layout. Another kind of cut joins the search when its maker joins this table."""
 
 
@@ -53,6 +68,7 @@ def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Ch
                 found[grid.name][None] = None
                 if len(group) == 1:
                     found[grid.name][Whole(group[0])] = None
+                found[grid.name].update(dict.fromkeys(repeated(task, grid, group, Whole(group[0]))))
             else:
                 for maker in KINDS:
                     found[grid.name].update(dict.fromkeys(maker(task, grid, group, cuts[grid.name])))

@@ -61,6 +61,6 @@ def swapped(plan: Plan, layers: Sequence[str], machines: Sequence[int]) -> Itera
 def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
     if isinstance(cut, Whole):
         return Whole(names.get(cut.machine, cut.machine))
-    if isinstance(cut, Pieces) and isinstance(cut.machines, tuple):
+    if cut is not None and isinstance(cut.machines, tuple):
         return replace(cut, machines=tuple(names.get(m, m) for m in cut.machines))
     return cut

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.cuts import Cut, Cuts, Pieces, Whole, cut_layer
-from partita.partitioner.ownership import boundaries
+from partita.partitioner.ownership import boundaries, rows_worth
 from partita.partitioner.settle import stays_with_scores
 
 SLACK: Final = 0.1
@@ -45,9 +45,10 @@ def spread(
     for grid in reversed(graph.computed):  # from above, because a cut follows the patches above it
         if grid.name in by_hand:
             found[grid.name] = by_hand[grid.name]
-            for piece in cut_layer(grid, by_hand[grid.name], machines=n_machines):
+            below = graph[grid.sources[0]]
+            for piece in cut_layer(grid, by_hand[grid.name], machines=n_machines, source=below):
                 if piece.machine in busy:
-                    busy[piece.machine] += row_s(grid, piece.machine) * (piece.stop - piece.start)
+                    busy[piece.machine] += row_s(grid, piece.machine) * rows_worth(graph, piece)
             continue
         if stays_with_scores(graph, grid):
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,6 +13,7 @@ from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.cuts import Cuts
+from partita.partitioner.ownership import Piece
 from partita.partitioner.settle import settled
 from partita.partitioner.sizes import ITEM_BYTES, PRECISIONS
 
@@ -77,6 +78,22 @@ class Task:
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
         if key not in self._layer_s:
             self._layer_s[key] = self.costs.layer_s(layer, (rows,), machine, train=self.train)
+        return self._layer_s[key]
+
+    def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
+        """Seconds of a piece on its machine.
+
+        Args:
+            piece: of a layer.
+            pieces: all of the layer.
+        """
+        if piece.inputs is None:
+            return self.layer_s(piece.layer, piece.rows, piece.machine)
+        shares = tuple(dict.fromkeys(each.rows for each in pieces))
+        kind = self.cluster.kinds[piece.machine]
+        key = self.geometry[piece.layer], piece.rows, piece.inputs, len(pieces), shares, kind
+        if key not in self._layer_s:
+            self._layer_s[key] = self.costs.inputs_s(piece, pieces, train=self.train)
         return self._layer_s[key]
 
     @cached_property

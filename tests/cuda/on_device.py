@@ -84,8 +84,11 @@ class Hosted(Kernel):
     def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
         return self._around(self.kernel.errors(source, rows, accumulate=accumulate))
 
-    def gradient(self, out: Sequence[Array], rows: tuple[int, int] | None = None) -> Call:
-        return self._around(self.kernel.gradient([self._taken(array) for array in out], rows))
+    def gradient(
+        self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
+    ) -> Call:
+        there = [self._taken(array) for array in out]
+        return self._around(self.kernel.gradient(there, rows, accumulate=accumulate))
 
     def _taken(self, array: Array) -> Array:
         tensor = on_host(array).to(self._device, copy=True)

@@ -21,13 +21,15 @@ from partita.layers import (
     Conv2D,
     Dense,
     L2Pool2D,
+    LocalContrastNormalisation2D,
     LocallyConnected2D,
     Network,
     Node,
     OneToOne,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import Cluster, Machine, Pieces, Plan, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Pieces, Plan, Tiles, partition
+from partita.partitioner.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
 from tests.networks import LEARNS, energy, energy_errors
@@ -55,14 +57,19 @@ def network() -> Network:
     shared = Conv2D(2, 3, padding=1, activation="sigmoid", name="shared")(local)
     node = Node(OneToOne(), energy, energy_errors, learns=LEARNS[energy][1], name="node")(shared)
     both = Add(name="both")(node, Activation("tanh", name="bent")(shared))
-    hidden = Dense(4, activation="relu", name="hidden")(L2Pool2D(2, stride=1, name="pooled")(both))
+    pooled = L2Pool2D(2, stride=1, name="pooled")(LocalContrastNormalisation2D(3, name="normal")(both))
+    hidden = Dense(4, activation="relu", name="hidden")(pooled)
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(3, name="scores")(hidden), net.target("label"))
     return net
 
 
-def plan_of(cluster: Cluster, *, precision: str = "float64") -> Plan:
-    graph = network().graph()
-    cuts = {grid.name: Pieces(len(cluster)) for grid in graph.computed if grid.layer.cuttable}
+def plan_of(cluster: Cluster, *, precision: str = "float64", tiles: bool = False) -> Plan:
+    graph, n = network().graph(), len(cluster)
+    cuts: dict[str, Cut] = {grid.name: Pieces(n) for grid in graph.computed if grid.layer.cuttable}
+    if tiles:
+        cuts |= {g.name: Tiles(n, (1, n)) for g in graph.computed if g.why_no_tiles() is None}
+    else:
+        cuts["hidden"] = ByInputs(n, repeated=True)
     return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 
@@ -73,9 +80,16 @@ def given() -> tuple[dict[str, Any], dict[str, Any]]:
     return initialise(graph.parameters.values(), 1, dtype="float64"), batch
 
 
-def played(cluster: Cluster, *, precision: str = "float64", steps: int = 1, rule: Rule | None = None) -> Any:
+def played(
+    cluster: Cluster,
+    *,
+    precision: str = "float64",
+    steps: int = 1,
+    rule: Rule | None = None,
+    tiles: bool = False,
+) -> Any:
     """What a session's last step leaves."""
-    plan = plan_of(cluster, precision=precision)
+    plan = plan_of(cluster, precision=precision, tiles=tiles)
     parameters, batch = given()
     names = ["parameters", *(["gradient"] if rule is None else [])]
     names += [grid.name for grid in plan.graph.computed if grid.name != "loss"]
@@ -104,6 +118,11 @@ def assert_near(found: Any, expected: Any, *, tolerance: float) -> None:
 )
 def test_a_step_equals_that_of_a_cpu(where: str, cluster: Cluster) -> None:
     assert_near(played(cluster), played(Cluster.local()), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("cluster", [MIXED, Cluster(MIXED.machines[::-1])], ids=["last", "first"])
+def test_tiles_equal_the_whole_of_a_cpu(where: str, cluster: Cluster) -> None:
+    assert_near(played(cluster, tiles=True), played(Cluster.local()), tolerance=1e-9)
 
 
 @pytest.mark.parametrize(

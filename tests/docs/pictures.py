@@ -7,8 +7,6 @@ from xml.etree import ElementTree
 from tests.docs.pages import PICTURES, ROOT
 
 FLOW = PICTURES / "data_flow.svg"
-FIGURE = PICTURES / "figure3.svg"
-"""Drawn by an example that takes minutes."""
 
 ROOMS = ("layers", "partitioner", "engine")
 BESIDE = ("examples", "tests", "docs", "benchmarks")

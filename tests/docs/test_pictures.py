@@ -1,4 +1,4 @@
-"""The pictures say what is so: the data flow names the folders of the tree, the others are drawn by pages or examples."""
+"""The pictures say what is so: the data flow names the folders of the tree, the others are drawn by pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tests.docs.pages import PAGES, PICTURES, ROOT, links, steps
-from tests.docs.pictures import FIGURE, FLOW, folders_drawn, folders_of_the_tree
+from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_tree
 
 
 def test_the_data_flow_names_every_folder_and_no_other() -> None:
@@ -22,5 +22,5 @@ def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
     drawn = {name for text in code for name in re.findall(r"""\.draw(?:_timeline)?\(\s*"([^"]+)""", text)}
     shown = {Path(link).name for page in PAGES for link in links(page) if link.endswith(".svg")}
     kept = {picture.name for picture in PICTURES.iterdir()}
-    assert drawn | {FLOW.name, FIGURE.name} == kept
+    assert drawn | {FLOW.name} == kept
     assert shown == kept

@@ -52,6 +52,7 @@ def test_mistakes_are_named(plan: Plan, change: dict[str, Any], sentence: str) -
         ({"run_ahead": 1 << 64}, r"Downpour's run_ahead is 18446744073709551616; .* below 2\*\*53"),
         ({"rule": SGD}, r"Downpour's rule is <class .*; give a rule, for example SGD\(0\.05\)"),
         ({"rule": 0.1}, "Downpour's rule is 0.1; give a rule"),
+        ({"overlap": 0}, "Downpour's overlap is 0; write a whole number of at least 1"),
     ],
 )
 def test_mistakes_in_a_driver_are_named(change: dict[str, Any], sentence: str) -> None:

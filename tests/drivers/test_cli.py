@@ -106,7 +106,10 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
         ([FILE, "--seed", "-1"], "seed is -1; write a whole number of at least 0"),
         ([FILE, "--machines", "0"], "the number of machines is 0"),
         ([FILE, "--machines", "4", "--cut", "scores=0,1,2,3"], "has 3 nodes and cannot be cut into 4 pieces"),
-        ([FILE, "--cut", "hidden"], "'hidden' is not a cut; write LAYER=MACHINE"),
+        (
+            [FILE, "--cut", "hidden"],
+            "'hidden' is not a cut (name a layer and its machines); write LAYER=MACHINE",
+        ),
         ([FILE, "--checkpoint-every", "0"], "checkpoint_every_s is 0.0; give seconds above 0"),
         ([FILE, "--checkpoints", "/proc/nobody/writes/here"], "no checkpoint can be written in /proc/nobody"),
         ([FILE, "--save", "nowhere/net.safetensors"], "there is no folder nowhere; make it first"),

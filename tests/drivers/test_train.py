@@ -11,10 +11,12 @@ import pytest
 
 from partita.engine import SGD, Adagrad, Adam, Cosine, Downpour, Run, Session, train
 from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.progress import Meter
 from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.protocol.orders import Progress
 from partita.engine.runtime.feed import Sampler
 from partita.layers import OneToOne, node
-from partita.partitioner import Cluster, Plan, partition
+from partita.partitioner import Cluster, Plan, Whole, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
 
@@ -49,6 +51,49 @@ def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThread
             )
     for name, expected in found.vectors["parameters"].items():
         np.testing.assert_allclose(last.parameters[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+def test_overlapped_minibatches_are_steps_of_their_own(
+    on_threads: list[WatchedThreads], tmp_path: Path
+) -> None:
+    """As above, with four minibatches in a step of a plan of two stages: the same as a session's."""
+    cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
+    plan, rule = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts), SGD(0.1)
+    driver = Downpour(rule=rule, fetch_every=NEVER, push_every=ALWAYS, overlap=4)
+    first = train_toy(plan, driver, epochs=1, checkpoints=tmp_path)
+    last = train_toy(plan, driver, epochs=4, checkpoints=tmp_path, resume=True)
+    assert (first.steps, last.steps) == ((4,), (16,))
+    assert last.history[-1].examples == 12 * 64
+
+    data = toy.data()
+    sampler = Sampler(examples=256, batch=16, minibatches=4, seed=0, replica=0, replicas=1)
+    with Session(plan, first.parameters, train=True, rule=rule, overlap=4) as session:
+        for step in range(4, 16):
+            chosen = sampler.indices(step)
+            found = session.step(
+                {name: array[chosen] for name, array in data.items()}, collect=("parameters",)
+            )
+    for name, expected in found.vectors["parameters"].items():
+        np.testing.assert_allclose(last.parameters[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
+    plain = train_toy(plan, Downpour(rule=rule), epochs=5, checkpoints=tmp_path, resume=True)
+    assert plain.steps == (80,), "an epoch done in overlapped steps is an epoch"
+
+
+def test_what_overlap_delays_counts_as_staleness(
+    on_threads: list[WatchedThreads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two machines the first is 0, 1, 1, 1 updates late, the other never; the rest are whole pushes."""
+    told: list[Progress] = []
+    add = Meter.add
+    monkeypatch.setattr(Meter, "add", lambda meter, progress: (told.append(progress), add(meter, progress)))
+    cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
+    plan = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts)
+    train_toy(plan, Downpour(overlap=4), epochs=8)
+    for progress in told:
+        late = 3 / 4 if progress.name == "part 0.0" else 0.0
+        rest = progress.staleness - late * progress.pushes
+        assert rest >= 0 and rest == int(rest), progress
+    assert {progress.name for progress in told if progress.pushes} == {"part 0.0", "part 0.1"}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -103,8 +104,8 @@ def test_strangers_get_nowhere_and_stop_nothing(
     strangers: list[Strangers] = []
 
     class Watched(ProcessLauncher):
-        def __init__(self, *, listen: str | None = None) -> None:
-            super().__init__(listen=listen)
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
             launchers.append(self)
 
     monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", Watched)

@@ -197,7 +197,17 @@ class _Piece:
         kernel.delta()()
         self.gradients = [np.full(p.shape, np.nan, kernel.gradient_dtype) for p in self.arrays.parameters]
         kernel.gradient(self.gradients)()
+        self._check_that_gradients_add_up()
         self.state = self.arrays.state
+
+    def _check_that_gradients_add_up(self) -> None:
+        """Added to themselves they are twice themselves, within rounding."""
+        sums = [gradient.copy() for gradient in self.gradients]
+        self.kernel.gradient(sums, accumulate=True)()
+        rounding = {"float32": 1e-4, "float64": 1e-9, "bfloat16": 0.02}[self.site.precision]
+        for once, twice in zip(map(widen_array, self.gradients), map(widen_array, sums), strict=True):
+            scale = max(1.0, float(np.abs(once).max(initial=0.0)))
+            np.testing.assert_allclose(twice, 2 * once, rtol=rounding, atol=rounding * scale)
 
     def continue_errors(self, source: int, sums: Array, begun: Rows) -> Rows:
         """Adds this machine's part to the sums of an input; returns which rows have begun now."""

@@ -50,11 +50,12 @@ def wide(numbers: Array) -> Array:
     return widen_array(np.ascontiguousarray(numbers)).astype(np.float64)
 
 
-def assert_product(a: Array, b: Array, out: Array, precision: str) -> None:
-    """Within the rounding of the result and that of the sums."""
+def assert_product(a: Array, b: Array, out: Array, precision: str, *, roundings: int = 1) -> None:
+    """Within the rounding of the result and that of the sums; of results in between too, if there are any."""
     expected, sums = wide(a) @ wide(b), np.abs(wide(a)) @ np.abs(wide(b))
     of_sums = 2.0**-53 if precision == "float64" else 2.0**-24
     allowed = ROUNDING[precision] * np.abs(expected) + (a.shape[1] + 1) * of_sums * sums
+    allowed += (roundings - 1) * ROUNDING[precision] * sums
     assert (np.abs(wide(out) - expected) <= allowed).all()
 
 
@@ -106,6 +107,21 @@ def test_every_library_computes_large_products(
     assert (isinstance(call, partial) and call.func is np.matmul) == (library == "numpy")
     call()
     assert_product(a, b, out, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("library", ["numpy", "torch", "tiles"])
+def test_every_library_adds_products(library: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two halves of the terms, one after the other, are the whole product: as batches come in portions."""
+    monkeypatch.setattr(calibration, "choose", lambda shape, measure: library)
+    a = matrix(120, 260, precision, margin=3)
+    b = matrix(260, 110, precision, transposed=True)
+    out = stored(np.zeros((120, 110)), precision)
+    for begin, accumulate in ((0, False), (130, True)):
+        terms = slice(begin, begin + 130)
+        product(a[:, terms], b[terms], out, team=TEAM, accumulate=accumulate)()
+    allowed = 2 if precision == "bfloat16" else 1  # which is rounded once for each half
+    assert_product(a, b, out, precision, roundings=allowed)
 
 
 def test_a_large_product_is_measured_and_the_quicker_library_taken(

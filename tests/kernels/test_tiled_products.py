@@ -68,6 +68,18 @@ def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
     np.testing.assert_array_equal(out, expected[m // 3 :, n // 2 :])
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_added_products_are_the_chain_of_all_terms(transposed: bool) -> None:
+    """To the bit: whether examples come at once or in portions does not show in a gradient."""
+    a, b = factors((61, 96, 83), (False, transposed), "float32")
+    whole, out = np.zeros((61, 83), np.float32), np.full((61, 83), 7, np.float32)
+    product(a, b, whole, team=TEAM)()
+    for n in range(3):
+        terms = slice(32 * n, 32 * n + 32)
+        product(a[:, terms], b[terms], out, team=TEAM, accumulate=n > 0)()
+    np.testing.assert_array_equal(out, whole)
+
+
 def test_an_element_is_a_chain_in_ascending_order() -> None:
     a = np.ones((3, 700), np.float32)
     a[:, 0], a[:, -1] = 2.0**24, -(2.0**24)

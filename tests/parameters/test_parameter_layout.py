@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.parameters import Layout, Slot, gather, scatter
+from partita.engine.parameters.slots import common
 
 
 @st.composite
@@ -30,7 +31,30 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(ordered, shapes, shards=draw(st.integers(1, 6)))
 
 
-@given(layouts())
+@st.composite
+def matrices(draw: st.DrawFn) -> Layout:
+    """A matrix cut by columns, or by rows whose columns are cut, among vectors."""
+    rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 9))
+    met = [
+        0,
+        *sorted(draw(st.sets(st.integers(1, rows), max_size=2)) - {rows}),
+        rows,
+    ]
+    slots: list[Slot] = [Slot("a", 0, 3)]
+    for low, high in pairwise(met):
+        cuts = sorted({0, columns, *draw(st.lists(st.integers(0, columns), max_size=3))})
+        for start, stop in pairwise(cuts):
+            first, last = low * columns + start, (high - 1) * columns + stop
+            slots.append(Slot("m", first, last, stop - start, columns))
+    slots.append(Slot("b", 0, 2))
+    machines: list[list[Slot]] = [[] for _ in range(draw(st.integers(1, 3)))]
+    for slot in draw(st.permutations(slots)):
+        draw(st.sampled_from(machines)).append(slot)
+    shapes = {"a": (3,), "m": (rows, columns), "b": (2,)}
+    return Layout(tuple(map(tuple, machines)), shapes, shards=draw(st.integers(1, 7)))
+
+
+@given(layouts() | matrices())
 def test_machines_and_shards_both_hold_every_number_once(layout: Layout) -> None:
     whole = {
         name: np.arange(math.prod(shape), dtype=np.float64).reshape(shape) + 1000 * index
@@ -45,7 +69,31 @@ def test_machines_and_shards_both_hold_every_number_once(layout: Layout) -> None
     assert all(np.array_equal(again[name], array) for name, array in whole.items())
 
 
-@given(layouts())
+@given(matrices(), matrices())
+def test_what_two_layouts_have_in_common_is_found_run_by_run(one: Layout, other: Layout) -> None:
+    """Whatever columns two layouts cut: numbers of the one come where they belong in the other."""
+    size = math.prod(one.shapes["m"])
+    if one.shapes != other.shapes:
+        return
+    found, position = np.full(size, -1), np.arange(size)
+    ours = [slot for slots in one.machines for slot in slots if slot.parameter == "m"]
+    for slot in ours:
+        vector = gather([slot], {"m": position}, np.int64)
+        for theirs in (slot for slots in other.machines for slot in slots):
+            place = np.full(theirs.size, -1)
+            for shared in common(theirs, slot):
+                place[shared.here : shared.here + shared.size] = vector[
+                    shared.there : shared.there + shared.size
+                ]
+            if theirs.parameter == "m":
+                numbers = theirs.of(found)
+                numbers[...] = np.maximum(numbers, place.reshape(numbers.shape))
+            else:
+                assert (place == -1).all()
+    assert np.array_equal(found, position)
+
+
+@given(layouts() | matrices())
 def test_an_overlap_is_the_same_numbers_on_both_sides(layout: Layout) -> None:
     position = np.arange(layout.size)
     machines = [position[a:b] for a, b in pairwise(layout.machine_starts)]
@@ -62,7 +110,7 @@ def test_an_overlap_is_the_same_numbers_on_both_sides(layout: Layout) -> None:
     assert sorted(layout.overlaps) == sorted(o for k in range(layout.shards) for o in layout.machines_of(k))
 
 
-@given(layouts())
+@given(layouts() | matrices())
 def test_shards_differ_by_one_number_at_most(layout: Layout) -> None:
     sizes = [layout.shard_size(shard) for shard in range(layout.shards)]
     assert max(sizes) - min(sizes) <= 1
@@ -86,6 +134,35 @@ def test_what_does_not_cover_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=says):
         Layout(tuple(tuple(Slot(*slot) for slot in slots) for slots in machines), {"a": (2, 3)}, shards)
+
+
+@pytest.mark.parametrize(
+    ("slot", "says"),
+    [
+        (Slot("a", 0, 5, 2, 3), ""),
+        (Slot("a", 0, 6, 2, 3), r"slot \[0:6\] by 2 of 3 leaves"),
+        (Slot("a", 2, 6, 2, 3), "leaves"),
+        (Slot("a", 0, 4, 4, 3), "leaves"),
+        (Slot("a", 0, 6, 2, 4), "leaves"),
+        (Slot("a", 3, 8, 2, 3), "leaves"),
+        (Slot("a", 0, 6, 2, 0), "leaves"),
+    ],
+)
+def test_columns_that_are_none_are_refused(slot: Slot, says: str) -> None:
+    rest = Slot("a", 2, 6, 1, 3)
+    if not says:
+        assert Layout(((slot,), (rest,)), {"a": (2, 3)}, 1).size == 6
+        return
+    with pytest.raises(ValueError, match=says):
+        Layout(((slot,), (rest,)), {"a": (2, 3)}, 1)
+
+
+def test_columns_are_few_slots_on_any_shard() -> None:
+    """However many runs they have."""
+    columns = [Slot("m", 0, 2559 * 2560 + 1280, 1280, 2560), Slot("m", 1280, 2560 * 2560, 1280, 2560)]
+    layout = Layout(((columns[0],), (columns[1],)), {"m": (2560, 2560)}, shards=5)
+    assert max(len(layout.slots_of(shard)) for shard in range(5)) <= 6
+    assert sum(slot.size for shard in range(5) for slot in layout.slots_of(shard)) == 2560 * 2560
 
 
 def test_it_prints_who_keeps_what_where() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import Graph, OneAgainstAll, SoftmaxCrossEntropy
+from partita.layers import Edges, Graph, OneAgainstAll, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 from partita.partitioner import Ownership
@@ -51,6 +51,15 @@ class Expected:
             for unit in members((piece.rows,))
         ]
 
+    def by_inputs(self, layer: str) -> bool:
+        """Whether each machine of a layer has the weights of some inputs."""
+        return any(piece.inputs is not None for piece in self.owned.pieces if piece.layer == layer)
+
+    def feeder(self, layer: str, row: Unit, machine: int) -> int:
+        """Who feeds a row to a machine: its own copy, or else the first one."""
+        owners = [other for other in self.owners(layer) if row in self.own(layer, other)]
+        return machine if machine in owners else owners[0]
+
     def owners(self, layer: str) -> list[int]:
         """The machines of a layer, by the rows that they own."""
         pieces = (piece for piece in self.owned.pieces if piece.layer == layer)
@@ -76,28 +85,44 @@ class Expected:
         """The units of an input that a machine's piece of a layer listens to.
 
         Of a picture in tiles the columns between the first and the last count too, and all where only rows
-        are cut.
+        are cut, or single edges are given.
         """
+        source = self.graph[consumer].sources[number]
+        columns = range(self.graph[source].shape[1] if self.is_boxed(source) else 0)
+        if self.by_inputs(consumer):
+            runs = [p.inputs for p in self.owned.pieces if (p.layer, p.machine) == (consumer, machine)]
+            rows = {row for run in runs if run is not None for row in range(*run)}
+            return set(product(rows, columns)) if columns else set(rows)
         if machine in self.judges(consumer):
             scores = self.graph[self.graph[consumer].sources[0]]
             if number == 0 or not isinstance(self.graph[consumer].layer, LABELLED):
-                return set(self.own(scores.name, machine))
-        own, source = self.own(consumer, machine), self.graph[consumer].sources[number]
+                return self.judged(scores.name, machine)
+        own = self.own(consumer, machine)
         found = {heard for unit in own for heard in self.heard(consumer, number, unit)}
-        if not found or not self.is_boxed(source):
+        if not found or not columns:
             return found
-        columns = range(self.graph[source].shape[1])
-        if self.is_narrow(source) or self.is_narrow(consumer):
+        by_hand = isinstance(self.graph[consumer].layer.connectivity, Edges)
+        if not by_hand and (self.is_narrow(source) or self.is_narrow(consumer)):
             columns = range(min(column for _, column in found), max(column for _, column in found) + 1)
         return set(product({row for row, _ in found}, columns))
 
     def judges(self, loss: str) -> list[int]:
         """The machines that each judge their own scores, by the rows of these; none if one judges all."""
-        return self.owners(self.graph[loss].sources[0]) if len(self.own_losses(loss)) > 1 else []
+        if loss not in self.graph.losses or len(self.owners(loss)) < 2:
+            return []
+        scores = self.graph[loss].sources[0]
+        found = [machine for machine in self.owners(scores) if self.judged(scores, machine)]
+        return found if sorted(found) == sorted(self.owners(loss)) else []
 
-    def own_losses(self, loss: str) -> list[int]:
-        """The machines that own a loss; of any other layer, none."""
-        return self.owners(loss) if loss in self.graph.losses else []
+    def judged(self, scores: str, machine: int) -> set[Unit]:
+        """The scores that a machine may judge: its own, where no machine before it has them."""
+        return {row for row in self.own(scores, machine) if self.feeder(scores, row, -1) == machine}
+
+    def counted(self, consumer: str) -> list[int]:
+        """The machines of a layer that return errors: of a loss that is only repeated, the first."""
+        owners = self.owners(consumer)
+        repeated = consumer in self.graph.losses and not self.judges(consumer)
+        return owners[:1] if repeated else owners
 
     def tells(self, loss: str) -> list[int]:
         """Those judges that must hear of one another: where the target is a label, all."""
@@ -140,20 +165,43 @@ class Expected:
         ordered = self.graph[consumer].layer.connectivity.ordered_errors and not tiled
         return not ordered and len(self.owners(consumer)) > 1
 
-    def error(self, layer: str, unit: Unit, machine: int) -> list[tuple[str, int, Unit]]:
-        """The terms of a unit's error at its owner, in order: each receiver of each consumer once.
+    def error(self, layer: str, unit: Unit, machine: int) -> list[tuple[str, int, Unit, int]]:
+        """The terms of a unit's error on a machine that has it, in order: each receiver that it feeds once.
 
-        A term is (consumer, which of its inputs, the consumer's unit). Where machines sum for themselves, the
-        owner's own receivers come first, and then the others machine by machine.
+        A term is (consumer, which of its inputs, the consumer's unit, on which machine). Where machines sum
+        for themselves, the owner's own receivers come first, and then the others machine by machine.
         """
         found = []
         for consumer, number in self.consumers(layer):
-            owners = self.owners(consumer)
+            listeners = [
+                other
+                for other in self.counted(consumer)
+                if unit in self.needed(consumer, number, other) and self.feeder(layer, unit, other) == machine
+            ]
             if self.by_part(consumer, number):
-                owners = sorted(owners, key=lambda owner: owner != machine)
-            receivers = list(dict.fromkeys(c for owner in owners for c in self.own(consumer, owner)))
-            found += [(consumer, number, c) for c in receivers if unit in self.heard(consumer, number, c)]
+                listeners.sort(key=lambda other: other != machine)
+            found += [
+                (consumer, number, receiver, other)
+                for other in listeners
+                for receiver in self.receivers(consumer, other)
+                if unit in self.heard(consumer, number, receiver)
+            ]
         return found
+
+    def receivers(self, consumer: str, machine: int) -> list[Unit]:
+        """The rows of a layer for which a machine has weights, and returns errors to its inputs."""
+        if self.by_inputs(consumer):
+            return list(range(self.graph[consumer].n_rows))
+        return self.own(consumer, machine)
+
+    def delta(self, layer: str, row: Unit, machine: int) -> list[tuple[str, int, Unit, int]]:
+        """The terms of a row's error that all machines have together, machine by machine.
+
+        The machine adds what comes before its own terms as one sum: own + (a + b) is (a + b) + own.
+        """
+        owners = sorted(other for other in self.owners(layer) if row in self.own(layer, other))
+        owners.sort(key=lambda other: other != machine)
+        return [term for other in owners for term in self.error(layer, row, other)]
 
 
 def heard_nodes(graph: Graph, consumer: str, number: int, unit: Unit) -> set[tuple[int, int]]:

@@ -22,7 +22,7 @@ from partita.partitioner.windows import WindowPlan
 from tests.partitioner.expected import Expected, Unit, members
 
 Term: TypeAlias = tuple[object, ...]
-"""Of an error: (step, consumer, which of its inputs, its row), or (step, "delta")."""
+"""Of an error: (step, consumer, which of its inputs, its row, on which machine), or (step, "delta")."""
 Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 """Picks among (machine, position) of everything that could run now."""
 
@@ -104,6 +104,11 @@ def beside_each_other(windows: Mapping[str, WindowPlan]) -> dict[str, set[str]]:
         name: {other for other, (c, d) in ends.items() if other != name and max(a, c) < min(b, d)}
         for name, (a, b) in ends.items()
     }
+
+
+def of_errors(buffer: str) -> bool:
+    """Whether its rows are lists of terms."""
+    return "<" in buffer or ".deltas" in buffer
 
 
 class Interpreter:
@@ -236,6 +241,8 @@ class Interpreter:
                     terms = self._error(host, instruction.target.buffer, row)
                     host.errors[instruction.target.buffer, row] = [*terms, (host.step, "delta")]
             case Op.ADD:
+                if ".deltas" in instruction.target.buffer and "<" in instruction.sources[0].buffer:
+                    self._check_errors(machine, host, instruction.target.buffer.partition(".")[0])
                 values = self._read_sums(host, instruction.sources[0])
                 before = (
                     self._read_sums(host, instruction.target)
@@ -278,16 +285,19 @@ class Interpreter:
 
     def _learn(self, machine: int, whole: Host, instruction: Instruction) -> None:
         layer = instruction.target.buffer.partition(".")[0]
+        last = whole.of(instruction)
         for errors in instruction.sources:
+            if not of_errors(errors.buffer):
+                continue
             number = number_of(errors.buffer)
-            host = whole.of(instruction) if number is None else whole.portion(number, up=False)
+            of_portion = last if number is None else whole.portion(number, up=False)
+            host = replace(of_portion, updated=last.updated, lent=last.lent)
             self._check_site(machine, host, layer)
-            self._check_errors(machine, host, layer)
-        host = whole.of(instruction)
-        host.gradients[f"{layer}.gradient"] = self._terms(host, self.expected.own(layer, machine))
+            self._check_deltas(machine, host, layer)
+        last.gradients[f"{layer}.gradient"] = self._terms(last, self.expected.receivers(layer, machine))
         if instruction.op is Op.LEARN:
-            self._check_gradient(machine, host, layer)
-            self._update(machine, host, layer)
+            self._check_gradient(machine, last, layer)
+            self._update(machine, last, layer)
 
     def _terms(self, host: Host, rows: Sequence[int]) -> list[Term]:
         """Of all portions of a minibatch, one after another."""
@@ -296,8 +306,10 @@ class Interpreter:
 
     def _check_gradient(self, machine: int, host: Host, layer: str) -> None:
         """It is the sum over the machine's rows; of weights that were lent, over all rows, in their order."""
-        machines = self.expected.owners(layer) if self.expected.borrowers(layer) else [machine]
-        expected = [term for m in machines for term in self._terms(host, self.expected.own(layer, m))]
+        expected = self._terms(host, self.expected.receivers(layer, machine))
+        if self.expected.borrowers(layer):
+            owners = self.expected.owners(layer)
+            expected = [term for m in owners for term in self._terms(host, self.expected.own(layer, m))]
         found = host.gradients.get(f"{layer}.gradient")
         assert found == expected, f"the gradient of {layer} on machine {machine} is of {found}"
 
@@ -309,7 +321,7 @@ class Interpreter:
     # Buffers
 
     def _read(self, host: Host, operand: Operand) -> list[object]:
-        if "<" in operand.buffer:
+        if of_errors(operand.buffer):
             return list(self._read_errors(host, operand))
         if operand.buffer.endswith(".parameters"):
             layer = operand.buffer.removesuffix(".parameters")
@@ -324,7 +336,7 @@ class Interpreter:
         return [host.states[operand.buffer, row] for row in members(operand.rows)]
 
     def _read_sums(self, host: Host, operand: Operand) -> list[list[Term]]:
-        if "<" in operand.buffer:
+        if of_errors(operand.buffer):
             return self._read_errors(host, operand)
         return [list(host.gradients[operand.buffer])]
 
@@ -338,7 +350,7 @@ class Interpreter:
 
     def _write(self, host: Host, operand: Operand, values: Sequence[object]) -> None:
         for row, value in zip(members(operand.rows), values, strict=True):
-            if "<" in operand.buffer:
+            if of_errors(operand.buffer):
                 assert isinstance(value, list)
                 host.errors[operand.buffer, row] = list(value)
             elif ".gradient" in operand.buffer:
@@ -372,6 +384,16 @@ class Interpreter:
                 found = [term for term in found if term[1] != "delta"]
             assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
 
+    def _check_deltas(self, machine: int, host: Host, layer: str) -> None:
+        """What the errors of a layer's inputs and its gradient are computed from is complete."""
+        if not self.expected.by_inputs(layer):
+            self._check_errors(machine, host, layer)
+            return
+        for row in range(self.graph[layer].n_rows):
+            found = [term for term in self._error(host, f"{layer}.deltas", row) if term[1] != "delta"]
+            terms = [(host.step, *term) for term in self.expected.delta(layer, row, machine)]
+            assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
+
     def _check_site(self, machine: int, host: Host, layer: str) -> None:
         """What a kernel reads on the way down: states, inputs, and parameters that are not yet updated."""
         self._check_states(host, layer, self.expected.own(layer, machine))
@@ -393,7 +415,10 @@ class Interpreter:
     # Kernels
 
     def _up(self, machine: int, host: Host, instruction: Instruction) -> None:
-        layer = instruction.target.buffer
+        layer = instruction.target.buffer.partition(".")[0]
+        if self.expected.by_inputs(layer):
+            self._sum_up(machine, host, instruction, layer)
+            return
         own = self.expected.own(layer, machine)
         assert members(instruction.target.rows) == own
         self._check_parameters(machine, host, layer)
@@ -410,13 +435,32 @@ class Interpreter:
             assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
             self._write(host, instruction.target, [host.step] * len(own))
 
+    def _sum_up(self, machine: int, host: Host, instruction: Instruction, layer: str) -> None:
+        """A machine's sums over its own inputs; or those of all machines, added up in their order."""
+        self._check_parameters(machine, host, layer)
+        if instruction.op is Op.MULTIPLY:
+            (heard,) = instruction.sources
+            assert set(members(heard.rows)) == self.expected.needed(layer, 0, machine)
+            self._check_states(host, heard.buffer, members(heard.rows))
+            self._write(
+                host, instruction.target, [(host.step, machine)] * len(members(instruction.target.rows))
+            )
+            return
+        assert members(instruction.target.rows) == self.expected.own(layer, machine)
+        machines = sorted(self.expected.owners(layer))
+        for term, other in zip(instruction.sources, machines, strict=True):
+            assert term.rows == instruction.target.rows
+            assert set(self._read(host, term)) == {(host.step, other)}, f"{term} is not machine {other}'s"
+        self._write(host, instruction.target, [host.step] * len(members(instruction.target.rows)))
+
     def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
         loss = instruction.target.buffer.removesuffix(".summary")
         place = self.expected.tells(loss).index(machine)
         assert instruction.target.rows == ((place, place + 1),)
         for source in instruction.sources:
             self._check_states(host, source.buffer, members(source.rows))
-        assert members(instruction.sources[0].rows) == self.expected.own(self.graph[loss].sources[0], machine)
+        heard = set(members(instruction.sources[0].rows))
+        assert heard == self.expected.judged(self.graph[loss].sources[0], machine)
         self._write(host, instruction.target, [(host.step, machine)])
 
     def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:
@@ -439,15 +483,15 @@ class Interpreter:
     def _errors(self, machine: int, host: Host, instruction: Instruction) -> None:
         layer, _, rest = instruction.target.buffer.partition("<")
         consumer, _, digits = rest.partition("#")
-        number, own = int(digits or 0), self.expected.own(consumer, machine)
+        number, own = int(digits or 0), self.expected.receivers(consumer, machine)
         self._check_site(machine, host, consumer)
         assert members(instruction.sources[0].rows) == own
         if consumer not in self.graph.losses:
-            self._check_errors(machine, host, consumer)
+            self._check_deltas(machine, host, consumer)
         assert self.graph[consumer].sources[number] == layer
         for row in members(instruction.target.rows):
             new = [
-                (host.step, consumer, number, c)
+                (host.step, consumer, number, c, machine)
                 for c in own
                 if row in self.expected.heard(consumer, number, c)
             ]

@@ -54,7 +54,9 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
         rows, name = f"{piece.start}:{piece.stop}", plan.cluster.machines[piece.machine].name
         found = re.compile(f"{re.escape(piece.layer)}: rows {rows} of .* on {name}")
         assert sum(found.fullmatch(tip) is not None for tip in told) == 1
-    single = [tip for tip in told if re.match(r"(states|errors|parameters|gradient|summary) of ", tip)]
+    single = [
+        tip for tip in told if re.match(r"(states|errors|parameters|gradient|summary|sums|deltas) of ", tip)
+    ]
     shared = [int(words.split()[0]) for words in written if " messages " in words]
     assert len(single) + sum(shared) == len(plan.messages)
 

@@ -44,7 +44,7 @@ def cut(given: Any) -> Plan:
         (lambda: partition("n", LOCAL, batch=4), "the network to cut is 'n'; give a Network"),
         (
             lambda: partition(network(), LOCAL, batch=4, cuts=[Pieces(2)]),
-            "the cuts are [Pieces(machines=2, sizes=None)]; name their layers, for example {'scores'",
+            "the cuts are [Pieces(machines=2, sizes=None, margin=0)]; name their layers, for example {",
         ),
         (lambda: partition(network(), LOCAL, batch=4, cuts=[]), "the cuts are []; name their layers"),
         (

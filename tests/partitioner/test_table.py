@@ -17,8 +17,12 @@ def test_every_plan_prints(plan: Plan) -> None:
     for grid in plan.graph.computed:
         (row,) = [line for line in lines if line.split()[:2] == [grid.name, "x".join(map(str, grid.shape))]]
         cells = row.split()[-len(plan.cluster) :]
-        owned = [plan.ownership.rows(grid.name, machine) for machine in range(len(plan.cluster))]
-        assert cells == ["-" if rows is None else f"{rows[0]}:{rows[1]}" for rows in owned]
+        pieces = {piece.machine: piece for piece in plan.ownership.of(grid.name)}
+        for machine, cell in enumerate(cells):
+            piece = pieces.get(machine)
+            shown = "-" if piece is None else f"{piece.start}:{piece.stop}"
+            inputs = "" if piece is None or piece.inputs is None else "/{}:{}".format(*piece.inputs)
+            assert cell == shown + inputs
     (told,) = [line for line in lines if f"{len(plan.messages)} messages a step" in line]
     assert f"{plan.connectivity:,} states travel" in told
     assert any(line.startswith("critical path: machine ") for line in lines)

@@ -17,7 +17,8 @@ FILE = str(Path(toy.__file__))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    monkeypatch.setattr(sys.modules["partita.engine.drivers.session"], "ProcessLauncher", ThreadLauncher)
+    session = sys.modules["partita.engine.drivers.session"]
+    monkeypatch.setattr(session, "ProcessLauncher", lambda **_: ThreadLauncher())
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "argv", ["partita", "profile", "--uncalibrated", *arguments])
@@ -51,6 +52,25 @@ def test_a_file_without_data_and_cuts_by_hand(
     code = run(monkeypatch, file, "--machines", "2", "--batch", "8", "--steps", "1", *cuts)
     said = capsys.readouterr().out
     assert code == 0 and "2  measured" in said and "1  measured" in said
+
+
+def test_a_cluster_from_a_file_is_simulated_up_to_all_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        '[[machine]]\nname = "m"\ncount = 3\ncores = 2\nmemory = "1 GiB"\n\n[link]\n'
+        'latency = "50 us"\nbandwidth = "1 Gbit/s"\n'
+    )
+    code = run(monkeypatch, FILE, "--batch", "8", "--cluster", str(file), "--json", str(tmp_path / "r.json"))
+    assert code == 0, capsys.readouterr().err
+    found = Report.from_json((tmp_path / "r.json").read_text())
+    assert [(p.machines, p.source) for p in found.points] == [
+        (1, "simulated"),
+        (2, "simulated"),
+        (3, "simulated"),
+    ]
+    assert {part.threads for point in found.points for part in point.parts} == {2}
 
 
 @pytest.mark.parametrize(

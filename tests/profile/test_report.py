@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.partitioner import Cluster, Link, Machine, partition
+from partita.partitioner import Cluster, Link, Machine, Plan, partition
 from tests.faults import toy
 from tests.profile.conftest import STEPS
 
@@ -92,3 +94,28 @@ def test_a_network_that_fits_on_no_single_machine_is_compared_with_the_fewest_th
     assert "speed-up over 2 machines, because it does not fit on fewer" in found.conditions
     with pytest.raises(ValueError, match="the part of machine 'a' takes"):
         profile_network(toy.network(), (1, 2), **settings)
+
+
+def test_kernels_are_measured_before_planning_and_those_of_the_plans_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was measured last is what predictions stand on."""
+    asked: list[tuple[object, ...]] = []
+
+    class Found:
+        def __init__(self, speed: float) -> None:
+            self.speed = speed
+
+        def cluster(self, machines: int, *, threads: int) -> Cluster:
+            local = Cluster.local(machines, threads=threads)
+            return Cluster(tuple(replace(machine, speed=self.speed) for machine in local.machines))
+
+    def calibrate(network: object = None, *, plans: Sequence[Plan] = (), **settings: object) -> Found:
+        asked.append((network, [len(plan.cluster) for plan in plans], settings["batch"], settings["threads"]))
+        return Found(2.0 if plans else 1.0)
+
+    monkeypatch.setattr("partita.engine.profile.run.calibrate", calibrate)
+    network = toy.network()
+    found = profile_network(network, (2,), batch=8, threads=3, strategy="balanced", cores=1)
+    assert asked == [(network, [], 8, 3), (None, [1, 2], 8, 3)]
+    assert {m.speed for point in found.points for m in point.plan.cluster.machines} == {2.0}

@@ -17,7 +17,8 @@ STEP = 20
 
 
 def bar(machine: int, thread: int, start: float, stop: float) -> Bar:
-    return Bar(machine, thread, start, stop, "up", "UP h", "UP h[0:1]")
+    kind = "up" if thread else "send"
+    return Bar(machine, thread, start, stop, kind, f"{kind} h", f"{kind} h[0:1]")
 
 
 def test_a_step_is_divided_as_by_hand() -> None:
@@ -85,7 +86,7 @@ def test_a_measured_step_shows_every_instruction_and_message(profile: Profile) -
 def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
     """Two kernel threads of one machine, and one of the other, which misses a message until 7."""
     bars = (bar(0, 1, 0, 4), bar(0, 2, 1, 5), bar(0, 0, 5, 6), bar(1, 1, 7, 9))
-    flight = Flight(0, 1, 0, 5, 6, 7, 7, "h[0:1]")
+    flight = Flight(0, 1, 0, 0, 5, 6, 7, 7, "h[0:1]")
     timeline = Timeline(("a", "b"), 10, bars, (flight,), ((), (Missing(0, 7, "h"),)), (0.0, 0.0))
     drawn = timeline.drawn("title", "subtitle", until_s=12)
     assert [(lane.name, lane.thin) for lane in drawn.lanes] == [
@@ -98,7 +99,7 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
     assert [(b.lane, b.start_s, b.stop_s, b.kind) for b in drawn.bars] == [
         (0, 0, 4, "up"),
         (1, 1, 5, "up"),
-        (2, 5, 6, "up"),
+        (2, 5, 6, "send"),
         (3, 7, 9, "up"),
         (3, 0, 7, "wait"),
     ]

@@ -38,6 +38,17 @@ def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
     assert not np.array_equal(shown[0], shown[first.steps_per_epoch])  # another order in the next epoch
 
 
+def test_a_step_of_several_minibatches_shows_them_one_after_another() -> None:
+    one, three = (Sampler(examples=50, batch=4, minibatches=n, seed=3, replica=1, replicas=2) for n in (1, 3))
+    assert (one.steps_per_epoch, three.steps_per_epoch) == (6, 2)
+    expected = np.concatenate([one.indices(step) for step in range(6)])
+    np.testing.assert_array_equal(np.concatenate([three.indices(step) for step in range(2)]), expected)
+    with pytest.raises(
+        ValueError, match=r"than the 7 batches of 4 of a step; use .* at most 3, a smaller overlap"
+    ):
+        Sampler(examples=50, batch=4, minibatches=7, seed=3, replica=1, replicas=2)
+
+
 def test_rows_are_turned_to_node_major() -> None:
     batch = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
     turned = node_major(batch, (1, 3), (2, 4, 5, 2))

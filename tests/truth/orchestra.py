@@ -234,11 +234,23 @@ class Orchestra:
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
-                if rows is not None:
-                    self._collect(result.states, grid.name, rows, player.buffers, grid.shape)
+                judged = rows is not None and owned.judges(grid.name)
+                for run in (rows,) if judged else owned.home(grid.name, player.index):
+                    self._collect(result.states, grid.name, run, player.buffers, grid.shape)
                 if rows is not None and edges:
                     self._collect(result.errors, edges[0].name, rows, player.buffers, grid.shape)
+        self._check_copies()
         return result
+
+    def _check_copies(self) -> None:
+        """Several machines that have the same rows have the same states, to the bit."""
+        for player in self.players:
+            for name, whole in self.result.states.items():
+                rows = self.plan.ownership.rows(name, player.index)
+                if rows is not None and name not in self.plan.graph.losses:
+                    portions = player.buffers.collected(name, rows)
+                    own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
+                    np.testing.assert_array_equal(own, whole[_place(rows)], err_msg=f"copies of {name}")
 
     def _collect(
         self,
@@ -248,7 +260,7 @@ class Orchestra:
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
-        """Puts a machine's rows into place; what several machines own of a loss adds up."""
+        """Puts a machine's rows into place; what several machines have of errors or of a loss adds up."""
         portions = buffers.collected(name, rows)
         if not portions or (self.keep is not None and name not in self.keep):
             return
@@ -256,4 +268,9 @@ class Orchestra:
             return  # others have taken their place
         own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
-        whole[tuple(slice(*ends) for ends in zip(rows[::2], rows[1::2], strict=True))] += own
+        whole[_place(rows)] += own
+
+
+def _place(run: Run) -> tuple[slice, ...]:
+    """Where a run of rows lies in a whole array, or a box of a picture."""
+    return tuple(slice(*ends) for ends in zip(run[::2], run[1::2], strict=True))

@@ -66,12 +66,14 @@ def test_local_networks_agree_to_the_bit(plan: Plan, seed: int) -> None:
     """States, errors and gradients in float32, for any cut and any interleaving.
 
     Not what machines add up each for itself: a loss over cut scores, the gradient of shared weights, and
-    everything below a loss whose errors need such a sum.
+    everything below a loss whose errors need such a sum, or below nodes that several machines compute, each
+    with a share of their errors.
     """
     graph, owned = plan.graph, plan.ownership
     rounded = {loss for loss in graph.losses if owned.judges(loss)}
     rounded |= {p.name for grid in graph.grids if owned.borrowers(grid.name) for p in grid.parameters}
-    if any(owned.tells(loss) for loss in graph.losses):
+    copied = sum(piece.stop - piece.start for piece in plan.pieces) > sum(g.n_rows for g in graph.computed)
+    if copied or any(owned.tells(loss) for loss in graph.losses):
         rounded |= graph.parameters.keys()
         rounded |= {edge.name for grid in graph.computed for edge in owned.edges(grid.name)}
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=0.0, rounded=rounded)

@@ -10,7 +10,7 @@ import torch
 
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, PartialKernel, PartialSums, Site
 from partita.engine.kernels.parallel import Team
 from partita.layers.rows import WholeRows
 
@@ -25,7 +25,9 @@ class DenseKernel(TensorKernel):
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
         self._function, self._per_row = site.grid.layer.activation, site.sources[0].nodes_per_row
-        self._weight = self.parameters[0].reshape(site.n_rows * site.grid.nodes_per_row, -1)
+        self._inputs = site.inputs or (0, site.sources[0].n_rows)
+        n_inputs = (self._inputs[1] - self._inputs[0]) * self._per_row
+        self._weight = self.parameters[0].reshape(-1, n_inputs)
         self._bias = self.parameters[1].reshape(-1, 1) if len(self.parameters) > 1 else None
         self._sums = columns(self.state)
         if self._sums.dtype != self.wide:
@@ -33,9 +35,8 @@ class DenseKernel(TensorKernel):
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """One product of a block of the weight's columns with a block of the input's rows."""
-        rows = block or self.site.windows[0]
-        weight = self._weight_of(rows)
-        inputs = columns(rows_of(self.sources[0], rows, self.site.windows[0]))
+        rows = block or self._inputs
+        weight, inputs = self._weight_of(rows), self._states_of(rows)
         state, sums, bias = columns(self.state), self._sums, self._bias
 
         def whole() -> None:
@@ -65,7 +66,7 @@ class DenseKernel(TensorKernel):
 
     def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
-        out, delta, window = self.errors_of(source), columns(self.own_errors), self.site.error_windows[0]
+        out, delta, window = self.errors_of(source), columns(self._deltas()[0]), self.site.error_windows[0]
         pairs = [(self._weight_of(run).T, columns(rows_of(out, run, window))) for run in rows]
 
         def call() -> None:
@@ -86,9 +87,14 @@ class DenseKernel(TensorKernel):
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
-        delta = columns(rows_of(self.own_errors, rows or self.site.rows, self.site.rows))
-        inputs, weight = columns(self.sources[0]), tensor_of(out[0]).view(len(delta), -1)
-        bias = tensor_of(out[1]).view(-1) if len(out) > 1 else None
+        deltas, whole, biased = self._deltas()
+        start, stop = rows or whole
+        delta = columns(rows_of(deltas, (start, stop), whole))
+        inputs, weight = self._states_of(self._inputs), tensor_of(out[0]).view(len(delta), -1)
+        low, high = max(start, biased[0]), min(stop, biased[1])
+        has_bias = len(out) > 1 and low < high
+        bias = tensor_of(out[1]).view(-1) if has_bias else None
+        of_bias = columns(rows_of(deltas, (low, high) if has_bias else (start, start), whole))
 
         def call() -> None:
             if accumulate:
@@ -96,12 +102,79 @@ class DenseKernel(TensorKernel):
             else:
                 torch.mm(delta, inputs.T, out=weight)
             if bias is not None and accumulate:
-                bias.add_(torch.sum(delta, 1))
+                bias.add_(torch.sum(of_bias, 1))
             elif bias is not None:
-                torch.sum(delta, 1, out=bias)
+                torch.sum(of_bias, 1, out=bias)
 
         return call
 
+    def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
+        """Errors of sums, the rows of the layer that they are of, and those whose biases are here."""
+        return self.own_errors, self.site.rows, self.site.rows
+
+    def _states_of(self, rows: tuple[int, int]) -> torch.Tensor:
+        """These rows of the input, `[nodes, example]`."""
+        return columns(rows_of(self.sources[0], rows, self.site.windows[0]))
+
     def _weight_of(self, rows: tuple[int, int]) -> torch.Tensor:
         """Its columns for these rows of the input."""
-        return self._weight[:, rows[0] * self._per_row : rows[1] * self._per_row]
+        start, stop = (row - self._inputs[0] for row in rows)
+        return self._weight[:, start * self._per_row : stop * self._per_row]
+
+
+class DenseByInputsKernel(DenseKernel, PartialKernel):
+    """The same where each machine has the weights of some inputs; see the kernel of a CPU."""
+
+    def multiply(self, rows: tuple[int, int]) -> Call:
+        """One product with the machine's inputs, and the biases that the machine has."""
+        whole, biased, per_row = (
+            (0, self.site.grid.n_rows),
+            self._partial.biased,
+            self.site.grid.nodes_per_row,
+        )
+        sums, inputs = tensor_of(self._partial.sums), self._states_of(self._inputs)
+        out = columns(rows_of(sums, rows, whole))
+        weight = self._weight[rows[0] * per_row : rows[1] * per_row]
+        low, high = max(rows[0], biased[0]), min(rows[1], biased[1])
+        bias = None if low >= high else self._bias
+        if bias is not None:
+            bias = bias[(low - biased[0]) * per_row : (high - biased[0]) * per_row]
+        place = columns(rows_of(sums, (low, max(low, high)), whole))
+
+        def call() -> None:
+            torch.mm(weight, inputs, out=out)
+            if bias is not None:
+                place.add_(bias)
+
+        return call
+
+    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        """Adds up the sums of all machines, and applies the activation."""
+        terms = [columns(tensor_of(term)) for term in self._partial.terms]
+        state, sums = columns(self.state), self._sums
+
+        def call() -> None:
+            sums.copy_(terms[0])
+            for term in terms[1:]:
+                sums.add_(term)
+            activate(self._function, sums)
+            if sums is not state:
+                state.copy_(sums)
+
+        return call
+
+    def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
+        deltas = self._partial.deltas
+        assert deltas is not None, "nothing comes down to this layer"
+        return tensor_of(deltas), (0, self.site.grid.n_rows), self._partial.biased
+
+    @property
+    def _partial(self) -> PartialSums:
+        found = self.arrays.partial
+        assert found is not None, f"{self.site.grid.name} is cut by its inputs, but has no sums over them"
+        return found
+
+
+def dense_kernel(site: Site, arrays: Arrays, team: Team) -> TensorKernel:
+    """The kernel of a dense layer, however it is cut."""
+    return (DenseKernel if site.inputs is None else DenseByInputsKernel)(site, arrays, team)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from partita.engine.kernels.cuda.convolution import Conv2DKernel
-from partita.engine.kernels.cuda.dense import DenseKernel
+from partita.engine.kernels.cuda.dense import dense_kernel
 from partita.engine.kernels.cuda.elementwise import ActivationKernel, AddKernel
 from partita.engine.kernels.cuda.local import LocallyConnectedKernel
 from partita.engine.kernels.cuda.losses import (
@@ -38,12 +38,12 @@ from partita.layers import (
     SquaredError,
 )
 
-KERNELS: Final[dict[type[Layer], type[TensorKernel]]] = {
+KERNELS: Final[dict[type[Layer], Callable[[Site, Arrays, Team], TensorKernel]]] = {
     Activation: ActivationKernel,
     Add: AddKernel,
     AveragePool2D: AveragePoolKernel,
     Conv2D: Conv2DKernel,
-    Dense: DenseKernel,
+    Dense: dense_kernel,
     L2Pool2D: L2PoolKernel,
     LocalContrastNormalisation2D: LocalContrastNormalisationKernel,
     LocallyConnected2D: LocallyConnectedKernel,

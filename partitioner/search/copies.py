@@ -1,0 +1,56 @@
+"""What copies of rows, and layers that are cut by their inputs, change in what travels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows, Run
+from partita.partitioner.ownership import Piece
+from partita.partitioner.search.traffic import Runs, Traffic
+
+
+def are_copies(pieces: Sequence[Piece]) -> bool:
+    """Whether several machines have the same rows. Tiles have no copies."""
+    ordered = sorted(pieces)
+    return any(a.columns is None and a.stop > b.start for a, b in zip(ordered, ordered[1:], strict=False))
+
+
+def homes(pieces: Sequence[Piece]) -> dict[int, Run]:
+    """The rows of each machine that no machine before it has."""
+    if not are_copies(pieces):
+        return {piece.machine: piece.rows for piece in pieces}
+    found: dict[int, Run] = {}
+    taken: Rows = ()
+    for piece in sorted(pieces):
+        found[piece.machine] = row_sets.bounds(row_sets.difference((piece.rows,), taken))
+        taken = row_sets.union(taken, (piece.rows,))
+    return found
+
+
+def without_own(heard: Runs, pieces: Sequence[Piece]) -> Runs:
+    """What machines hear besides what they have a copy of; as one run, so rows between two count too."""
+    own = {piece.machine: piece.rows for piece in pieces}
+    found: dict[int, Run] = {}
+    for machine, start, stop in zip(heard.machines, heard.starts, heard.stops, strict=True):
+        run = (int(start), int(stop))
+        mine = own.get(int(machine), (0, 0))
+        found[int(machine)] = row_sets.bounds(row_sets.difference((run,), ((mine[0], mine[1]),)))
+    return Runs.of(found)
+
+
+def told(pieces: Sequence[Piece], n_machines: int) -> Traffic:
+    """What the machines of a layer that is cut by its inputs send on the way up; down, it is the reverse.
+
+    Each sends its sums to whoever has the rows; the errors of its rows go to each of the others.
+    """
+    found = Traffic.none(n_machines)
+    rows = np.array([piece.stop - piece.start for piece in pieces], dtype=np.float64)
+    machines = np.array([piece.machine for piece in pieces], dtype=np.int64)
+    if pieces[0].inputs is not None:
+        found.sent[machines] = found.received[machines] = len(pieces) - 1
+        found.sent_rows[machines] = rows.sum() - rows
+        found.received_rows[machines] = (len(pieces) - 1) * rows
+    return found
