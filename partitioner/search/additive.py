@@ -23,8 +23,8 @@ from partita.partitioner.search.copies import are_copies, homes, told, without_o
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.task import Task
-from partita.partitioner.settle import stays_with_scores
 from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, traffic
+from partita.partitioner.settle import stays_with_scores
 
 JOINT_LIMIT: Final = 20_000
 """Where a layer and its listeners have more combinations of layouts, each listener is counted by itself."""
@@ -91,8 +91,8 @@ class Additive:
         return total
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
-        """The slowest machine's piece, and what its machines tell one another: weights that are lent, sums over
-        inputs. Nothing for a loss with its scores.
+        """The slowest machine's piece, and what machines tell one another of it: weights that are lent, sums
+        over inputs. Nothing for a loss with its scores.
         """
         if cut is None:
             return 0.0
