@@ -7,10 +7,9 @@ The first process answers calls and starts the second, which it tells through gl
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,11 +33,12 @@ class StagePlayer:
         cut: how many layers the first stage has.
         micro_batches: of a batch.
         rank: which stage.
+        meeting: a file by which the two find one another.
     """
 
-    def __init__(self, folder: Path, cut: int, micro_batches: int, rank: int) -> None:
+    def __init__(self, folder: Path, cut: int, micro_batches: int, rank: int, meeting: Path) -> None:
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", rank=rank, world_size=PARTS)
+        dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=PARTS)
         recipe, arrays = Recipe.read(folder), read_arrays(folder)
         whole = Translated(recipe, arrays, "eager")
         before = sum(1 + (layer.activation != "linear") for layer in recipe.layers[:cut])
@@ -90,19 +90,19 @@ class StagePlayer:
 
 def main() -> None:
     folder, cut, micro_batches = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    rank = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    if rank > 0:
-        StagePlayer(folder, cut, micro_batches, rank).listen()
+    if len(sys.argv) > 4:
+        StagePlayer(folder, cut, micro_batches, 1, Path(sys.argv[4])).listen()
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     module = [sys.executable, "-m", "benchmarks._torch_pipeline"]
-    other = subprocess.Popen([*module, *sys.argv[1:4], "1"], stdin=subprocess.DEVNULL, stdout=sys.stderr)
-    try:
-        serve(lambda: StagePlayer(folder, cut, micro_batches, 0))
-    finally:
-        other.kill()
+    with tempfile.TemporaryDirectory() as place:
+        meeting = Path(place) / "meeting"
+        command = [*module, *sys.argv[1:4], str(meeting)]
+        other = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        try:
+            serve(lambda: StagePlayer(folder, cut, micro_batches, 0, meeting))
+        finally:
+            other.kill()
+            other.wait()
 
 
 if __name__ == "__main__":

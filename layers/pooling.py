@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from partita.layers.connectivity import Patch
+from partita.layers.connectivity import Padding, Patch
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import check_picture
@@ -18,22 +18,26 @@ class Pool2D(Layer):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
+        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
+            a mean is over the whole patch.
         name: what the network calls the layer.
     """
 
     pool_size: Extent = 2
     stride: Extent | None = field(default=None, kw_only=True)
+    padding: Padding = field(default="valid", kw_only=True)
     name: str | None = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raises ValueError for a setting that cannot be."""
-        self._settle(pool_size=self.connectivity.size, stride=self.connectivity.stride)
+        patch = self.connectivity
+        self._settle(pool_size=patch.size, stride=patch.stride, padding=patch.padding)
 
     @property
     def connectivity(self) -> Patch:
         """A patch of the node's own channel."""
         stride = self.pool_size if self.stride is None else self.stride
-        return Patch(self.pool_size, stride=stride, per_channel=True)
+        return Patch(self.pool_size, stride=stride, padding=self.padding, per_channel=True)
 
     def shape(self, sources: tuple[Shape, ...]) -> Shape:
         """Height and width of the places, and the channels of the input."""
@@ -48,6 +52,8 @@ class MaxPool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
+        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
+            a mean is over the whole patch.
         name: what the network calls the layer.
     """
 
@@ -80,6 +86,8 @@ class AveragePool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
+        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
+            a mean is over the whole patch.
         name: what the network calls the layer.
     """
 
@@ -106,6 +114,8 @@ class L2Pool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
+        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
+            a mean is over the whole patch.
         name: what the network calls the layer.
     """
 

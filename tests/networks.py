@@ -180,7 +180,7 @@ def pools(draw: st.DrawFn, shape: Shape) -> Layer:
     """A pool over a picture of this shape, its patches apart, touching or overlapping."""
     patch = draw(patches(shape))
     kind = draw(st.sampled_from([MaxPool2D, AveragePool2D, L2Pool2D]))
-    return kind(patch.size, stride=patch.stride)
+    return kind(patch.size, stride=patch.stride, padding=patch.padding if patch.dilation == (1, 1) else 0)
 
 
 def shapes(*, wide: bool = False) -> st.SearchStrategy[Shape]:

@@ -1,5 +1,5 @@
-"""Pooling: the maximum, mean or Euclidean norm of each patch of one channel. Pooling patches lie inside the
-picture.
+"""Pooling: the maximum, mean or Euclidean norm of each patch of one channel. Outside the picture there are
+zeros.
 
 Axes: inputs and their errors `[row, column, channel * example]`, states and errors `[place row, place column,
 channel * example]`: the inner axis is contiguous, and each of its elements is computed alone.
@@ -30,7 +30,6 @@ class _PoolKernel(Kernel):
         assert isinstance(connectivity, Patch)
         assert connectivity.per_channel, "a pool looks at one channel"
         self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
-        assert self._geometry.before_y == 0 >= self._geometry.before_x, "pools are not padded"
         self._x, self._states = _picture(arrays.sources[0]), _picture(arrays.state)
         empty = np.empty((0, 0, 0), site.dtype)
         self._pool(empty, empty, 0)
@@ -38,7 +37,7 @@ class _PoolKernel(Kernel):
 
     @abstractmethod
     def _pool(self, x: Array, state: Array, top: int) -> None:
-        """Computes rows of places; the first patch begins in row `top` of `x`."""
+        """Computes rows of places; the first patch begins in row `top` of `x`, or above it."""
 
     @abstractmethod
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
@@ -47,10 +46,12 @@ class _PoolKernel(Kernel):
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Pools every patch."""
         own, (window, _) = self.site.rows, self.site.windows[0]
-        stride, operations = self._geometry.stride_y, self.site.operations
+        g, operations = self._geometry, self.site.operations
 
         def work(start: int, stop: int) -> None:
-            self._pool(self._x, rows_of(self._states, (start, stop), own), start * stride - window)
+            self._pool(
+                self._x, rows_of(self._states, (start, stop), own), start * g.stride_y - g.before_y - window
+            )
 
         return lambda: self.team.split(*own, work, operations=operations)
 
@@ -111,13 +112,13 @@ def _picture(array: Array) -> Array:
 
 @compiled
 def _max(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
+    zeros = np.zeros(x.shape[2], x.dtype)
     for row in range(state.shape[0]):
         for column in range(state.shape[1]):
             largest = state[row, column]
             for k in range(g.size_y * g.size_x):
-                inputs = x[
-                    top + row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
-                ]
+                y, c = top + row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
+                inputs = x[y, c] if 0 <= y < x.shape[0] and 0 <= c < x.shape[1] else zeros
                 for e in range(len(largest)):
                     largest[e] = inputs[e] if k == 0 or inputs[e] > largest[e] else largest[e]
 
@@ -129,9 +130,10 @@ def _average(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
         for column in range(state.shape[1]):
             total = state[row, column]
             total[:] = 0
-            for y in range(g.size_y):
-                for x_ in range(g.size_x):
-                    inputs = x[top + row * g.stride_y + y, column * g.stride_x - g.before_x + x_]
+            high, left = top + row * g.stride_y, column * g.stride_x - g.before_x
+            for y in range(max(0, high), min(x.shape[0], high + g.size_y)):
+                for c in range(max(0, left), min(x.shape[1], left + g.size_x)):
+                    inputs = x[y, c]
                     for e in range(len(total)):
                         total[e] += inputs[e]
             for e in range(len(total)):
@@ -144,9 +146,10 @@ def _l2(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
         for column in range(state.shape[1]):
             total = state[row, column]
             total[:] = 0
-            for y in range(g.size_y):
-                for x_ in range(g.size_x):
-                    inputs = x[top + row * g.stride_y + y, column * g.stride_x - g.before_x + x_]
+            high, left = top + row * g.stride_y, column * g.stride_x - g.before_x
+            for y in range(max(0, high), min(x.shape[0], high + g.size_y)):
+                for c in range(max(0, left), min(x.shape[1], left + g.size_x)):
+                    inputs = x[y, c]
                     for e in range(len(total)):
                         total[e] += inputs[e] * inputs[e]
             for e in range(len(total)):
@@ -169,17 +172,19 @@ def _spread_to_max(
     """
     low, _ = receivers(rows[0], g, own[0], own[1])
     _, high = receivers(rows[1] - 1, g, own[0], own[1])
-    rest = np.empty(out.shape[2], out.dtype)
+    rest, zeros = np.empty(out.shape[2], out.dtype), np.zeros(x.shape[2], x.dtype)
     for row in range(low, high):
         for column in range(delta.shape[1]):
             largest = state[row - own[0], column]
             rest[:] = delta[row - own[0], column]
             for k in range(g.size_y * g.size_x):
-                y, c = row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
+                y = row * g.stride_y - g.before_y + k // g.size_x
+                c = column * g.stride_x - g.before_x + k % g.size_x
                 if y >= rows[1]:
                     break
-                inputs = x[y - window, c]
-                if y >= rows[0]:
+                is_node = 0 <= y < g.height and 0 <= c < g.width
+                inputs = x[y - window, c] if is_node else zeros
+                if is_node and y >= rows[0]:
                     errors = out[y - rows[0], c]
                     for e in range(len(rest)):
                         errors[e] += rest[e] if inputs[e] == largest[e] else 0
@@ -196,8 +201,8 @@ def _spread_evenly(
         low, high = receivers(y, g, own[0], own[1])
         for row in range(low, high):
             for column in range(delta.shape[1]):
-                error = delta[row - own[0], column]
-                for c in range(column * g.stride_x - g.before_x, column * g.stride_x - g.before_x + g.size_x):
+                error, left = delta[row - own[0], column], column * g.stride_x - g.before_x
+                for c in range(max(0, left), min(g.width, left + g.size_x)):
                     errors = out[y - rows[0], c]
                     for e in range(len(error)):
                         errors[e] += error[e] / n
@@ -219,7 +224,8 @@ def _spread_by_share(
         for row in range(low, high):
             for column in range(delta.shape[1]):
                 norm, error = state[row - own[0], column], delta[row - own[0], column]
-                for c in range(column * g.stride_x - g.before_x, column * g.stride_x - g.before_x + g.size_x):
+                left = column * g.stride_x - g.before_x
+                for c in range(max(0, left), min(g.width, left + g.size_x)):
                     inputs, errors = x[y - window, c], out[y - rows[0], c]
                     for e in range(len(error)):
                         share = inputs[e] * (error[e] / norm[e])

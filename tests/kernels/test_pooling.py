@@ -28,7 +28,17 @@ POOLS = [MaxPool2D, AveragePool2D, L2Pool2D]
 
 @st.composite
 def layers(draw: st.DrawFn) -> Pool2D:
-    return draw(st.sampled_from(POOLS))(draw(extents), stride=draw(st.one_of(st.none(), extents)))
+    size, stride = draw(extents), draw(st.one_of(st.none(), extents))
+    height, width = (size, size) if isinstance(size, int) else size
+    inside = st.tuples(st.integers(0, height - 1), st.integers(0, width - 1))
+    padding = draw(st.one_of(st.just("valid"), st.just("same"), st.tuples(inside, inside).map(_pairs)))
+    return draw(st.sampled_from(POOLS))(size, stride=stride, padding=padding)
+
+
+def _pairs(ends: tuple[tuple[int, int], tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """((top, bottom), (left, right)) of (top, left) and (bottom, right)."""
+    (top, left), (bottom, right) = ends
+    return (top, bottom), (left, right)
 
 
 @given(st.data(), layers(), pictures(), batches, seeds)

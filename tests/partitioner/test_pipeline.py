@@ -20,10 +20,12 @@ from partita.partitioner import (
     partition,
 )
 from partita.partitioner.buffer_names import number_of, numbered, place_of, plain
+from partita.partitioner.cost import MessageCost
 from partita.partitioner.depths import depths
 from partita.partitioner.pipeline import Pipeline
-from partita.partitioner.program import Operand, parse_program
+from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import play
+from tests.partitioner.test_simulate import Prices, one_slow
 from tests.plans import flowing, plans
 
 
@@ -135,11 +137,7 @@ def test_no_order_of_portions_deadlocks(plan: Plan, kind: StepKind, data: st.Dat
     machines = len(plan.cluster)
     slow = data.draw(st.integers(0, machines))
     for programs in (plan.programs_for(kind), plan.upward_programs):
-        play(
-            programs,
-            lambda _, machine: 100.0 if machine == slow else 0.01,
-            lambda _, source, destination: (50.0 if destination == slow else 0.02, 0.1),
-        )
+        play(programs, one_slow(slow), plan.sizes)
 
 
 def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) -> float:  # noqa: B008 - frozen
@@ -151,7 +149,8 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
         is_stage = plain(instruction.target.buffer).startswith("h")
         return float(is_stage and instruction.op in (Op.UP, Op.DELTA))
 
-    return play(plan.programs_for(kind), seconds, lambda operand, a, b: (0.0, 0.0)).step_s
+    prices = Prices(seconds, lambda n_bytes, source, destination: MessageCost(0.0, 0.0, 0.0, 0.0))
+    return play(plan.programs_for(kind), prices, plan.sizes).step_s
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -172,16 +171,16 @@ def test_overlapped_minibatches_wait_only_at_the_beginning_and_the_end(stages: i
 
 
 def in_flight(plan: Plan, kind: StepKind, machine: int) -> int:
-    """The most portions of which a machine holds states at a time, whoever else is slow."""
+    """The most portions that a machine's kernels have begun and not ended at a time, whoever is slow."""
     program = plan.programs_for(kind)[machine]
     most = 0
     for slow in range(len(plan.cluster)):
-        found = play(
-            plan.programs_for(kind),
+        prices = Prices(
             lambda _, m, slow=slow: 50.0 if m == slow else 1.0,  # type: ignore[misc]
-            lambda operand, a, b: (0.1, 0.1),
+            lambda n_bytes, source, destination: MessageCost(0.1, 0.0, 0.1, 0.0),
         )
-        bars = [bar for bar in found.bars if bar.machine == machine]
+        found = play(plan.programs_for(kind), prices, plan.sizes)
+        bars = [bar for bar in found.bars if bar.machine == machine and found.instruction(bar).op in COMPUTES]
         spans: dict[int, list[float]] = {}
         for bar in bars:
             i = program.instructions[bar.position]

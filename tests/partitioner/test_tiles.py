@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -117,6 +118,14 @@ def test_tiles_stand_in_rows_and_print_as_they_parse() -> None:
     assert "below   9x8x2  LocallyConnected2D   4:9x0:5  0:4x5:8  4:9x5:8  0:4x0:5" in str(plan)
     (needed,) = plan.ownership.needed(plan.ownership.edges("x")[0], 1)
     assert needed == (0, 5, 4, 8)
+
+
+def test_tiles_are_drawn(tmp_path: Path) -> None:
+    """The plan with its boxes; a layer with the places that are heard, and no others."""
+    cuts = {"below": Tiles(4, (2, 2)), "above": Tiles(4, (2, 2))}
+    plan = partition(picture(), Cluster.local(4), batch=2, cuts=cuts)
+    assert "0:4x4:8" in plan.draw(tmp_path / "plan.svg").read_text()
+    assert "below, rows 0:6x3:8" in plan.draw(tmp_path / "above.svg", layer="above").read_text()
 
 
 def test_where_no_columns_are_cut_the_plan_is_that_of_rows() -> None:

@@ -18,7 +18,7 @@ def session_loss(**hosts: object) -> float:
     net = Network("far")
     hidden = Dense(64, activation="sigmoid", name="hidden")(net.input("x", shape=(64,)))
     net.loss = SquaredError(name="loss")(Dense(64, name="out")(hidden), net.target("y"))
-    plan = partition(net, Cluster.local(machines=2), batch=128)
+    plan = partition(net, Cluster.local(machines=2), batch=128, strategy="balanced")
     draw = np.random.default_rng(0)
     batch = {"x": draw.normal(size=(128, 64)), "y": draw.normal(size=(128, 64))}
     with Session(plan, 0, train=True, **hosts) as session:  # type: ignore[arg-type]

@@ -20,10 +20,10 @@ from tests.truth.test_learning import assert_close
 from tests.truth.test_truth import assert_same, whole
 
 FEW_DRAWS = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 SEEDS = st.integers(0, 1 << 30)
-portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2, max_layers=5)
+portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2, max_layers=4)
 
 
 def play(

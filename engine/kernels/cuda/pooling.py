@@ -24,13 +24,33 @@ class _PoolKernel(TensorKernel):
         super().__init__(site, arrays, team)
         connectivity = site.grid.connectivity
         assert isinstance(connectivity, Patch)
-        self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
+        self._geometry = g = PatchGeometry.of(connectivity, site.sources[0].shape)
+        (_, columns, _), (_, last), (window, end) = site.grid.shape, site.rows, site.windows[0]
+        beyond = (columns - 1) * g.stride_x + g.size_x - g.before_x - g.width
+        self._sides = max(0, g.before_x), max(0, beyond)
+        below = (last - 1) * g.stride_y + g.size_y - g.before_y - end
+        self._x, self._inside = self.sources[0], self.sources[0]
+        if any((*self._sides, g.before_y, max(0, below))):  # zeros around the picture
+            rows, width = end - window, sum(self._sides) + g.width
+            shape = (g.before_y + rows + max(0, below), width, *self._x.shape[2:])
+            self._x = self.zeros(*shape, dtype=self._x.dtype)
+            self._inside = self._picture(self._x)[g.before_y : g.before_y + rows]
+
+    def _picture(self, padded: torch.Tensor) -> torch.Tensor:
+        """What is no padding on the left or right."""
+        return padded[:, self._sides[0] : self._sides[0] + self._geometry.width]
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Pools every patch."""
-        x, (window, _), own, g = self.sources[0], self.site.windows[0], self.site.rows, self._geometry
-        taps = [self._tap(x, window, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
-        return lambda: self._pool(taps)
+        top, own, g = self._top, self.site.rows, self._geometry
+        taps = [self._tap(self._x, top, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
+
+        def call() -> None:
+            if self._inside is not self.sources[0]:
+                self._inside.copy_(self.sources[0])
+            self._pool(taps)
+
+        return call
 
     def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch."""
@@ -44,23 +64,26 @@ class _PoolKernel(TensorKernel):
 
     def _errors_of_run(self, run: tuple[int, int], *, accumulate: bool) -> Call:
         (first, last), g = self.site.rows, self._geometry
-        (held, _), place = self.site.windows[0], rows_of(self.errors_of(0), run, self.site.error_windows[0])
+        place = rows_of(self.errors_of(0), run, self.site.error_windows[0])
         steps: list[tuple[int, tuple[int, int], int, int]] = []
         for y in reversed(range(g.size_y)):  # from low rows of places to high ones
-            low = max(first, -((y - run[0]) // g.stride_y))
-            high = min(last, (run[1] - 1 - y) // g.stride_y + 1)
+            low = max(first, -((y - g.before_y - run[0]) // g.stride_y))
+            high = min(last, (run[1] - 1 - y + g.before_y) // g.stride_y + 1)
             steps += [(y * g.size_x + c, (low, high), y, c) for c in reversed(range(g.size_x)) if low < high]
 
         def call() -> None:
             if not accumulate:
                 place.zero_()
             sums = place.to(self.wide)
+            if any(self._sides):
+                sums = self.zeros(len(place), sum(self._sides) + g.width, *place.shape[2:])
+                self._picture(sums).copy_(place)
             for k, places, y, c in steps:
                 own = slice(places[0] - first, places[1] - first)
-                share = self._share(k, own, self._tap(self.sources[0], held, places, y, c))
+                share = self._share(k, own, self._tap(self._x, self._top, places, y, c))
                 self._tap(sums, run[0], places, y, c).add_(share)
             if sums is not place:
-                place.copy_(sums)
+                place.copy_(self._picture(sums))
 
         return call
 
@@ -69,11 +92,18 @@ class _PoolKernel(TensorKernel):
     ) -> torch.Tensor:
         """The nodes that are tap `(y, column)` of these rows of places; the picture begins at row `top`."""
         g, width = self._geometry, self.site.grid.shape[1]
-        column -= g.before_x
+        column += self._sides[0] - g.before_x
+        top += g.before_y
         begin, end = places[0] * g.stride_y + y - top, (places[1] - 1) * g.stride_y + y - top
         return picture[
             begin : end + 1 : g.stride_y, column : column + (width - 1) * g.stride_x + 1 : g.stride_x
         ]
+
+    @property
+    def _top(self) -> int:
+        """The row of the picture at which `_x` begins."""
+        padded = self._geometry.before_y if self._inside is not self.sources[0] else 0
+        return self.site.windows[0][0] - padded
 
     @abstractmethod
     def _pool(self, taps: list[torch.Tensor]) -> None:
