@@ -19,7 +19,7 @@ from partita.layers import (
 from partita.layers.graph import Graph, Grid
 from partita.layers.states import States
 from partita.partitioner.cluster import Cluster, Link, Machine
-from partita.partitioner.cuts import Cut, Pieces, Whole
+from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Whole
 from partita.partitioner.settle import stays_with_scores
 
 
@@ -75,9 +75,14 @@ def _n_cuts(graph: Graph, grid: Grid, machines: int) -> int:
     return sum(math.perm(machines, k) * math.comb(grid.n_rows - 1, k - 1) for k in range(1, most + 1))
 
 
-def every_plan(graph: Graph, cluster: Cluster) -> Iterator[dict[str, Cut]]:
-    """Every layer on every machines in every order with every boundary; a loss on any, or with its scores."""
+def every_plan(graph: Graph, cluster: Cluster, *, by_rows: bool = True) -> Iterator[dict[str, Cut]]:
+    """Every layer on every machines in every order with every boundary; a loss on any, or with its scores.
+
+    Without `by_rows`, dense layers are also cut along the pieces of their input, and losses repeated.
+    """
     cuts = {grid.name: list(_every_cut(graph, grid, len(cluster))) for grid in graph.computed}
+    for grid in graph.computed if not by_rows else ():
+        cuts[grid.name] += _others(graph, grid, len(cluster))
     for chosen in product(*cuts.values()):
         yield {layer: cut for layer, cut in zip(cuts, chosen, strict=True) if cut is not None}
 
@@ -94,3 +99,14 @@ def _every_cut(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut | None]:
             for places in combinations(range(1, grid.n_rows), count - 1):
                 met = (0, *places, grid.n_rows)
                 yield Pieces(owners, tuple(b - a for a, b in pairwise(met)))
+
+
+def _others(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut]:
+    """Cuts that give rows to several machines, or a row's sum."""
+    for count in range(2, machines + 1):
+        if grid.name in graph.losses:
+            yield from map(Repeated, combinations(range(machines), count))
+        for owners in permutations(range(machines), count) if grid.layer.splits_sum else ():
+            yield ByInputs(owners, repeated=True)
+            if grid.n_rows >= count:
+                yield ByInputs(owners)

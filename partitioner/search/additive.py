@@ -92,8 +92,8 @@ class Additive:
         return total
 
     def compute_s(self, grid: Grid, cut: Choice) -> float:
-        """The slowest machine's piece, and what its machines tell one another: weights that are lent, sums over
-        inputs. Nothing for a loss with its scores.
+        """The slowest machine's piece, and what machines tell one another of it: weights that are lent, sums
+        over inputs. Nothing for a loss with its scores.
         """
         if cut is None:
             return 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from partita.partitioner.search.traffic import Runs, Traffic
 def are_copies(pieces: Sequence[Piece]) -> bool:
     """Whether several machines have the same rows. Tiles have no copies."""
     ordered = sorted(pieces)
-    return any(a.columns is None and a.stop > b.start for a, b in zip(ordered, ordered[1:], strict=False))
+    return any(a.columns is None and a.stop > b.start for a, b in pairwise(ordered))
 
 
 def homes(pieces: Sequence[Piece]) -> dict[int, Run]:

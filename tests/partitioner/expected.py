@@ -41,6 +41,9 @@ class Expected:
     def __init__(self, owned: Ownership) -> None:
         self.owned, self.graph = owned, owned.graph
         self.heard = cache(self._heard)
+        again = "own", "by_inputs", "owners", "is_narrow", "needed", "judged", "judges", "error", "delta"
+        for asked in again:
+            setattr(self, asked, cache(getattr(self, asked)))
 
     def own(self, layer: str, machine: int) -> list[Unit]:
         """The units of a layer that a machine owns."""

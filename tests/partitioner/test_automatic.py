@@ -13,7 +13,19 @@ from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
-from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
+from partita.partitioner import (
+    ByInputs,
+    Cluster,
+    Link,
+    Machine,
+    Ownership,
+    Pieces,
+    Plan,
+    Repeated,
+    Tiles,
+    Whole,
+    partition,
+)
 from partita.partitioner.cuts import Cut
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
@@ -44,7 +56,8 @@ def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, dat
 def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
     graph, cluster = small(random.Random(seed), least=50, most=200)
     rehearsal = Rehearsal(Task(graph, cluster, 32))
-    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every_plan(graph, cluster))
+    every = every_plan(graph, cluster, by_rows=False)
+    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every)
     plan = partition(graph, cluster, batch=32)
     assert plan.lower_bound_s <= best <= plan.predicted_step_s <= 1.02 * best
 
@@ -68,8 +81,17 @@ def cuts_of(plan: Plan) -> dict[str, Cut]:
     found: dict[str, Cut] = {}
     for grid in plan.graph.computed:
         pieces = plan.ownership.of(grid.name)
-        if not plan.ownership.judges(grid.name):
-            machines = tuple(piece.machine for piece in pieces)
+        machines = tuple(piece.machine for piece in pieces)
+        if plan.ownership.judges(grid.name):
+            continue
+        if plan.ownership.by_inputs(grid.name):
+            runs = {piece.inputs: piece.machine for piece in pieces if piece.inputs is not None}
+            sizes = tuple(stop - start for start, stop in sorted(runs))
+            repeated = grid.name in plan.ownership.copied
+            found[grid.name] = ByInputs(tuple(runs[run] for run in sorted(runs)), sizes, repeated=repeated)
+        elif grid.name in plan.ownership.copied:
+            found[grid.name] = Repeated(machines)
+        else:
             found[grid.name] = Pieces(machines, tuple(piece.stop - piece.start for piece in pieces))
     return found
 
@@ -77,12 +99,12 @@ def cuts_of(plan: Plan) -> dict[str, Cut]:
 @given(plans(shared=True, max_machines=5))
 def test_the_model_counts_the_messages_that_are_sent(plan: Plan) -> None:
     """States exactly, where what is heard is one run of rows."""
-    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
-    cut = cuts_of(plan)
+    task, cut = Task(plan.graph, plan.cluster, plan.batch), cuts_of(plan)
+    additive, found = Additive(task), task.plan(cut)
     for grid in plan.graph.computed:
         listeners = dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name))
-        sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
-        if not listeners or not are_runs(plan.ownership, grid.name):
+        sent = [m for m in found.messages if m.direction == "up" and m.buffer == grid.name]
+        if not listeners or not are_runs(found.ownership, grid.name):
             continue
         up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
         for machine in range(len(plan.cluster)):
@@ -113,9 +135,10 @@ def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cl
 @settings(max_examples=30)
 @given(plans(max_machines=4))
 def test_no_machine_is_busier_than_the_step_is_long(plan: Plan) -> None:
-    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
-    if all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed):
-        assert additive.lanes_s(cuts_of(plan)) <= plan.predicted_step_s * (1 + 1e-9)
+    task, cut = Task(plan.graph, plan.cluster, plan.batch), cuts_of(plan)
+    additive, found = Additive(task), task.plan(cut)
+    if all(are_runs(found.ownership, grid.name) for grid in plan.graph.computed):
+        assert additive.lanes_s(cut) <= found.predicted_step_s * (1 + 1e-9)
 
 
 def speech_like(units: int = 512) -> Network:

@@ -69,14 +69,17 @@ def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKin
 def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for grid in plan.graph.computed:
-        owned = Counter(unit for p in plan.pieces if p.layer == grid.name for unit in members((p.rows,)))
-        if not plan.ownership.judges(grid.name):
-            boxed = expected.is_boxed(grid.name)
-            assert owned == Counter(members((grid.whole if boxed else (0, grid.n_rows),)))
+        home, every = plan.ownership.home, plan.ownership.of(grid.name)
+        owned = Counter(unit for p in every for unit in members(home(grid.name, p.machine)))
+        boxed = expected.is_boxed(grid.name)
+        assert owned == Counter(members((grid.whole if boxed else (0, grid.n_rows),)))
+        assert not boxed or [p.rows for p in every] == [*(home(grid.name, p.machine)[0] for p in every)]
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters
-    flops = sum(plan.ownership.flops(piece, batch=1) for piece in plan.pieces)
-    assert flops == pytest.approx(sum(grid.flops_per_node * grid.n_nodes for grid in plan.graph.computed))
+    copied = {layer for layer in plan.ownership.copied if not plan.ownership.judges(layer)}
+    flops = sum(plan.ownership.flops(p, batch=1) for p in plan.pieces if p.layer not in copied)
+    once = (grid for grid in plan.graph.computed if grid.name not in copied)
+    assert flops == pytest.approx(sum(grid.flops_per_node * grid.n_nodes for grid in once))
 
 
 @settings(max_examples=20)
