@@ -9,8 +9,9 @@ from partita.partitioner.cost import Costs, MessageCost
 from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Tiles, Whole
 from partita.partitioner.kernel_times import KernelTimes
 from partita.partitioner.messages import Message
-from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.ownership import Ownership
 from partita.partitioner.partition import partition
+from partita.partitioner.piece import Piece
 from partita.partitioner.plan import Plan
 from partita.partitioner.playback import Bar, Flight, Playback, Times
 from partita.partitioner.program import Instruction, Op, Program, parse_program

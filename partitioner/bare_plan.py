@@ -20,7 +20,8 @@ from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
 from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
 from partita.partitioner.messages import Message, messages_of, of_portions
-from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.ownership import Ownership
+from partita.partitioner.piece import Piece
 from partita.partitioner.playback import Playback
 from partita.partitioner.program import Program
 from partita.partitioner.simulate import play

@@ -19,7 +19,7 @@ from partita.layers.rows import Rows
 from partita.partitioner.access import BLOCK
 from partita.partitioner.buffer_names import DELTAS, PARAMETERS, SUMS, layer_of
 from partita.partitioner.cluster import Cluster, Machine
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import Sizes
 from partita.partitioner.work import Work, work_of

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from partita.layers.checks import check_extents, check_shape, check_whole
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.ownership import Piece, boundaries
+from partita.partitioner.piece import Piece, boundaries
 
 
 @dataclass(frozen=True)

@@ -2,50 +2,16 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 from partita.layers import rows as row_sets
 from partita.layers.connectivity import OneToOne, Patch
-from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import Rows, Run
 from partita.partitioner.held import Columns, Held
-from partita.partitioner.tiling import are_tiles
-
-
-@dataclass(frozen=True, order=True)
-class Piece:
-    """The rows `[start, stop)` of a layer that one machine owns.
-
-    Args:
-        layer: its name.
-        start, stop: of axis 0.
-        machine: whose.
-        columns: `[left, right)` of axis 1; of every piece of a picture where some picture is cut into tiles.
-        inputs: of a layer that is cut by its inputs, the rows of its input whose weights the machine has.
-    """
-
-    layer: str
-    start: int
-    stop: int
-    machine: int
-    columns: tuple[int, int] | None = None
-    inputs: tuple[int, int] | None = None
-
-    @property
-    def rows(self) -> Run:
-        """`(start, stop)`, or `(start, stop, left, right)`."""
-        return (self.start, self.stop, *(self.columns or ()))
-
-    def __repr__(self) -> str:
-        columns = "" if self.columns is None else f", columns={self.columns}"
-        inputs = "" if self.inputs is None else f", inputs={self.inputs}"
-        rows = f"start={self.start}, stop={self.stop}"
-        return f"Piece(layer={self.layer!r}, {rows}, machine={self.machine}{columns}{inputs})"
+from partita.partitioner.holdings import Holdings
+from partita.partitioner.piece import Piece, flops_of
 
 
 @dataclass(frozen=True)
@@ -63,65 +29,13 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Ownership:
-    """The pieces of every computed layer, in ascending rows; each machine has at most one piece of a layer.
-
-    Each row belongs to one machine, or on purpose to several, where its layer learns nothing of its own: then
-    each has a copy, a node by itself that hears the same and feeds the machine that it is on. Machines
-    without a copy are fed by the row's home, the first piece that has it.
-
-    A picture may be cut into tiles: then every picture's pieces name their columns, and all sets of rows of a
-    picture are boxes. Where no picture is, no piece names any. Such pictures have no copies.
+class Ownership(Holdings):
+    """Who has which rows, and what follows from it: who listens to what, and who sums which errors.
 
     Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row
     of a loss whose scores are cut may belong to every machine that owns scores: each judges its own. Of a
     loss that several machines repeat besides, the first one counts.
     """
-
-    graph: Graph
-    machines: int
-    pieces: tuple[Piece, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pieces", self._with_columns())
-        for grid in self.graph.computed:
-            pieces = self.of(grid.name)
-            owners, runs = [piece.machine for piece in pieces], [piece.rows for piece in pieces]
-            if not self._covers(grid, runs):
-                raise ValueError(
-                    f"the pieces of '{grid.name}' do not cover its {grid.n_rows} rows once: {pieces}"
-                )
-            if any(piece.start >= piece.stop or not 0 <= piece.machine < self.machines for piece in pieces):
-                raise ValueError(f"a piece of '{grid.name}' is empty or on no machine: {pieces}")
-            if len(set(owners)) < len(owners):
-                raise ValueError(
-                    f"a machine has two pieces of '{grid.name}'; give each machine one: {owners}"
-                )
-            if any(piece.inputs is not None for piece in pieces):
-                self._check_inputs(grid)
-
-    def _with_columns(self) -> tuple[Piece, ...]:
-        """The pieces with their columns, where some layer's columns are cut, and otherwise without."""
-        graph, pieces = self.graph, self.pieces
-        pictures = [p for p in pieces if p.layer in graph and graph[p.layer].is_picture]
-        if not any(self._is_narrow(piece) for piece in pictures):
-            return tuple(replace(p, columns=None) if p.columns else p for p in pieces)
-        return tuple(
-            replace(p, columns=(0, graph[p.layer].shape[1])) if p in pictures and p.columns is None else p
-            for p in pieces
-        )
-
-    def _is_narrow(self, piece: Piece) -> bool:
-        return piece.columns not in (None, (0, self.graph[piece.layer].shape[1]))
-
-    @cached_property
-    def narrow(self) -> frozenset[str]:
-        """The layers whose columns are cut."""
-        return frozenset(p.layer for p in self.pieces if p.columns is not None and self._is_narrow(p))
-
-    def is_boxed(self, layer: str) -> bool:
-        """Whether sets of the layer's rows are of boxes."""
-        return bool(self.narrow) and self.graph[layer].is_picture
 
     def across(self, edge: Edge) -> bool:
         """Whether columns matter along an edge: those of either picture are cut.
@@ -130,148 +44,6 @@ class Ownership:
         once, as whole rows of `heard_columns`, and each owner adds up what it gets.
         """
         return self.is_boxed(edge.layer) and not self.narrow.isdisjoint((edge.layer, edge.consumer))
-
-    def _covers(self, grid: Grid, runs: list[Run]) -> bool:
-        """Whether these runs are all rows of a layer, each once, or more often where that may be."""
-        if self.is_boxed(grid.name):
-            if row_sets.count((grid.whole,)) < sum(row_sets.count((run,)) for run in runs):
-                raise ValueError(
-                    f"several machines have rows of the picture '{grid.name}', while "
-                    f"'{min(self.narrow)}' is cut into tiles, which knows no copies; give each row of "
-                    f"'{grid.name}' to one machine, or cut '{min(self.narrow)}' by rows"
-                )
-            return are_tiles(runs, grid.whole)
-        repeated = sum(stop - start for start, stop, *_ in runs) > grid.n_rows
-        return row_sets.union(runs) == ((0, grid.n_rows),) and (not repeated or self._may_repeat(grid, runs))
-
-    def _may_repeat(self, grid: Grid, runs: list[Run]) -> bool:
-        """Whether rows may belong to several machines; cut by inputs, all rows to all of them."""
-        if self.by_inputs(grid.name):
-            return all(run == (0, grid.n_rows) for run in runs)
-        return grid.repeatable
-
-    def _check_inputs(self, grid: Grid) -> None:
-        """Each row of the input is multiplied by one machine."""
-        pieces, source = self.of(grid.name), grid.sources[0]
-        n_rows = self.graph[source].n_rows
-        if self.is_boxed(grid.name) or source in self.narrow:
-            raise ValueError(
-                f"'{grid.name}' is cut by its inputs, which goes with no tiles, but '{min(self.narrow)}' is "
-                f"cut into tiles; cut '{grid.name}' by rows"
-            )
-        found = sorted(piece.inputs or (0, 0) for piece in pieces)
-        met = [0, *(end for run in found for end in run), n_rows]
-        if (
-            not grid.layer.splits_sum
-            or any(a != b for a, b in zip(met[::2], met[1::2], strict=True))
-            or any(a >= b for a, b in found)
-        ):
-            raise ValueError(
-                f"the pieces of '{grid.name}' do not cover the {n_rows} rows of its input once: {pieces}"
-            )
-
-    def of(self, layer: str) -> tuple[Piece, ...]:
-        """The pieces of a layer, in ascending rows."""
-        return self._of.get(layer, ())
-
-    @cached_property
-    def _of(self) -> dict[str, tuple[Piece, ...]]:
-        found: dict[str, list[Piece]] = {}
-        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.rows, piece.machine)):
-            found.setdefault(piece.layer, []).append(piece)
-        return {layer: tuple(pieces) for layer, pieces in found.items()}
-
-    def rows(self, layer: str, machine: int) -> Run | None:
-        """The rows of a layer that a machine owns, if any."""
-        return self._rows.get((layer, machine))
-
-    @cached_property
-    def _rows(self) -> dict[tuple[str, int], Run]:
-        return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
-
-    def of_machine(self, machine: int) -> tuple[Piece, ...]:
-        """The pieces of a machine, in the order of the network's layers."""
-        return self._of_machine.get(machine, ())
-
-    @cached_property
-    def _of_machine(self) -> dict[int, tuple[Piece, ...]]:
-        found: dict[int, list[Piece]] = {}
-        for grid in self.graph.computed:
-            for piece in self.of(grid.name):
-                found.setdefault(piece.machine, []).append(piece)
-        return {machine: tuple(pieces) for machine, pieces in found.items()}
-
-    def by_inputs(self, layer: str) -> bool:
-        """Whether a layer is cut by its inputs: each machine has all rows of the weights for some inputs."""
-        pieces = self.of(layer)
-        return bool(pieces) and pieces[0].inputs is not None
-
-    def inputs(self, layer: str, machine: int) -> tuple[int, int] | None:
-        """The rows of its input whose weights a machine has, of a layer that is cut by its inputs."""
-        if not self.by_inputs(layer):
-            return None
-        return next((piece.inputs for piece in self.of(layer) if piece.machine == machine), None)
-
-    @cached_property
-    def copied(self) -> frozenset[str]:
-        """The layers of which several machines have the same rows."""
-        return frozenset(
-            grid.name
-            for grid in self.graph.computed
-            if len(self.of(grid.name)) > 1
-            and sum(row_sets.count((piece.rows,)) for piece in self.of(grid.name)) > self._extent(grid)
-        )
-
-    def _extent(self, grid: Grid) -> int:
-        return row_sets.count((grid.whole,)) if self.is_boxed(grid.name) else grid.n_rows
-
-    def home(self, layer: str, machine: int) -> Rows:
-        """The rows of a layer that a machine owns, and none before it: it feeds them to those without."""
-        if layer in self.copied:
-            return self._homes.get((layer, machine), ())
-        own = self.rows(layer, machine)
-        return () if own is None else (own,)
-
-    @cached_property
-    def _homes(self) -> dict[tuple[str, int], Rows]:
-        """Of the layers of which there are copies."""
-        found: dict[tuple[str, int], Rows] = {}
-        for layer in self.copied:
-            taken: Rows = ()
-            for piece in self.of(layer):
-                found[layer, piece.machine] = row_sets.difference((piece.rows,), taken)
-                taken = row_sets.union(taken, (piece.rows,))
-        return found
-
-    def fed(self, layer: str, feeder: int, listener: int) -> Rows:
-        """The rows of a layer that one machine feeds to another, or to itself, where that listens to them."""
-        own = self.rows(layer, listener)
-        copies = () if own is None else (own,)
-        if feeder == listener:
-            return copies
-        home = self.home(layer, feeder)
-        return row_sets.difference(home, copies) if layer in self.copied else home
-
-    def feeders(self, layer: str, rows: Rows, listener: int) -> list[tuple[Piece, Rows]]:
-        """The pieces of a layer that feed some of these rows to a machine, and which, in ascending rows."""
-        if layer not in self.copied:
-            return self.homes(layer, rows)
-        found = ((piece, self.fed(layer, piece.machine, listener)) for piece in self.of(layer) if rows)
-        shared = ((piece, row_sets.intersection(rows, of_piece)) for piece, of_piece in found)
-        return [(piece, some) for piece, some in shared if some]
-
-    def homes(self, layer: str, rows: Rows) -> list[tuple[Piece, Rows]]:
-        """The pieces of a layer at which some of these rows are at home, and which, in ascending rows."""
-        if not rows:
-            return []
-        if layer in self.copied:
-            every = ((p, row_sets.intersection(rows, self.home(layer, p.machine))) for p in self.of(layer))
-            return [(piece, shared) for piece, shared in every if shared]
-        pieces, (first, last, *_) = self.of(layer), row_sets.bounds(rows)
-        start = bisect_right(pieces, first, key=lambda piece: piece.stop)
-        stop = bisect_left(pieces, last, key=lambda piece: piece.start)
-        found = ((piece, row_sets.intersection(rows, (piece.rows,))) for piece in pieces[start:stop])
-        return [(piece, shared) for piece, shared in found if shared]
 
     def judges(self, loss: str) -> tuple[int, ...]:
         """The machines that each judge their own scores, in the order of those; () if one judges all."""
@@ -485,36 +257,3 @@ class Ownership:
         else:
             own = self.state_window(edge.layer, machine) if isinstance(wiring, Patch) else None
         return (0, self.graph[edge.layer].shape[1]) if own is None or len(own) < 4 else (own[2], own[3])
-
-
-def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
-    """Cuts `extent` rows into pieces in proportion to the weights, at least one row each.
-
-    Returns the boundaries, one more than there are weights, from 0 to `extent`.
-    """
-    total, met = sum(weights.values()), 0.0
-    found = [0]
-    for k, weight in enumerate(weights.values(), start=1):
-        met += weight
-        least, most = found[-1] + 1, extent - (len(weights) - k)
-        found.append(min(max(round(extent * met / total), least), most))
-    assert found[-1] == extent and all(a < b for a, b in pairwise(found))
-    return tuple(found)
-
-
-def piece_flops(grid: Grid, rows: Run, *, batch: int) -> float:
-    """Operations of these rows for a batch on the way up."""
-    return grid.nodes_in((rows,)) * grid.flops_per_node * batch
-
-
-def rows_worth(graph: Graph, piece: Piece) -> float:
-    """How many whole rows of a layer have as many operations as a piece: of one cut by inputs, or a tile."""
-    grid = graph[piece.layer]
-    if piece.inputs is None:
-        return grid.nodes_in((piece.rows,)) / grid.nodes_per_row
-    return grid.n_rows * (piece.inputs[1] - piece.inputs[0]) / graph[grid.sources[0]].n_rows
-
-
-def flops_of(graph: Graph, piece: Piece, *, batch: int) -> float:
-    """Operations of a piece for a batch on the way up."""
-    return rows_worth(graph, piece) * piece_flops(graph[piece.layer], (0, 1), batch=batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
 from partita.partitioner.cuts import Cuts, cut_layer, following, follows_input, with_scores
-from partita.partitioner.ownership import Ownership, Piece
+from partita.partitioner.ownership import Ownership
+from partita.partitioner.piece import Piece
 
 
 def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:

@@ -10,7 +10,7 @@ from itertools import groupby
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.readable import readable_bytes as readable_bytes
 from partita.partitioner.words import critical_path
 

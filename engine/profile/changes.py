@@ -15,7 +15,7 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.partitioner.cluster import Cluster, Link
 from partita.partitioner.cuts import Cuts, Pieces, Tiles, Whole, cut_layer
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.plan import Plan
 
 GIGABITS: Final = (1, 10, 25, 100)

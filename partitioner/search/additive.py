@@ -17,7 +17,7 @@ from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
 from partita.partitioner.cuts import ByInputs, Pieces, Repeated, cut_layer, following, follows_input
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.program import Operand
 from partita.partitioner.search.copies import are_copies, homes, told, without_own
 from partita.partitioner.search.elimination import Table

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.cuts import Cut, Cuts, Pieces, Whole, cut_layer
-from partita.partitioner.ownership import boundaries, rows_worth
+from partita.partitioner.piece import boundaries, rows_worth
 from partita.partitioner.settle import stays_with_scores
 
 SLACK: Final = 0.1

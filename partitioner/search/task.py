@@ -13,7 +13,7 @@ from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.cuts import Cuts
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.settle import settled
 from partita.partitioner.sizes import ITEM_BYTES, PRECISIONS
 

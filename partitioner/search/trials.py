@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cuts import Cut
-from partita.partitioner.ownership import Piece
+from partita.partitioner.piece import Piece
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.rehearsal import Rehearsal, Score

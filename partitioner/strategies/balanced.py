@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.ownership import piece_flops
+from partita.partitioner.piece import piece_flops
 from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task

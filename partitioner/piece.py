@@ -1,0 +1,74 @@
+"""A piece of a layer: the rows that one machine owns, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from partita.layers.graph import Graph, Grid
+from partita.layers.rows import Run
+
+
+@dataclass(frozen=True, order=True)
+class Piece:
+    """The rows `[start, stop)` of a layer that one machine owns.
+
+    Args:
+        layer: its name.
+        start, stop: of axis 0.
+        machine: whose.
+        columns: `[left, right)` of axis 1; of every piece of a picture where some picture is cut into tiles.
+        inputs: of a layer that is cut by its inputs, the rows of its input whose weights the machine has.
+    """
+
+    layer: str
+    start: int
+    stop: int
+    machine: int
+    columns: tuple[int, int] | None = None
+    inputs: tuple[int, int] | None = None
+
+    @property
+    def rows(self) -> Run:
+        """`(start, stop)`, or `(start, stop, left, right)`."""
+        return (self.start, self.stop, *(self.columns or ()))
+
+    def __repr__(self) -> str:
+        columns = "" if self.columns is None else f", columns={self.columns}"
+        inputs = "" if self.inputs is None else f", inputs={self.inputs}"
+        rows = f"start={self.start}, stop={self.stop}"
+        return f"Piece(layer={self.layer!r}, {rows}, machine={self.machine}{columns}{inputs})"
+
+
+def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
+    """Cuts `extent` rows into pieces in proportion to the weights, at least one row each.
+
+    Returns the boundaries, one more than there are weights, from 0 to `extent`.
+    """
+    total, met = sum(weights.values()), 0.0
+    found = [0]
+    for k, weight in enumerate(weights.values(), start=1):
+        met += weight
+        least, most = found[-1] + 1, extent - (len(weights) - k)
+        found.append(min(max(round(extent * met / total), least), most))
+    assert found[-1] == extent and all(a < b for a, b in pairwise(found))
+    return tuple(found)
+
+
+def piece_flops(grid: Grid, rows: Run, *, batch: int) -> float:
+    """Operations of these rows for a batch on the way up."""
+    return grid.nodes_in((rows,)) * grid.flops_per_node * batch
+
+
+def rows_worth(graph: Graph, piece: Piece) -> float:
+    """How many whole rows of a layer have as many operations as a piece: of one cut by inputs, or a tile."""
+    grid = graph[piece.layer]
+    if piece.inputs is None:
+        return grid.nodes_in((piece.rows,)) / grid.nodes_per_row
+    return grid.n_rows * (piece.inputs[1] - piece.inputs[0]) / graph[grid.sources[0]].n_rows
+
+
+def flops_of(graph: Graph, piece: Piece, *, batch: int) -> float:
+    """Operations of a piece for a batch on the way up."""
+    return rows_worth(graph, piece) * piece_flops(graph[piece.layer], (0, 1), batch=batch)
