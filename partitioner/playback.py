@@ -154,7 +154,8 @@ class Playback:
         computing = sum(self.seconds[n] for n in numbers if record.kinds[n] == COMPUTE)
         occupied = _covered((record.start[n], record.start[n] + self.seconds[n]) for n in numbers)
         done = max((record.stop[n] for n in numbers), default=0.0)
-        return Times(computing, occupied - computing, max(done - occupied, 0.0), self.step_s - done)
+        sending, waiting = max(occupied - computing, 0.0), max(done - occupied, 0.0)
+        return Times(computing, sending, waiting, max(self.step_s - done, 0.0))
 
     def _numbers(self, machine: int) -> range:
         return range(self.record.firsts[machine], self.record.firsts[machine + 1])

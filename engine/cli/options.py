@@ -54,7 +54,14 @@ ClusterFile: TypeAlias = Annotated[
         "--cluster", help="TOML file that describes the machines; --machines and --threads are not used then."
     ),
 ]
+MicroBatches: TypeAlias = Annotated[
+    int | None,
+    Option(help="Into how many portions a minibatch is divided. [default: the automatic strategy's; else 1]"),
+]
 Draw: TypeAlias = Annotated[Path | None, Option(help="Write the plan as an SVG picture.")]
+Timeline: TypeAlias = Annotated[
+    Path | None, Option(help="Write the timeline of the predicted step as an SVG picture.")
+]
 Programs: TypeAlias = Annotated[bool, Option(help="Print each machine's program.")]
 
 # What is measured
@@ -87,6 +94,9 @@ Replicas: TypeAlias = Annotated[int, Option(help="Copies of the network, each wi
 Shards: TypeAlias = Annotated[int, Option(help="Servers among which the parameters are divided.")]
 FetchEvery: TypeAlias = Annotated[int, Option(help="Steps from one fetch of parameters to the next.")]
 PushEvery: TypeAlias = Annotated[int, Option(help="Steps from one push of gradients to the next.")]
+Overlap: TypeAlias = Annotated[
+    int, Option(help="Minibatches of a step, one after another through the machines of a horizontal cut.")
+]
 Epochs: TypeAlias = Annotated[int, Option(help="Passes over the data.")]
 Seed: TypeAlias = Annotated[int, Option(help="Of the first parameters and the order of the examples.")]
 Listen: TypeAlias = Annotated[str | None, Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")]

@@ -11,14 +11,31 @@ from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
 
-def make_plan(file: UserFile, cluster: Cluster, *, batch: int, cuts: list[str], strategy: str) -> Plan:
+def make_plan(
+    file: UserFile,
+    cluster: Cluster,
+    *,
+    batch: int,
+    cuts: list[str],
+    strategy: str,
+    micro_batches: int | None = None,
+    precision: str = "float32",
+) -> Plan:
     """The plan of the file's network.
 
     Raises:
         ValueError: a cut is none, or the network cannot be cut so.
     """
     network = file.network()
-    return partition(network, cluster, batch=batch, cuts=dict(map(parse_cut, cuts)), strategy=strategy)
+    return partition(
+        network,
+        cluster,
+        batch=batch,
+        cuts=dict(map(parse_cut, cuts)),
+        strategy=strategy,
+        micro_batches=micro_batches,
+        precision=precision,
+    )
 
 
 def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:

@@ -26,6 +26,8 @@ def train(
     cluster: options.ClusterFile = None,
     strategy: options.Strategy = "automatic",
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
+    micro_batches: options.MicroBatches = None,
+    precision: options.Precision = "float32",
     driver: options.Driver = options.Drivers.DOWNPOUR,
     replicas: options.Replicas = 1,
     shards: options.Shards = 1,
@@ -38,6 +40,7 @@ def train(
     epochs: options.Epochs = 10,
     fetch_every: options.FetchEvery = 1,
     push_every: options.PushEvery = 1,
+    overlap: options.Overlap = 1,
     seed: options.Seed = 0,
     checkpoints: options.Checkpoints = None,
     checkpoint_every: options.CheckpointEvery = 30.0,
@@ -50,9 +53,19 @@ def train(
         users = UserFile.load(file)
         by_hand = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
         on = cluster_of(cluster, machines=machines, threads=threads)
-        found = make_plan(users, on, batch=batch, cuts=cut, strategy=strategy)
+        found = make_plan(
+            users,
+            on,
+            batch=batch,
+            cuts=cut,
+            strategy=strategy,
+            micro_batches=micro_batches,
+            precision=precision,
+        )
         chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)
-        settings = Downpour(replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every)
+        settings = Downpour(
+            replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every, overlap=overlap
+        )
         data, held_out = users.data()
         check_end(found, held_out, save)
         print(found, flush=True)
