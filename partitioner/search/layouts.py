@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
@@ -43,8 +43,8 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """What learns nothing, whole on every machine."""
-    if len(group) > 1 and not grid.parameters:
+    """What learns nothing, whole on every machine; no picture, each copy of which hears all of another."""
+    if len(group) > 1 and not grid.parameters and not grid.is_picture:
         yield Repeated(group)
 
 
@@ -55,24 +55,32 @@ KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles, by_inputs, repeated)
 def choices(task: Task, groups: Sequence[tuple[int, ...]]) -> dict[str, tuple[Choice, ...]]:
     """For every layer its cuts, each once: one alone where it was cut by hand.
 
+    Cuts of the first kind come first, for one group after the other, so that the n-th cuts of two layers are
+    alike; then those of the next kind.
+
     Raises:
         ValueError: a cut by hand that cannot be.
     """
     found: dict[str, dict[Choice, None]] = {grid.name: {} for grid in task.graph.computed}
-    for group in groups:
-        cuts = over(task, group)
-        for grid in task.graph.computed:
-            if grid.name in task.by_hand:
-                found[grid.name][task.by_hand[grid.name]] = None
-            elif stays_with_scores(task.graph, grid):
-                found[grid.name][None] = None
-                if len(group) == 1:
-                    found[grid.name][Whole(group[0])] = None
-                found[grid.name].update(dict.fromkeys(repeated(task, grid, group, Whole(group[0]))))
-            else:
-                for maker in KINDS:
-                    found[grid.name].update(dict.fromkeys(maker(task, grid, group, cuts[grid.name])))
+    spread_over = [(group, over(task, group)) for group in groups]
+    for maker in KINDS:
+        for group, cuts in spread_over:
+            for grid in task.graph.computed:
+                found[grid.name].update(dict.fromkeys(_made(task, grid, group, cuts, maker)))
     return {layer: tuple(cuts) for layer, cuts in found.items()}
+
+
+def _made(
+    task: Task, grid: Grid, group: tuple[int, ...], cuts: Mapping[str, Cut], maker: Maker
+) -> Iterable[Choice]:
+    """What a maker makes of a layer for a group of machines."""
+    if grid.name in task.by_hand:
+        return (task.by_hand[grid.name],)
+    if not stays_with_scores(task.graph, grid):
+        return maker(task, grid, group, cuts[grid.name])
+    if maker is repeated:
+        return maker(task, grid, group, Whole(group[0]))
+    return (None, Whole(group[0])) if len(group) == 1 else (None,)
 
 
 def over(task: Task, group: Sequence[int]) -> dict[str, Cut]:

@@ -162,6 +162,22 @@ def test_uneven_machines_get_uneven_pieces() -> None:
     )
 
 
+def test_dense_layers_in_a_row_exchange_sums_where_messages_are_slow() -> None:
+    """Where what is computed meanwhile does not hide them, fewer of them are better."""
+    net = Network("deep")
+    states = net.input("x", shape=64)
+    for n in range(4):
+        states = Dense(64, activation="tanh", name=f"hidden{n}")(states)
+    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    machines = tuple(Machine(f"m{n}", flops_per_s=1e8, bytes_per_s=1e9) for n in range(2))
+    cluster = Cluster(machines, Link(3e-3, 1e9))
+    plan = partition(net, cluster, batch=32, micro_batches=1)
+    assert any(plan.ownership.by_inputs(f"hidden{n}") for n in range(4))
+    by_rows = partition(net, cluster, batch=32, strategy="balanced")
+    assert plan.lower_bound_s <= plan.predicted_step_s < 0.95 * by_rows.predicted_step_s
+    assert len(plan.messages) < len(by_rows.messages)
+
+
 def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_told_to_be_empty() -> None:
     net = Network("small")
     net.loss = SquaredError(name="loss")(Dense(4, name="scores")(net.input("x", shape=4)), net.target("y"))
