@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
 from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.piece import boundaries
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
@@ -34,17 +36,28 @@ def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Itera
 
 
 def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
-    """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too."""
-    if len(group) < 2 or not grid.layer.splits_sum or task.graph[grid.sources[0]].n_rows < len(group):
+    """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too.
+
+    What is given has no pieces: each machine takes some of it in proportion to what it does.
+    """
+    source, sizes = task.graph[grid.sources[0]], None
+    if len(group) < 2 or not grid.layer.splits_sum or source.n_rows < len(group):
         return
-    yield ByInputs(group, repeated=True)
+    if source.is_given:
+        if group != tuple(sorted(group)):
+            return
+        took = {m: task.layer_s(grid.name, (0, grid.n_rows), m) for m in group}
+        met = boundaries({m: 1.0 / max(seconds, 1e-15) for m, seconds in took.items()}, source.n_rows)
+        sizes = tuple(stop - start for start, stop in pairwise(met))
+    yield ByInputs(group, sizes, repeated=True)
     if grid.n_rows >= len(group):
-        yield ByInputs(group)
+        yield ByInputs(group, sizes)
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
     """What learns nothing, whole on every machine; no picture, each copy of which hears all of another."""
-    if len(group) > 1 and not grid.parameters and not grid.is_picture:
+    ascending = group == tuple(sorted(group))
+    if len(group) > 1 and ascending and not grid.parameters and not grid.is_picture:
         yield Repeated(group)
 
 

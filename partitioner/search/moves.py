@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from partita.layers.graph import Graph
-from partita.partitioner.cuts import Pieces, Whole
+from partita.partitioner.cuts import ByInputs, Pieces, Whole
 from partita.partitioner.search.layouts import Choice
 
 Plan = Mapping[str, Choice]
@@ -33,7 +33,7 @@ def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
     """A boundary between two pieces of a layer moves: by an eighth of the smaller piece, or by one row."""
     for layer in layers:
         cut = plan.get(layer)
-        if not isinstance(cut, Pieces) or cut.sizes is None:
+        if not isinstance(cut, Pieces | ByInputs) or cut.sizes is None:
             continue
         for n in range(len(cut.sizes) - 1):
             smaller = min(cut.sizes[n], cut.sizes[n + 1])

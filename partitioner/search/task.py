@@ -14,6 +14,7 @@ from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.cuts import Cuts
 from partita.partitioner.piece import Piece
+from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.settle import settled
 from partita.partitioner.sizes import ITEM_BYTES, PRECISIONS
 
@@ -81,12 +82,25 @@ class Task:
         return self._layer_s[key]
 
     def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
-        """Seconds of a piece on its machine.
+        """Seconds of a piece on its machine, and of feeding it with what is given.
 
         Args:
             piece: of a layer.
             pieces: all of the layer.
         """
+        return self._computed_s(piece, pieces) + self._fed_s(piece)
+
+    def _fed_s(self, piece: Piece) -> float:
+        """Seconds to feed the inputs that a piece hears; one counts for the first layer that hears it."""
+        took, graph = 0.0, self.graph
+        for k, source in enumerate(graph[piece.layer].sources):
+            if graph[source].is_given and graph.consumers(source)[0] == (piece.layer, k):
+                rows = (piece.inputs,) if piece.inputs else graph.source_rows(piece.layer, piece.rows[:2], k)
+                feed = Instruction(Op.FEED, Operand(source, rows))
+                took += self.costs.compute_s(feed, piece.machine) * self.portions
+        return took
+
+    def _computed_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
         if piece.inputs is None:
             return self.layer_s(piece.layer, piece.rows, piece.machine)
         shares = tuple(dict.fromkeys(each.rows for each in pieces))
@@ -146,7 +160,10 @@ def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
         return grid.shape
     sources = tuple(graph[source].shape for source in grid.sources)
     learns = (grid.name in graph.needs_error, *(source in graph.needs_error for source in grid.sources))
-    given = tuple(graph[source].is_given for source in grid.sources)
+    given = tuple(
+        graph[source].is_given and graph.consumers(source)[0] == (grid.name, k)
+        for k, source in enumerate(grid.sources)
+    )
     sizes = tuple((p.size, p.shared) for p in grid.parameters)
     layer = grid.layer
     kind = (layer.kind, layer.activation, layer.connectivity, grid.flops_per_node)

@@ -26,7 +26,7 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.cuts import Cut
+from partita.partitioner.cuts import Cut, follows_input
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.groups import groups
@@ -48,18 +48,24 @@ def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, dat
     simple = min(other.predicted_step_s for other in [*others, task.plan(equal(task))])
     assert plan.lower_bound_s * (1 - 1e-9) <= plan.predicted_step_s <= simple * (1 + 1e-9)
     for layer, cut in by_hand.items():
-        assert plan.ownership.of(layer) == others[0].ownership.of(layer), f"{layer} was cut as {cut}"
+        found, expected = (
+            [replace(p, inputs=None) if follows_input(cut) else p for p in one.ownership.of(layer)]
+            for one in (plan, others[0])
+        )
+        assert found == expected, f"{layer} was cut as {cut}"
     assert plan == partition(graph, cluster, batch=2, cuts=by_hand)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
+    """Of what is cut by inputs, plans in equal pieces are tried here; the search may find better ones."""
     graph, cluster = small(random.Random(seed), least=50, most=200)
     rehearsal = Rehearsal(Task(graph, cluster, 32))
     every = every_plan(graph, cluster, by_rows=False)
     best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every)
     plan = partition(graph, cluster, batch=32)
-    assert plan.lower_bound_s <= best <= plan.predicted_step_s <= 1.02 * best
+    assert plan.lower_bound_s <= min(best, plan.predicted_step_s)
+    assert plan.predicted_step_s <= 1.02 * best
 
 
 @settings(max_examples=40)
