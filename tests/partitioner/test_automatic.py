@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
 from partita.partitioner.cuts import Cut
 from partita.partitioner.search.additive import Additive
@@ -22,8 +23,9 @@ from partita.partitioner.search.layouts import choices, equal
 from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
+from partita.partitioner.strategies import balanced
 from tests.networks import networks
-from tests.plans import clusters, cuts, plans
+from tests.plans import clusters, cuts
 
 
 @settings(max_examples=20)
@@ -49,36 +51,44 @@ def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
     assert plan.lower_bound_s <= best <= plan.predicted_step_s <= 1.02 * best
 
 
-@settings(max_examples=40)
-@given(plans(shared=True, max_machines=4), st.data())
-def test_what_is_played_again_takes_what_it_takes_anew(plan: Plan, data: st.DataObject) -> None:
+@st.composite
+def whole_cuts(draw: st.DrawFn, *, rows_only: bool = False) -> tuple[Task, dict[str, Cut]]:
+    """A drawn network and cluster, and a cut for every layer: some by hand, the others over all machines."""
+    graph = draw(networks(max_layers=5, shared=True))
+    cluster = draw(clusters(max_machines=4))
+    task = Task(graph, cluster, 2, by_hand=drawn_cuts(draw, graph, cluster, rows_only=rows_only))
+    return task, dict(balanced(task).cuts)
+
+
+def drawn_cuts(draw: st.DrawFn, graph: Graph, cluster: Cluster, *, rows_only: bool) -> dict[str, Cut]:
+    found = draw(cuts(graph, len(cluster)))
+    return {
+        layer: cut
+        for layer, cut in found.items()
+        if not rows_only or isinstance(cut, Whole) or (isinstance(cut, Pieces) and not cut.margin)
+    }
+
+
+@settings(max_examples=30)
+@given(whole_cuts(), st.data())
+def test_what_is_played_again_takes_what_it_takes_anew(
+    found: tuple[Task, dict[str, Cut]], data: st.DataObject
+) -> None:
     """Programs and costs of machines that a change leaves alone are kept; the step must be the same."""
-    task = Task(plan.graph, plan.cluster, plan.batch)
+    task, cut = found
     rehearsal = Rehearsal(task)
-    cut = cuts_of(plan)
     for _ in range(3):
-        changed = data.draw(cuts(plan.graph, len(plan.cluster)))
-        cut = {**cut, **changed}
+        cut = {**cut, **data.draw(cuts(task.graph, len(task.cluster)))}
         fresh = task.plan(cut)
         assert rehearsal.score(fresh).step_s == fresh.predicted_step_s
 
 
-def cuts_of(plan: Plan) -> dict[str, Cut]:
-    """The cuts that a plan has."""
-    found: dict[str, Cut] = {}
-    for grid in plan.graph.computed:
-        pieces = plan.ownership.of(grid.name)
-        if not plan.ownership.judges(grid.name):
-            machines = tuple(piece.machine for piece in pieces)
-            found[grid.name] = Pieces(machines, tuple(piece.stop - piece.start for piece in pieces))
-    return found
-
-
-@given(plans(shared=True, max_machines=5))
-def test_the_model_counts_the_messages_that_are_sent(plan: Plan) -> None:
+@settings(max_examples=30)
+@given(whole_cuts(rows_only=True))
+def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str, Cut]]) -> None:
     """States exactly, where what is heard is one run of rows."""
-    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
-    cut = cuts_of(plan)
+    task, cut = found
+    plan, additive = task.plan(cut), Additive(task)
     for grid in plan.graph.computed:
         listeners = dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name))
         sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
@@ -89,8 +99,8 @@ def test_the_model_counts_the_messages_that_are_sent(plan: Plan) -> None:
             out = [m for m in sent if m.source == machine]
             came = [m for m in sent if m.destination == machine]
             assert (up.sent[machine], up.received[machine]) == (len(out), len(came))
-            assert up.sent_rows[machine] == sum(b - a for m in out for a, b in m.rows)
-            assert up.received_rows[machine] == sum(b - a for m in came for a, b in m.rows)
+            assert up.sent_rows[machine] == sum(row_sets.count(m.rows) for m in out)
+            assert up.received_rows[machine] == sum(row_sets.count(m.rows) for m in came)
 
 
 def are_runs(owned: Ownership, layer: str) -> bool:
@@ -111,11 +121,12 @@ def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cl
 
 
 @settings(max_examples=30)
-@given(plans(max_machines=4))
-def test_no_machine_is_busier_than_the_step_is_long(plan: Plan) -> None:
-    additive = Additive(Task(plan.graph, plan.cluster, plan.batch))
+@given(whole_cuts())
+def test_no_machine_is_busier_than_the_step_is_long(found: tuple[Task, dict[str, Cut]]) -> None:
+    task, cut = found
+    plan = task.plan(cut)
     if all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed):
-        assert additive.lanes_s(cuts_of(plan)) <= plan.predicted_step_s * (1 + 1e-9)
+        assert Additive(task).lanes_s(cut) <= plan.predicted_step_s * (1 + 1e-9)
 
 
 def speech_like(units: int = 512) -> Network:
