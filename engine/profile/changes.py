@@ -173,13 +173,10 @@ def _tiles(plan: Plan) -> Iterator[Trial]:
 
 def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[Trial]:
     """A quarter and a half of what one machine has of a layer, to another that has some of it too."""
-    pieces = plan.ownership.of(grid.name)
-    rows = {piece.machine: piece.stop - piece.start for piece in pieces}
-    if (
-        source == destination
-        or not {source, destination} <= rows.keys()
-        or grid.name in plan.ownership.narrow
-    ):
+    owned = plan.ownership
+    rows = {piece.machine: piece.stop - piece.start for piece in owned.of(grid.name)}
+    by_rows = not owned.by_inputs(grid.name) and grid.name not in owned.copied | owned.narrow
+    if source == destination or not {source, destination} <= rows.keys() or not by_rows:
         return
     for share in (4, 2):
         moved = rows[source] // share
