@@ -40,7 +40,7 @@ def _graph(draw: random.Random) -> Graph:
         if draw.random() < 0.5:
             states = MaxPool2D(2, name="pool")(states)
     else:
-        states = net.input("x", shape=draw.randint(20, 4000))
+        states = net.input("x", shape=(draw.randint(2, 4), draw.randint(10, 1000)))
     placed: list[States] = []
     for n in range(draw.randint(1, 3)):
         states = Dense(draw.randint(2, 5), name=f"dense{n}")(states)
@@ -65,24 +65,16 @@ def _cluster(draw: random.Random) -> Cluster:
 
 def n_plans(graph: Graph, cluster: Cluster) -> int:
     """How many there are."""
-    return math.prod(_n_cuts(graph, grid, len(cluster)) for grid in graph.computed)
+    return math.prod(sum(1 for _ in _every_cut(graph, grid, len(cluster))) for grid in graph.computed)
 
 
-def _n_cuts(graph: Graph, grid: Grid, machines: int) -> int:
-    if stays_with_scores(graph, grid):
-        return 1 + machines
-    most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
-    return sum(math.perm(machines, k) * math.comb(grid.n_rows - 1, k - 1) for k in range(1, most + 1))
+def every_plan(graph: Graph, cluster: Cluster) -> Iterator[dict[str, Cut]]:
+    """Every layer on all machines in all orders with all boundaries: by rows, by inputs, or as copies.
 
-
-def every_plan(graph: Graph, cluster: Cluster, *, by_rows: bool = True) -> Iterator[dict[str, Cut]]:
-    """Every layer on every machines in every order with every boundary; a loss on any, or with its scores.
-
-    Without `by_rows`, dense layers are also cut along the pieces of their input, and losses repeated.
+    A loss lies on any machine, on several, or with its scores. (Columns of pictures are not cut, and pieces
+    have no margins.)
     """
     cuts = {grid.name: list(_every_cut(graph, grid, len(cluster))) for grid in graph.computed}
-    for grid in graph.computed if not by_rows else ():
-        cuts[grid.name] += _others(graph, grid, len(cluster))
     for chosen in product(*cuts.values()):
         yield {layer: cut for layer, cut in zip(cuts, chosen, strict=True) if cut is not None}
 
@@ -90,23 +82,21 @@ def every_plan(graph: Graph, cluster: Cluster, *, by_rows: bool = True) -> Itera
 def _every_cut(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut | None]:
     if stays_with_scores(graph, grid):
         yield None
-        most = 1
-    else:
-        most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
     yield from map(Whole, range(machines))
-    for count in range(2, most + 1):
-        for owners in permutations(range(machines), count):
-            for places in combinations(range(1, grid.n_rows), count - 1):
-                met = (0, *places, grid.n_rows)
-                yield Pieces(owners, tuple(b - a for a, b in pairwise(met)))
-
-
-def _others(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut]:
-    """Cuts that give rows to several machines, or a row's sum."""
     for count in range(2, machines + 1):
-        if grid.name in graph.losses:
-            yield from map(Repeated, combinations(range(machines), count))
-        for owners in permutations(range(machines), count) if grid.layer.splits_sum else ():
-            yield ByInputs(owners, repeated=True)
-            if grid.n_rows >= count:
-                yield ByInputs(owners)
+        for owners in permutations(range(machines), count):
+            if grid.layer.cuttable:
+                yield from (Pieces(owners, sizes) for sizes in _sizes(grid.n_rows, count))
+            if grid.repeatable:
+                yield Repeated(owners)
+            for sizes in _sizes(graph[grid.sources[0]].n_rows, count) if grid.layer.splits_sum else ():
+                yield ByInputs(owners, sizes, repeated=True)
+                if grid.n_rows >= count:
+                    yield ByInputs(owners, sizes)
+
+
+def _sizes(n_rows: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All ways to cut so many rows."""
+    for places in combinations(range(1, n_rows), count - 1):
+        met = (0, *places, n_rows)
+        yield tuple(b - a for a, b in pairwise(met))

@@ -38,9 +38,10 @@ def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Itera
 def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
     """A dense layer by its inputs, along the pieces of its input; all states on every machine, or cut too.
 
-    What is given has no pieces: each machine takes some of it in proportion to what it does.
+    What is given has no pieces: machines take as much of it as each other, or in proportion to what they do.
     """
-    source, sizes = task.graph[grid.sources[0]], None
+    source = task.graph[grid.sources[0]]
+    found: list[tuple[int, ...] | None] = [None]
     if len(group) < 2 or not grid.layer.splits_sum or source.n_rows < len(group):
         return
     if source.is_given:
@@ -48,10 +49,12 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
             return
         took = {m: task.layer_s(grid.name, (0, grid.n_rows), m) for m in group}
         met = boundaries({m: 1.0 / max(seconds, 1e-15) for m, seconds in took.items()}, source.n_rows)
-        sizes = tuple(stop - start for start, stop in pairwise(met))
-    yield ByInputs(group, sizes, repeated=True)
-    if grid.n_rows >= len(group):
-        yield ByInputs(group, sizes)
+        even = boundaries(dict.fromkeys(group, 1.0), source.n_rows)
+        found = [tuple(b - a for a, b in pairwise(some)) for some in dict.fromkeys((met, even))]
+    for sizes in found:
+        yield ByInputs(group, sizes, repeated=True)
+        if grid.n_rows >= len(group):
+            yield ByInputs(group, sizes)
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:

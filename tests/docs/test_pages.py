@@ -26,7 +26,7 @@ from tests.docs.pages import (
     steps,
 )
 
-LANGUAGES = {"python", "shell", "text", "{eval-rst}", "{toctree}", "{image}", "{note}", "{math}"}
+LANGUAGES = {"python", "shell", "text", "toml", "{eval-rst}", "{toctree}", "{image}", "{note}", "{math}"}
 
 
 def page_names() -> list[str]:

@@ -13,19 +13,8 @@ from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
-from partita.partitioner import (
-    ByInputs,
-    Cluster,
-    Link,
-    Machine,
-    Ownership,
-    Pieces,
-    Plan,
-    Repeated,
-    Tiles,
-    Whole,
-    partition,
-)
+from partita.layers import rows as row_sets
+from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
 from partita.partitioner.cuts import Cut, follows_input
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
@@ -34,8 +23,9 @@ from partita.partitioner.search.layouts import choices, equal
 from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
+from partita.partitioner.strategies import balanced
 from tests.networks import networks
-from tests.plans import clusters, cuts, plans
+from tests.plans import clusters, cuts
 
 
 @settings(max_examples=20)
@@ -58,67 +48,64 @@ def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, dat
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
-    """Of what is cut by inputs, plans in equal pieces are tried here; the search may find better ones."""
     graph, cluster = small(random.Random(seed), least=50, most=200)
     rehearsal = Rehearsal(Task(graph, cluster, 32))
-    every = every_plan(graph, cluster, by_rows=False)
-    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every)
+    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every_plan(graph, cluster))
     plan = partition(graph, cluster, batch=32)
     assert plan.lower_bound_s <= min(best, plan.predicted_step_s)
     assert plan.predicted_step_s <= 1.02 * best
 
 
-@settings(max_examples=40)
-@given(plans(shared=True, max_machines=4), st.data())
-def test_what_is_played_again_takes_what_it_takes_anew(plan: Plan, data: st.DataObject) -> None:
+@st.composite
+def whole_cuts(draw: st.DrawFn, *, rows_only: bool = False) -> tuple[Task, dict[str, Cut]]:
+    """A drawn network and cluster, and a cut for every layer: some by hand, the others over all machines."""
+    graph = draw(networks(max_layers=5, shared=True))
+    cluster = draw(clusters(max_machines=4))
+    task = Task(graph, cluster, 2, by_hand=drawn_cuts(draw, graph, cluster, rows_only=rows_only))
+    return task, dict(balanced(task).cuts)
+
+
+def drawn_cuts(draw: st.DrawFn, graph: Graph, cluster: Cluster, *, rows_only: bool) -> dict[str, Cut]:
+    found = draw(cuts(graph, len(cluster)))
+    return {
+        layer: cut
+        for layer, cut in found.items()
+        if not rows_only or isinstance(cut, Whole) or (isinstance(cut, Pieces) and not cut.margin)
+    }
+
+
+@settings(max_examples=30)
+@given(whole_cuts(), st.data())
+def test_what_is_played_again_takes_what_it_takes_anew(
+    found: tuple[Task, dict[str, Cut]], data: st.DataObject
+) -> None:
     """Programs and costs of machines that a change leaves alone are kept; the step must be the same."""
-    task = Task(plan.graph, plan.cluster, plan.batch)
+    task, cut = found
     rehearsal = Rehearsal(task)
-    cut = cuts_of(plan)
     for _ in range(3):
-        changed = data.draw(cuts(plan.graph, len(plan.cluster)))
-        cut = {**cut, **changed}
+        cut = {**cut, **data.draw(cuts(task.graph, len(task.cluster)))}
         fresh = task.plan(cut)
         assert rehearsal.score(fresh).step_s == fresh.predicted_step_s
 
 
-def cuts_of(plan: Plan) -> dict[str, Cut]:
-    """The cuts that a plan has."""
-    found: dict[str, Cut] = {}
-    for grid in plan.graph.computed:
-        pieces = plan.ownership.of(grid.name)
-        machines = tuple(piece.machine for piece in pieces)
-        if plan.ownership.judges(grid.name):
-            continue
-        if plan.ownership.by_inputs(grid.name):
-            runs = {piece.inputs: piece.machine for piece in pieces if piece.inputs is not None}
-            sizes = tuple(stop - start for start, stop in sorted(runs))
-            repeated = grid.name in plan.ownership.copied
-            found[grid.name] = ByInputs(tuple(runs[run] for run in sorted(runs)), sizes, repeated=repeated)
-        elif grid.name in plan.ownership.copied:
-            found[grid.name] = Repeated(machines)
-        else:
-            found[grid.name] = Pieces(machines, tuple(piece.stop - piece.start for piece in pieces))
-    return found
-
-
-@given(plans(shared=True, max_machines=5))
-def test_the_model_counts_the_messages_that_are_sent(plan: Plan) -> None:
+@settings(max_examples=30)
+@given(whole_cuts(rows_only=True))
+def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str, Cut]]) -> None:
     """States exactly, where what is heard is one run of rows."""
-    task, cut = Task(plan.graph, plan.cluster, plan.batch), cuts_of(plan)
-    additive, found = Additive(task), task.plan(cut)
+    task, cut = found
+    plan, additive = task.plan(cut), Additive(task)
     for grid in plan.graph.computed:
         listeners = dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name))
-        sent = [m for m in found.messages if m.direction == "up" and m.buffer == grid.name]
-        if not listeners or not are_runs(found.ownership, grid.name):
+        sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
+        if not listeners or not are_runs(plan.ownership, grid.name):
             continue
         up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
         for machine in range(len(plan.cluster)):
             out = [m for m in sent if m.source == machine]
             came = [m for m in sent if m.destination == machine]
             assert (up.sent[machine], up.received[machine]) == (len(out), len(came))
-            assert up.sent_rows[machine] == sum(b - a for m in out for a, b in m.rows)
-            assert up.received_rows[machine] == sum(b - a for m in came for a, b in m.rows)
+            assert up.sent_rows[machine] == sum(row_sets.count(m.rows) for m in out)
+            assert up.received_rows[machine] == sum(row_sets.count(m.rows) for m in came)
 
 
 def are_runs(owned: Ownership, layer: str) -> bool:
@@ -139,12 +126,12 @@ def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cl
 
 
 @settings(max_examples=30)
-@given(plans(max_machines=4))
-def test_no_machine_is_busier_than_the_step_is_long(plan: Plan) -> None:
-    task, cut = Task(plan.graph, plan.cluster, plan.batch), cuts_of(plan)
-    additive, found = Additive(task), task.plan(cut)
-    if all(are_runs(found.ownership, grid.name) for grid in plan.graph.computed):
-        assert additive.lanes_s(cut) <= found.predicted_step_s * (1 + 1e-9)
+@given(whole_cuts())
+def test_no_machine_is_busier_than_the_step_is_long(found: tuple[Task, dict[str, Cut]]) -> None:
+    task, cut = found
+    plan = task.plan(cut)
+    if all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed):
+        assert Additive(task).lanes_s(cut) <= plan.predicted_step_s * (1 + 1e-9)
 
 
 def speech_like(units: int = 512) -> Network:
@@ -166,22 +153,6 @@ def test_uneven_machines_get_uneven_pieces() -> None:
     assert (
         min(task.plan(equal(task)).predicted_step_s, in_order.predicted_step_s) > 1.5 * plan.predicted_step_s
     )
-
-
-def test_dense_layers_in_a_row_exchange_sums_where_messages_are_slow() -> None:
-    """Where what is computed meanwhile does not hide them, fewer of them are better."""
-    net = Network("deep")
-    states = net.input("x", shape=64)
-    for n in range(4):
-        states = Dense(64, activation="tanh", name=f"hidden{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
-    machines = tuple(Machine(f"m{n}", flops_per_s=1e8, bytes_per_s=1e9) for n in range(2))
-    cluster = Cluster(machines, Link(3e-3, 1e9))
-    plan = partition(net, cluster, batch=32, micro_batches=1)
-    assert any(plan.ownership.by_inputs(f"hidden{n}") for n in range(4))
-    by_rows = partition(net, cluster, batch=32, strategy="balanced")
-    assert plan.lower_bound_s <= plan.predicted_step_s < 0.95 * by_rows.predicted_step_s
-    assert len(plan.messages) < len(by_rows.messages)
 
 
 def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_told_to_be_empty() -> None:
