@@ -13,7 +13,7 @@ from tests.partitioner.test_order import ORDERS, chooser
 from tests.plans import kinds, plans
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     plan=plans(shared=True),
     kind=kinds,

@@ -32,7 +32,7 @@ def chooser(order: str, seed: int) -> Choice:
     return picks[order]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(plan=plans(shared=True), kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
     Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
@@ -54,7 +54,7 @@ def test_any_order_of_several_portions_gives_the_same_sums(
     Interpreter(plan, plan.programs_for(kind), keep=keep).run(steps=2, choose=chooser(order, seed))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(plan=plans(shared=True), order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_prediction_gives_every_state(plan: Plan, order: str, seed: int) -> None:
     alone = plan.for_prediction()

@@ -19,7 +19,7 @@ from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
 
 SLOW_DRAWS = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
 
@@ -116,7 +116,7 @@ def test_nothing_is_left_over_from_the_step_before(plan: Plan, seed: int) -> Non
     assert_same(orchestra.step(batch, number=1), first, tolerance=0.0)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(precision="float64", shared=True), seed=st.integers(0, 1 << 30))
 def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
     """The gradient of the partitioned network along a random direction is the loss's slope there.
@@ -200,7 +200,7 @@ def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np
     return Orchestra(plan, parameters, seed=1).step(batch)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     inputs=st.integers(1, 300),
     units=st.integers(2, 12),
