@@ -198,14 +198,14 @@ class Computations:
         kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
         if not isinstance(kernel, LossKernel) or self.machine not in self.owned.counted(name):
             return call
-        judge, first = kernel, self._first_example(instruction.target.buffer)
-        examples = kernel.site.batch
-        self.metrics.expect(name)
+        buffer = instruction.target.buffer
+        judge, first, examples = kernel, self._first_example(buffer), kernel.site.batch
+        self.metrics.expect(buffer)
 
         def call_and_judge() -> None:
             call()
             real = min(max(self.feed.count - first, 0), examples)
-            self.metrics.add(name, *judge.metrics(real))
+            self.metrics.add(buffer, *judge.metrics(real))
 
         return call_and_judge
 
