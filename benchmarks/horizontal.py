@@ -102,7 +102,7 @@ def parts_of(graph: Graph) -> dict[str, Parts]:
     names = [grid.name for grid in graph.computed]
     cuts: dict[str, Whole | Pieces] = {name: Whole(0 if n < CUT else 1) for n, name in enumerate(names)}
     one = partition(graph, Cluster.local(1), batch=BATCH)
-    two = partition(graph, Cluster.local(2), batch=BATCH, cuts=cuts)
+    two = partition(graph, Cluster.local(2), batch=BATCH, cuts=cuts, micro_batches=1)
     plans: dict[str, Plan] = {ONE: one, OTHER: one}
     plans |= {micro(n): two.with_micro_batches(n) for n in MICRO_BATCHES}
     shared = cuts | {"scores": Pieces((0, 1), sizes=UNEVEN_ROWS)}

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from partita.partitioner.work import Work, family_of, kind_of
 
-VERSION: Final = 1
+VERSION: Final = 2
 Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]
 
 

@@ -59,7 +59,8 @@ def train(
             batch=batch,
             cuts=cut,
             strategy=strategy,
-            micro_batches=micro_batches,
+            # What overlaps are whole minibatches, unless both are asked for.
+            micro_batches=1 if micro_batches is None and overlap > 1 else micro_batches,
             precision=precision,
         )
         chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)

@@ -70,6 +70,15 @@ def test_learning_in_blocks_saves_a_pass_over_the_gradient() -> None:
     assert whole["GRADIENT scores.gradient"] < blocks["LEARN scores.parameters"] < apart
 
 
+def test_weights_are_read_for_each_portion_of_a_minibatch() -> None:
+    whole, machine = plan(1), Cluster.local(1).machines[0]
+    read_s = 120 * (12 * 10 * 8 + 1) * 4 / machine.bytes_per_s
+    for portions in (1, 4, 16):
+        one = seconds(whole.with_micro_batches(portions))["UP scores/0" if portions > 1 else "UP scores"]
+        arithmetic_s = 120 * 2 * 12 * 10 * 8 * (16 / portions) / machine.flops_per_s
+        assert max(arithmetic_s, read_s) <= one <= 1.02 * (arithmetic_s + read_s)
+
+
 def test_squares_are_one_pass_over_parameters_and_gradients() -> None:
     found = plan(2)
     took = seconds(found, StepKind(norms=True))["SQUARES norms.squares"]
