@@ -274,7 +274,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
 
 
 def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> float:
-    """Of the weights that a kernel reads. Few examples use each only few times: then memory is what holds it up.
+    """Of the weights that a kernel reads: few examples use each only few times, and then memory holds it up.
 
     Weights that are shared by rows are read once and stay in a cache.
     """
