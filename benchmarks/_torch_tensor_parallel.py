@@ -1,0 +1,77 @@
+"""Training steps of dense layers in PyTorch, each cut over two processes: argument FOLDER.
+
+`DTensor` over gloo: layers are cut by outputs and by inputs in turn, so that two of them need one exchange;
+the scores by outputs, and the loss of cut scores (`loss_parallel`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.parallel.style import ParallelStyle
+from torch.nn import functional
+
+from benchmarks._recipe import Recipe, read_arrays
+from benchmarks._torch_group import PARTS, GroupPlayer, serve_group
+from benchmarks._torch_network import Translated
+
+
+class TensorParallelPlayer(GroupPlayer):
+    """Plays its half of every layer.
+
+    Args:
+        folder: of the recipe: dense layers, then a softmax over the scores of the last.
+        rank: which half.
+        meeting: a file by which the two find one another.
+    """
+
+    def __init__(self, folder: Path, rank: int, meeting: Path) -> None:
+        super().__init__(rank, meeting)
+        recipe, arrays = Recipe.read(folder), read_arrays(folder)
+        whole = Translated(recipe, arrays, "eager")
+        self._inputs = whole.inputs(arrays[recipe.inputs])
+        self._target = whole.target(arrays[recipe.target])
+        dense = [name for name, module in whole.layers.named_children() if isinstance(module, nn.Linear)]
+        turns: tuple[ParallelStyle, ...] = (ColwiseParallel(), RowwiseParallel())
+        cuts = {name: turns[number % 2] for number, name in enumerate(dense)}
+        cuts[dense[-1]] = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+        self._layers = parallelize_module(whole.layers, init_device_mesh("cpu", (PARTS,)), cuts)
+        # A fused update knows no DTensor, so it sees each process's own rows, in the same memory.
+        self._cut = [p for p in self._layers.parameters() if isinstance(p, DTensor)]
+        self._own = [nn.Parameter(p.to_local().detach()) for p in self._cut]
+        self._optimiser = torch.optim.SGD(self._own, lr=recipe.rate, fused=True)
+
+    def step(self) -> float:
+        self._layers.zero_grad()
+        with loss_parallel():
+            loss = functional.cross_entropy(self._layers(self._inputs), self._target)
+            loss.backward()
+        for cut, own in zip(self._cut, self._own, strict=True):
+            assert isinstance(cut.grad, DTensor)
+            own.grad = cut.grad.to_local()
+        self._optimiser.step()
+        return float(loss.item())
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    serve_group(
+        "_torch_tensor_parallel",
+        sys.argv[1:2],
+        lambda rank, meeting: TensorParallelPlayer(folder, rank, meeting),
+    )
+
+
+if __name__ == "__main__":
+    main()
