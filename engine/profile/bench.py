@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,6 +30,9 @@ from partita.partitioner.plan import Plan
 
 TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5
+_LEAST: Final = 8
+_LONGEST_S: Final = 2.0
+"""Steps of a plan that takes long are as many as there is time for, but never fewer than that."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class Bench(Protocol):
 
         Args:
             plans: whose way up is played, one after another.
-            steps: of each.
+            steps: of each, at most.
             shared_memory: whether hosts share memory; else they talk TCP over loopback.
         """
 
@@ -123,11 +128,7 @@ class HostBench(Bench):
             for number, plan in enumerate(plans):
                 stage.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
-                played = [
-                    stage.play(step, None if step else inputs, plan.batch, ())
-                    for step in range(_WARM_UP + steps)
-                ]
-                found.append(_tallied(played[_WARM_UP:]))
+                found.append(_tallied(_played(stage, inputs, plan.batch, steps)))
         return found
 
     @property
@@ -149,6 +150,21 @@ def _inputs(task: SessionTask) -> list[Array]:
         for rows in operand.rows
     )
     return [np.zeros(shape, np.float32) for shape in shapes]
+
+
+def _played(
+    stage: HostedStage, inputs: list[list[Array]], batch: int, steps: int
+) -> list[Sequence[PartStep]]:
+    """So many steps after those that are not measured, or as many as there is time for."""
+    found: list[Sequence[PartStep]] = []
+    until = math.inf
+    for step in range(_WARM_UP + steps):
+        if step == _WARM_UP:
+            until = time.monotonic() + _LONGEST_S
+        if step >= _WARM_UP + _LEAST and time.monotonic() > until:
+            break
+        found.append(stage.play(step, None if step else inputs, batch, ()))
+    return found[_WARM_UP:]
 
 
 def _tallied(played: Sequence[Sequence[PartStep]]) -> Tallied:

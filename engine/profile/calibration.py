@@ -67,22 +67,28 @@ class Calibration:
             times=self._times(company),
         )
 
-    def cluster(self, machines: int = 2, *, threads: int = 1) -> Cluster:
+    def cluster(self, machines: int = 2, *, threads: int = 1, shared_memory: bool = True) -> Cluster:
         """So many processes on this machine, which share its cores and its memory.
 
         As many as it has cores for; of more, each is taken to have what one of these has.
+
+        Args:
+            machines: how many.
+            threads: kernel threads of each.
+            shared_memory: whether messages go through it; else by TCP.
 
         Raises:
             ValueError: one of them is not a whole number of at least 1.
         """
         at_once = min(check_whole(machines, "the number of machines is"), max(self.cores // threads, 1))
+        transport: Transport = "memory" if shared_memory else "tcp"
         one = self.machine(HOST, threads=threads, company="beside" if at_once > 1 else "alone")
         one = replace(
             one,
-            host=HOST,
+            host=HOST if shared_memory else "",
             cores=max(self.cores // at_once, threads),
             memory_bytes=self.memory_bytes // at_once,
-            step_s=self.record.roads["memory"].start_s if machines > 1 else one.step_s,
+            step_s=self.record.roads[transport].start_s if machines > 1 else one.step_s,
         )
         return Cluster(
             tuple(replace(one, name=f"{HOST}{n}") for n in range(machines)),

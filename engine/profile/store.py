@@ -20,7 +20,7 @@ from partita.engine.numerics.kept_file import KeptFile, Versioned
 from partita.engine.profile.roads import Road, Runtime
 from partita.partitioner.kernel_times import KernelTimes, Timed
 
-VERSION: Final = 1
+VERSION: Final = 2
 FILE: Final = "machine.json"
 LOCK_WAIT_S: Final = 600.0
 

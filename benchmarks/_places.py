@@ -1,0 +1,92 @@
+"""Where plans are played and predicted: on hosts of this machine, or on hosts that links of a rate join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from msgspec import structs
+
+from benchmarks import _namespaces
+from benchmarks._namespaces import GBIT, MBIT
+from partita.engine import Rule, Session
+from partita.engine.launch import Placement, ProcessLauncher
+from partita.engine.profile.bench import HostBench
+from partita.engine.profile.calibration import Calibration
+from partita.engine.profile.roads import Road, measure_road
+from partita.partitioner import Cluster, Plan
+
+MACHINES: Final = 2
+"""Of a network."""
+
+SessionOf: TypeAlias = Callable[[Plan, int, Rule], Session]
+"""Opens a session that trains: a plan, the seed of its parameters, a rule."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where plans are played.
+
+    Args:
+        name: of it.
+        bits_per_s: of the link of each host; None where they share memory.
+    """
+
+    name: str
+    bits_per_s: float | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Opened]:
+        """Hosts can be put there until this ends. Raises RuntimeError where there can be no network."""
+        if self.bits_per_s is None:
+            yield Opened()
+            return
+        with _namespaces.network(MACHINES, bits_per_s=self.bits_per_s) as network:
+            yield Opened(network)
+
+
+HERE: Final = Place("here")
+PLACES: Final = (
+    Place("100 Mbit/s", 100 * MBIT),
+    Place("1 Gbit/s", GBIT),
+    Place("10 Gbit/s", 10 * GBIT),
+)
+"""Hosts of their own, with a link each."""
+
+
+class Opened:
+    """A place where hosts can be put."""
+
+    def __init__(self, network: _namespaces.Network | None = None) -> None:
+        """Without a network, hosts share this machine's memory."""
+        self._network = network
+        self._road: Road | None = None
+
+    def cluster(self, calibration: Calibration, machines: int) -> Cluster:
+        """So many machines there. The first time, its links are measured."""
+        if self._network is None:
+            return calibration.cluster(machines)
+        if self._road is None:
+            runtime = calibration.record.runtime
+            assert runtime is not None, "a calibration has measured the runtime"
+            self._road = measure_road(HostBench(self._launcher), runtime, shared_memory=False)
+        record = structs.replace(calibration.record, roads={**calibration.record.roads, "tcp": self._road})
+        there = Calibration(record, calibration.cores, calibration.memory_bytes)
+        return there.cluster(machines, shared_memory=False)
+
+    def session(self, plan: Plan, seed: int, rule: Rule) -> Session:
+        """A session of a plan there, that trains."""
+        if self._network is None:
+            return Session(plan, seed, train=True, rule=rule, hosts="processes")
+        places = dict(enumerate(self._network.places))
+        return Session(
+            plan, seed, train=True, rule=rule, hosts="processes", listen=self._network.listen, places=places
+        )
+
+    def _launcher(self, places: Mapping[str, Placement]) -> ProcessLauncher:
+        """Puts hosts into the network, whatever their places would be here."""
+        assert self._network is not None
+        there = dict(zip(places, self._network.places, strict=True))
+        return ProcessLauncher(listen=self._network.listen, places=there)
