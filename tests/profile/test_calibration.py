@@ -22,7 +22,7 @@ from partita.engine.profile.calibration_table import tables
 from partita.engine.profile.ladder import ladder, works
 from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
 from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
-from partita.engine.profile.store import Record, Store
+from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Link, Op, Pieces, Plan, StepKind, partition
 from partita.partitioner.program import COMPUTES
@@ -204,8 +204,8 @@ def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> 
     store.path.write_text('{"version": 99, "machines": {}}')
     assert store.read() == Record()
     assert store.trouble() == (
-        f"{store.path} cannot be used (its version is 99, and this Partita reads version 1); it counts as "
-        "empty, and is written anew when needed"
+        f"{store.path} cannot be used (its version is 99, and this Partita reads version {VERSION}); it "
+        "counts as empty, and is written anew when needed"
     )
     calibrate(batch=8, store=store, bench=Pretended())
     assert store.trouble() is None and store.read().runtime is not None
