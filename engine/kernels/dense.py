@@ -58,11 +58,10 @@ class DenseKernel(Kernel):
         """One product of a block of the weight's columns with a block of the input's rows."""
         rows = block or self._inputs
         weight, inputs = self._weight_of(rows), self._states_of(rows)
-        if first and last:
-            return in_turn(self._product(weight, inputs, self._state), self._finish(self._state))
+        if self._is_exact or (first and last):
+            multiply = self._product(weight, inputs, self._state, accumulate=not first)
+            return in_turn(multiply, self._finish(self._state) if last else nothing)
         term, sums = self._scratch_of_blocks()
-        if first and sums is self._state:
-            return self._product(weight, inputs, sums)
         add = bound(_start if first else _continue, term, sums)
         return in_turn(self._product(weight, inputs, term), add, self._finish(sums) if last else nothing)
 
@@ -79,10 +78,11 @@ class DenseKernel(Kernel):
         calls = []
         for run in rows:
             weight, place = self._weight_of(run).T, columns(rows_of(out, run, window))
-            term = np.empty_like(place) if accumulate else place
-            calls.append(self._product(weight, columns(delta), term))
-            if accumulate:
-                calls.append(bound(_continue, term, place))
+            if self._is_exact or not accumulate:
+                calls.append(self._product(weight, columns(delta), place, accumulate=accumulate))
+                continue
+            term = np.empty_like(place)
+            calls += [self._product(weight, columns(delta), term), bound(_continue, term, place)]
         return in_turn(*calls)
 
     @property
@@ -123,12 +123,15 @@ class DenseKernel(Kernel):
         return self._weight[:, start * self._inputs_per_row : stop * self._inputs_per_row]
 
     def _scratch_of_blocks(self) -> tuple[Array, Array]:
-        """For a sum in blocks: where a product goes, and where the sum is kept, the state if it is exact."""
+        """For a sum in blocks: where a product goes, and where the sum is kept, if the state rounds it."""
         if self._scratch is None:
-            exact = self.site.dtype == self.site.master
-            sums = self._state if exact else np.empty(self._state.shape, self.site.master)
-            self._scratch = np.empty_like(self._state), sums
+            self._scratch = np.empty_like(self._state), np.empty(self._state.shape, self.site.master)
         return self._scratch
+
+    @property
+    def _is_exact(self) -> bool:
+        """Whether a sum may be continued where it is."""
+        return self.site.dtype == self.site.master
 
     def _finish(self, sums: Array) -> Call:
         """Adds the bias and applies the activation, from the sums into the state."""
@@ -163,7 +166,7 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
-        _, sums = self._scratch_of_blocks()
+        sums = self._state if self._is_exact else self._scratch_of_blocks()[1]
         terms = map(columns, self._partial.terms)
         adds = (bound(_continue if n else _start, term, sums) for n, term in enumerate(terms))
         return in_turn(*adds, self._activate(sums))

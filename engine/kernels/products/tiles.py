@@ -116,7 +116,8 @@ def multiply_blocks(
     For compiled code, without checks.
     """
     in_rows = from_left.step_stride == 1
-    most = (_TERMS_BYTES_IN_ROWS if in_rows else _TERMS_BYTES_IN_COLUMNS) // out.itemsize
+    longest = (_TERMS_BYTES_IN_ROWS if in_rows else _TERMS_BYTES_IN_COLUMNS) // out.itemsize
+    most = _evenly(extent.steps, longest, LINE_BYTES // out.itemsize)
     group = _PANEL if in_rows else max(extent.rows, 1)
     for first in range(0, extent.rows, group):
         end = min(first + group, extent.rows)
@@ -133,6 +134,13 @@ def multiply_blocks(
                     continued or step > 0,
                     NOWHERE,
                 )
+
+
+@compiled
+def _evenly(steps: int, longest: int, multiple: int) -> int:
+    """How long blocks are of which none is much shorter than the others: a short one is the slowest."""
+    blocks = max(-(-steps // longest), 1)
+    return max(-(-steps // (blocks * multiple)), 1) * multiple
 
 
 @compiled
