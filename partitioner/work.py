@@ -20,12 +20,19 @@ from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
 from partita.layers.node import Node
+from partita.layers.normalisation import LocalContrastNormalisation2D
+from partita.layers.pooling import Pool2D
 from partita.partitioner.buffer_names import holds_deltas, holds_errors, holds_sums, layer_of
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
-FREE_FORM_SLOWDOWN = 30.0
-"""How many times longer an operation of a `Node` takes than one of a matrix product: it runs as scalar code.
+SLOWDOWNS: Final[dict[type[Layer], float]] = {
+    Node: 30.0,
+    LocalContrastNormalisation2D: 25.0,
+    Pool2D: 12.0,
+    Loss: 12.0,
+}
+"""How many times longer an operation of such a layer takes than one of a matrix product, which runs best.
 Measured once on one machine; it stands where nothing was measured."""
 
 LEARN_BLOCK_BYTES = 2 << 20
@@ -128,10 +135,10 @@ def work_of(
 def slowdown(grid: Grid) -> float:
     """How many times longer an operation of the layer takes than one of a matrix product, as a guess.
 
-    `FREE_FORM_SLOWDOWN` for a `Node`, which is played by its definition; 1 for all others. A user's own class
-    of layer counts as 1, because its `flops_per_node` is its own too.
+    1 for what is not in `SLOWDOWNS`. A user's own class of layer counts as 1, because its `flops_per_node` is
+    its own too.
     """
-    return FREE_FORM_SLOWDOWN if isinstance(grid.layer, Node) else 1.0
+    return next((factor for kind, factor in SLOWDOWNS.items() if isinstance(grid.layer, kind)), 1.0)
 
 
 def _is_sum(instruction: Instruction) -> bool:

@@ -19,7 +19,7 @@ from tests.plans import plans
 
 def work(size: float, family: str = "up Dense 1 <- 1; batch 1") -> Work:
     """So many seconds of the reference machine."""
-    return Work(family, f"{size}", 80e9 * size, 0.0, 1)
+    return Work(family, f"{size}", 80e9 * size, 0.0, 0.0, 1)
 
 
 def times(*points: tuple[float, float], family: str = "up Dense 1 <- 1; batch 1") -> KernelTimes:

@@ -293,7 +293,7 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
         return [costs.compute_s(i, 0) - plan.cluster.machines[0].instruction_s for i in program.instructions]
 
     slow = kernel_s()
-    monkeypatch.setattr(work, "FREE_FORM_SLOWDOWN", 1.0)
+    monkeypatch.setitem(work.SLOWDOWNS, Node, 1.0)
     factors = [a / b for a, b in zip(slow, kernel_s(), strict=True)]
     of_nodes = [
         i.op in (Op.UP, Op.GRADIENT, Op.ERRORS)
