@@ -136,7 +136,7 @@ def simulated(network: Network, paper: dict[float, str]) -> tuple[Curve, Curve]:
 def main(target: Path = Path("docs/pictures/figure3.svg")) -> None:
     """Simulates all four, prints and draws."""
     below = simulated(speech(), {8: "2.2x, its highest"})
-    drawn = (*below, *simulated(image(8), {}), *simulated(image(16), {}))
+    drawn: tuple[Curve, ...] = (*below, *simulated(image(8), {}), *simulated(image(16), {}))
     drawn += simulated(image(36), {81: "more than 12x"})
     axes, peak = ("machines per model", "speed-up"), Mark(8, 2.2, "2.2 at 8")
     most = Mark(81, 12, "more than 12 at 81")

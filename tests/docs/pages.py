@@ -4,7 +4,7 @@ A block of `python` is run, one of `shell` if the page shows what it prints; a b
 it, with nothing but blank lines between, is what it prints. After "text varies", numbers may differ from run
 to run and lines that differ in nothing else count once. The blocks of a page share one namespace and one
 folder, as if a reader typed them one after another. A picture that a page draws is the one of that name in
-`docs/pictures/`. An example that is run as a module may take minutes; a page has it run when asked for.
+`docs/pictures/`. An example that is run as a module may take minutes; it is run only where that is asked for.
 """
 
 from __future__ import annotations
