@@ -1,9 +1,9 @@
 """Figure 3 of the paper, simulated: what one model gains from more machines of 2011 and 2012.
 
-    python -m examples.figure3            (takes some minutes; trains nothing)
+    python -m examples.figure3            (a minute or two; trains nothing)
 
-prints a table for each network and draws docs/pictures/figure3.svg. What is assumed stands here, each with
-its source or as a guess; docs/figure3.md discusses it. The same assumptions hold for all four networks.
+prints a table for each network and draws docs/pictures/figure3.svg. What is assumed stands in `Assumed`, the
+same for all four. docs/figure3.md discusses it; examples/figure3_guesses.py tells what hangs on which guess.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -25,27 +25,41 @@ from partita.layers import (
     OneAgainstAll,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import Cluster, Link, Machine, Plan, partition
-from partita.partitioner.cost import Costs
-from partita.partitioner.drawing.curves import Curve, Mark, draw_curves
-from partita.partitioner.simulate import play
+from partita.partitioner import Cluster, Link, Machine, Plan, Tiles, partition
+from partita.partitioner.drawing.curves import Curve, Mark, Panel, draw_curves
 
-BATCH = 100  # of Le et al., "Building high-level features ...", 2012, on the same system; ours is silent
-CORES = 20  # "no more than 20 cores per machine" (section 5)
-FLOPS_PER_CORE = 5e9  # a guess: a quarter of what SSE does at 2.5 GHz (4 products and 4 sums a cycle)
-MEMORY_BYTES_PER_S = 25e9  # a server's best on STREAM in 2010: 25 to 29 GB/s (AnandTech on the Xeon X7560)
-SPARE_CORES = 4  # a guess: 24 in two sockets; messages need not share those of the kernels
-LINK = Link(
-    latency_s=250e-6,  # half of "round trip within the same data center: 500 us" (Dean, 2009)
-    bytes_per_s=100e6,  # "send 2K bytes over a 1 Gbps network: 20 us" (Dean, 2009)
-    send_s=100e-6,  # a guess: a remote call keeps a thread of each side so long ...
-    receive_s=100e-6,
-    send_bytes_per_s=1e9,  # ... and packs and unpacks what it carries at this rate
-    receive_bytes_per_s=1e9,
-)
-SPREAD = 0.24  # of a machine's speed from step to step, over its mean; measured on EC2 (Schad et al., 2010)
-SEEDS = 5
-MACHINES = (1, 2, 4, 8, 16, 32, 64, 81)
+ACROSS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 8: (4, 2), 16: (4, 4), 32: (8, 4), 64: (8, 8), 81: (9, 9)}
+"""For each number of machines the tiles of a picture, down and across."""
+STEPS = 5
+"""That are simulated with machines of varying speed; their mean counts."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Machines and links of the time, each number with its source or as a guess."""
+
+    batch: int = 100  # Le et al., "Building high-level features ...", 2012, on the same system
+    cores: int = 20  # "no more than 20 cores per machine" (section 5)
+    spare_cores: int = 4  # a guess: 24 in two sockets; messages need not share those of the kernels
+    core_flops_per_s: float = 5e9  # a guess: a quarter of SSE at 2.5 GHz (4 products and 4 sums a cycle)
+    memory_bytes_per_s: float = 25e9  # STREAM on a server of 2010: 25 to 29 GB/s (AnandTech, Xeon X7560)
+    instruction_s: float = 40e-6  # a guess: to hand work to all cores, and to hear that it is done
+    latency_s: float = 250e-6  # half of "round trip within same datacenter: 500 us" (Dean, LADIS 2009)
+    link_bytes_per_s: float = 100e6  # "send 2K bytes over 1 Gbps network: 20 us" (Dean, LADIS 2009)
+    message_s: float = 100e-6  # a guess: a remote call keeps a thread on each side so long ...
+    packing_bytes_per_s: float = 1e9  # a guess: ... and packs or unpacks what it carries at this rate
+    spread: float = 0.24  # of times, over their mean: EC2 (Schad et al., 2010); from step to step, a guess
+
+    def cluster(self, machines: int, *, seed: int | None = None) -> Cluster:
+        """So many machines: equally fast, or with a seed as fast as in one step (times are lognormal)."""
+        draw, sigma = random.Random(seed), math.sqrt(math.log(1 + self.spread**2))
+        rates, step = (self.core_flops_per_s, self.memory_bytes_per_s), self.instruction_s
+        one = Machine("one", self.cores, *rates, instruction_s=step, cores=self.cores + self.spare_cores)
+        each, packing = self.message_s, self.packing_bytes_per_s
+        link = Link(self.latency_s, self.link_bytes_per_s, True, each, each, packing, packing)
+        drawn = [draw.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(machines)]
+        times = [1.0] * machines if seed is None else drawn
+        return Cluster(tuple(replace(one, name=f"m{n}", speed=1 / t) for n, t in enumerate(times)), link)
 
 
 def speech() -> Network:
@@ -60,7 +74,7 @@ def speech() -> Network:
 
 def image(filters: int, *, size: int = 100, last: int = 11, classes: int = 21_000) -> Network:
     """Three stages of unshared 10 x 10 filters, pooling, normalisation (section 5); strides are inferred."""
-    net = Network(f"image{filters}")
+    net = Network("images")
     states = net.input("picture", shape=(size, size, 3))
     for n, (pool, stride) in enumerate(((3, 1), (3, 1), (last, last)), start=1):
         states = LocallyConnected2D(filters, kernel_size=10, name=f"filters{n}")(states)
@@ -70,82 +84,65 @@ def image(filters: int, *, size: int = 100, last: int = 11, classes: int = 21_00
     return net
 
 
-def cluster(machines: int, *, seed: int | None = None) -> Cluster:
-    """So many machines of the time; with a seed, as fast as they are in one step (lognormal)."""
-    draw, sigma = random.Random(seed), math.sqrt(math.log(1 + SPREAD**2))
-    slower = [1.0 if seed is None else draw.lognormvariate(-(sigma**2) / 2, sigma) for _ in range(machines)]
-    made = (
-        Machine(
-            f"m{n}",
-            threads=CORES,
-            cores=CORES + SPARE_CORES,
-            flops_per_s=FLOPS_PER_CORE,
-            bytes_per_s=MEMORY_BYTES_PER_S,
-            speed=1 / slower[n],
-        )
-        for n in range(machines)
-    )
-    return Cluster(tuple(made), LINK)
+def plan_of(network: Network, machines: int, assumed: Assumed) -> Plan:
+    """Equal pieces: dense layers by nodes, pictures in tiles as square as can be.
+
+    A picture with fewer places than machines lies on some of them, evenly chosen.
+    """
+    (down, right), graph, cuts = ACROSS[machines], network.graph(), {}
+    for grid in graph.computed:
+        if len(grid.shape) == 3 and machines > 1:
+            rows, columns = chosen(down, grid.shape[0]), chosen(right, grid.shape[1])
+            owners = tuple(row * right + column for row in rows for column in columns)
+            cuts[grid.name] = Tiles(owners, (len(rows), len(columns)))
+    return partition(graph, assumed.cluster(machines), batch=assumed.batch, cuts=cuts, strategy="balanced")
 
 
-@dataclass(frozen=True)
-class Point:
-    """Seconds of a step on so many machines: the mean of steps that vary, and of one that does not."""
-
-    machines: int
-    varying_s: float
-    steady_s: float
+def chosen(count: int, extent: int) -> list[int]:
+    """At most `extent` of so many, the first and the last among them."""
+    most = min(count, extent)
+    return [round(n * (count - 1) / max(most - 1, 1)) for n in range(most)]
 
 
-def simulated(network: Network, counts: Sequence[int], *, seeds: int = SEEDS) -> list[Point]:
-    """A step of SGD on each number of machines, with equal parts."""
-    graph, found = network.graph(), []
-    for count in counts:
-        plan = partition(graph, cluster(count), batch=BATCH, strategy="balanced")
-        steady = plan.predicted_step_s
-        varying = fmean(step_s(plan, seed) for seed in range(seeds)) if count > 1 else steady
-        found.append(Point(count, varying, steady))  # alone, the mean over many steps is that of a steady one
-    return found
+def step_s(plan: Plan, assumed: Assumed) -> float:
+    """Seconds of a step of SGD, the mean over several; alone, that is a step at the machine's mean speed."""
+    machines = len(plan.cluster)
+    clusters = [assumed.cluster(machines, seed=seed) for seed in range(STEPS)] if machines > 1 else []
+    return fmean(plan.on(cluster).predicted_step_s for cluster in clusters or [plan.cluster])
 
 
-def step_s(plan: Plan, seed: int) -> float:
-    """Seconds of a step of the same plan when machines are as fast as this seed says."""
-    costs = Costs(plan.graph, cluster(len(plan.cluster), seed=seed), batch=plan.batch)
-    return play(plan.programs, costs, plan.sizes).step_s
+def speed_ups(network: Network, counts: Sequence[int] = tuple(ACROSS)) -> Iterator[tuple[float, ...]]:
+    """For each number of machines, from 1 on: it, seconds of a step, speed-up, speed-up without variance."""
+    alone, assumed = 0.0, Assumed()
+    for machines in counts:
+        plan = plan_of(network, machines, assumed)
+        steady, varying = plan.predicted_step_s, step_s(plan, assumed)
+        alone = alone or steady
+        yield machines, varying, alone / varying, alone / steady
 
 
-def curves(name: str, points: Sequence[Point]) -> list[Curve]:
-    """Speed-ups over one machine."""
-    first = points[0]
-    varying = tuple((float(p.machines), first.varying_s / p.varying_s) for p in points)
-    steady = tuple((float(p.machines), first.steady_s / p.steady_s) for p in points)
-    return [Curve(name, varying), Curve("", steady, dashed=True)]
+def simulated(network: Network, paper: dict[float, str]) -> tuple[Curve, Curve]:
+    """Speed-ups with variance and without, printed as they come, beside what the paper says."""
+    name, found = f"{network.name}, {network.graph().n_parameters / 1e6:,.0f}M parameters", []
+    print(f"\n{name}\nmachines        step  speed-up  without variance  the paper", flush=True)
+    for machines, took, up, steady in speed_ups(network):
+        found.append((machines, up, steady))
+        row = f"{machines:8}  {took * 1e3:7,.0f} ms {up:8.2f}x {steady:16.2f}x  {paper.get(machines, '')}"
+        print(row.rstrip(), flush=True)
+    varying = Curve(name, tuple((n, up) for n, up, _ in found))
+    return varying, Curve("", tuple((n, up) for n, _, up in found), dashed=True)
 
 
 def main(target: Path = Path("docs/pictures/figure3.svg")) -> None:
     """Simulates all four, prints and draws."""
-    drawn: list[Curve] = []
-    for kind, network in (("speech", speech()), *(("images", image(m)) for m in (8, 16, 36))):
-        name = f"{kind}, {network.graph().n_parameters / 1e6:,.0f}M parameters"
-        points = simulated(network, MACHINES)
-        pair = curves(name, points)
-        drawn += pair
-        print(name)
-        for point, (_, up), (_, steady) in zip(points, pair[0].points, pair[1].points, strict=True):
-            print(
-                f"{point.machines:5}  {point.varying_s * 1e3:9,.1f} ms  {up:6.2f}x  {steady:6.2f}x",
-                flush=True,
-            )
-    marks = [Mark(8, 2.2, "paper: 2.2 at 8"), Mark(81, 12, "paper: more than 12 at 81")]
-    picture = draw_curves(
-        "Speed-up of one model, simulated",
-        "machines and links of 2011 and 2012 · dashed: without variance · rings: what the paper's text says",
-        drawn,
-        axes=("machines per model", "speed-up over one machine"),
-        ticks=MACHINES,
-        marks=marks,
-    )
-    target.write_text(picture, encoding="utf-8")
+    below = simulated(speech(), {8: "2.2x, its highest"})
+    drawn: tuple[Curve, ...] = (*below, *simulated(image(8), {}), *simulated(image(16), {}))
+    drawn += simulated(image(36), {81: "more than 12x"})
+    axes, peak = ("machines per model", "speed-up"), Mark(8, 2.2, "2.2 at 8")
+    most = Mark(81, 12, "more than 12 at 81")
+    panels = Panel(drawn, axes, tuple(ACROSS), (peak, most)), Panel(below, axes, tuple(ACROSS), (peak,), 160)
+    about = "machines and links of 2011 and 2012 · dashed: without variance · rings: the paper's text"
+    target.write_text(draw_curves("Speed-up of one model, simulated", about, panels), encoding="utf-8")
 
 
 if __name__ == "__main__":

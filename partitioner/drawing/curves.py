@@ -1,6 +1,7 @@
 """Curves over a number of machines as an SVG picture: a speed-up, predicted or measured. It knows no plan.
 
-Curves are named where they end; names that would lie on one another move apart.
+Panels with axes of their own lie one below the other. Curves are named where they end; names that would lie
+on one another move apart.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from partita.partitioner.drawing.time_axis import round_step
 
 WIDTH, HEIGHT = 620.0, 400.0
 """Of the plot, in pixels."""
-LEFT, TOP, BELOW, MARGIN = 64.0, 112.0, 64.0, 28.0
+LEFT, TOP, BELOW, BETWEEN, MARGIN = 64.0, 112.0, 64.0, 32.0, 28.0
 NAME_SIZE, LINE = 12.0, 16.0
 """Size of a curve's name, and from one to the next at least, in pixels."""
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a")
@@ -44,50 +45,67 @@ class Mark:
     words: str
 
 
-def draw_curves(
-    title: str,
-    subtitle: str,
-    curves: Sequence[Curve],
-    *,
-    axes: tuple[str, str],
-    ticks: Sequence[float],
-    marks: Sequence[Mark] = (),
-) -> str:
+@dataclass(frozen=True)
+class Panel:
+    """Curves over one pair of axes.
+
+    Args:
+        curves: at least one.
+        axes: what x and y are.
+        ticks: of the x axis.
+        marks: points to compare with.
+        height: of the plot, in pixels.
+    """
+
+    curves: tuple[Curve, ...]
+    axes: tuple[str, str]
+    ticks: tuple[float, ...]
+    marks: tuple[Mark, ...] = ()
+    height: float = HEIGHT
+
+
+def draw_curves(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
     """The picture, as the text of an SVG file.
 
     Args:
         title: above it.
         subtitle: below that.
-        curves: at least one.
-        axes: what x and y are.
-        ticks: of the x axis.
-        marks: points to compare with.
+        panels: at least one.
     """
-    every = [*(point for curve in curves for point in curve.points), *((mark.x, mark.y) for mark in marks)]
-    step = round_step(max(y for _, y in every) / 8)
-    plot = _Plot(max(ticks), step * math.ceil(max(y for _, y in every) / step - 1e-9), step)
-    named = [svg.text_width(curve.name, size=NAME_SIZE) for curve in curves]
+    named = [svg.text_width(curve.name, size=NAME_SIZE) for panel in panels for curve in panel.curves]
     width = max(LEFT + WIDTH + 14 + max(named) + MARGIN, svg.text_width(subtitle, size=11) + 2 * MARGIN)
     parts = [
         svg.text(MARGIN, MARGIN + 16, title, size=20, font_weight=700),
         svg.text(MARGIN, MARGIN + 36, subtitle, fill=svg.SOFT),
-        *plot.axes(axes, ticks),
-        *plot.curves(curves),
-        *plot.marks(marks),
     ]
-    return svg.document(title, width, TOP + HEIGHT + BELOW, parts)
+    bottom = TOP - BETWEEN
+    for panel in panels:
+        plot = _plot(panel, bottom + BETWEEN)
+        parts += [*plot.axes(panel.axes, panel.ticks), *plot.curves(panel.curves), *plot.marks(panel.marks)]
+        bottom += BETWEEN + panel.height + BELOW
+    return svg.document(title, width, bottom, parts)
+
+
+def _plot(panel: Panel, edge: float) -> _Plot:
+    """Where its points lie; y goes up to a round number."""
+    highest = max(y for curve in panel.curves for _, y in curve.points)
+    highest = max([highest, *(mark.y for mark in panel.marks)])
+    step = round_step(highest / max(4, round(panel.height / 50)))
+    return _Plot(max(panel.ticks), step * math.ceil(highest / step - 1e-9), step, edge, panel.height)
 
 
 @dataclass(frozen=True)
 class _Plot:
-    """From `(0, 0)` to `(right, top)`, with a line at each multiple of `step`."""
+    """From `(0, 0)` to `(right, top)`, a line at each multiple of `step`; on the page from `edge` down."""
 
     right: float
     top: float
     step: float
+    edge: float
+    height: float
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        return LEFT + WIDTH * x / self.right, TOP + HEIGHT * (1 - y / self.top)
+        return LEFT + WIDTH * x / self.right, self.edge + self.height * (1 - y / self.top)
 
     def axes(self, names: tuple[str, str], ticks: Sequence[float]) -> Iterator[str]:
         right, bottom = self.at(self.right, 0)
@@ -105,7 +123,7 @@ class _Plot:
                 yield svg.text(x, bottom + 18, words, size=11, fill=svg.SOFT, text_anchor="middle")
                 free = x + half + 2
         yield svg.text((LEFT + right) / 2, bottom + 42, names[0], size=12, text_anchor="middle")
-        yield svg.text(LEFT, TOP - 14, names[1], size=12)
+        yield svg.text(LEFT, self.edge - 14, names[1], size=12)
 
     def curves(self, curves: Sequence[Curve]) -> Iterator[str]:
         colours: list[str] = []

@@ -4,7 +4,7 @@ A block of `python` is run, one of `shell` if the page shows what it prints; a b
 it, with nothing but blank lines between, is what it prints. After "text varies", numbers may differ from run
 to run and lines that differ in nothing else count once. The blocks of a page share one namespace and one
 folder, as if a reader typed them one after another. A picture that a page draws is the one of that name in
-`docs/pictures/`.
+`docs/pictures/`. An example that is run as a module may take minutes; it is run only where that is asked for.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def prints(code: Block, names: dict[str, Any]) -> str:
 
 def answers(words: list[str]) -> str:
     """Runs a command `partita ...` or `python -m ...`; what it writes, and fails if it does."""
-    return _written_by(*(words[1:] if words[0] == "python" else ["-m", "partita.engine.cli", *words[1:]]))
+    arguments = words[1:] if words[0] == "python" else ["-m", "partita.engine.cli", *words[1:]]
+    return _written_by(*arguments, timeout_s=900 if takes_minutes(words) else 110)
 
 
 def demo() -> str:
@@ -127,10 +128,12 @@ def demo() -> str:
     return f"{command}\n{_written_by(str(ROOT / 'examples' / 'digits.py'))}"
 
 
-def _written_by(*arguments: str) -> str:
+def _written_by(*arguments: str, timeout_s: float = 110) -> str:
     command = [sys.executable, "-u", *arguments]
     both = subprocess.STDOUT
-    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=both, text=True, check=False, timeout=110)
+    run = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=both, text=True, check=False, timeout=timeout_s
+    )
     assert run.returncode == 0, run.stdout
     return run.stdout
 
@@ -140,15 +143,35 @@ def is_run(words: list[str]) -> bool:
     return words[0] == "partita" or (words[:2] == ["python", "-m"] and words[2].startswith("partita."))
 
 
-def play(page: Path, folder: Path) -> Iterator[tuple[Step, str]]:
-    """Runs a page in a folder that holds the examples; each step that can be run, and what it printed."""
+def takes_minutes(words: list[str]) -> bool:
+    """Whether a command is an example that is run as a module."""
+    return words[:2] == ["python", "-m"] and words[2].startswith("examples.")
+
+
+def minutes_of(page: Path) -> list[list[str]]:
+    """The commands of a page that take minutes."""
+    found = [words for step in steps(page) if step.code.language == "shell" for words in commands(step.code)]
+    return [words for words in found if takes_minutes(words)]
+
+
+def play(page: Path, folder: Path, *, minutes: bool = False) -> Iterator[tuple[Step, str]]:
+    """Runs a page in a folder that holds the examples; each step that can be run, and what it printed.
+
+    Args:
+        page: which.
+        folder: an empty one.
+        minutes: also what takes minutes.
+    """
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "docs" / "pictures").mkdir(parents=True)
     names: dict[str, Any] = {"__name__": "__main__"}  # as a reader has it
     for step in steps(page):
         with chdir(folder):
             if step.code.language == "python":
                 yield step, prints(step.code, names)
-            elif step.output is not None and all(is_run(words) for words in commands(step.code)):
+            elif step.output is not None and all(
+                is_run(words) or (minutes and takes_minutes(words)) for words in commands(step.code)
+            ):
                 yield step, "\n".join(answers(words) for words in commands(step.code))
 
 
@@ -161,7 +184,7 @@ def links(page: Path) -> list[str]:
 
 def pictures(folder: Path) -> list[Path]:
     """What a page has drawn in its folder."""
-    return sorted(folder.glob("*.svg"))
+    return sorted([*folder.glob("*.svg"), *folder.glob("docs/pictures/*.svg")])
 
 
 def expected(step: Step, printed: str) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
     python -m tests.docs.refresh [PAGE ...]
 
-Look at the difference before you commit it: it is what a reader will see.
+What takes minutes is done for pages that are named. Look at the difference before you commit it: it is what a
+reader will see.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from pathlib import Path
 from tests.docs.pages import PAGES, PICTURES, ROOT, demo, expected, pictures, play, steps, trimmed
 
 
-def refresh(page: Path) -> None:
+def refresh(page: Path, *, minutes: bool = False) -> None:
     """Replaces all outputs of a page when one of them is not what is printed now: they fit together. And its
     pictures.
     """
     lines = page.read_text(encoding="utf-8").splitlines()
     with tempfile.TemporaryDirectory() as folder:
-        found = list(play(page, Path(folder)))
+        found = list(play(page, Path(folder), minutes=minutes))
         for drawn in pictures(Path(folder)):
             shutil.copyfile(drawn, PICTURES / drawn.name)
     if page.name == "README.md":
@@ -41,7 +42,7 @@ def refresh(page: Path) -> None:
 def main(arguments: list[str]) -> None:
     """Refreshes the named pages, or all of them."""
     for page in [ROOT / name for name in arguments] or PAGES:
-        refresh(page)
+        refresh(page, minutes=bool(arguments))
 
 
 if __name__ == "__main__":

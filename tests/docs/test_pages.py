@@ -21,6 +21,7 @@ from tests.docs.pages import (
     expected,
     is_run,
     links,
+    minutes_of,
     pictures,
     play,
     steps,
@@ -42,7 +43,19 @@ def shell_lines() -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("name", [name for name in page_names() if list(steps(ROOT / name))])
 def test_a_page_does_what_it_shows(name: str, tmp_path: Path) -> None:
     """If an output or a picture is stale: `python -m tests.docs.refresh`."""
-    for step, printed in play(ROOT / name, tmp_path):
+    check_page(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", [name for name in page_names() if minutes_of(ROOT / name)])
+def test_a_page_does_what_it_shows_and_takes_minutes(name: str, tmp_path: Path) -> None:
+    """If an output or a picture is stale: `python -m tests.docs.refresh PAGE`."""
+    check_page(name, tmp_path, minutes=True)
+
+
+def check_page(name: str, tmp_path: Path, *, minutes: bool = False) -> None:
+    for step, printed in play(ROOT / name, tmp_path, minutes=minutes):
         shown, said = expected(step, printed)
         assert said == shown, f"{step.code.name} prints\n{printed}"
     for drawn in pictures(tmp_path):

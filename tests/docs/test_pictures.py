@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.docs.pages import PAGES, PICTURES, ROOT, links, steps
+from tests.docs.pages import PAGES, PICTURES, ROOT, links, minutes_of, steps
 from tests.docs.pictures import FLOW, folders_drawn, folders_of_the_tree
 
 
@@ -20,6 +20,10 @@ def test_every_other_picture_is_drawn_and_shown_by_a_page() -> None:
     """What it must be equal to is looked at where the page is run."""
     code = [step.code.text for page in PAGES for step in steps(page) if step.code.language == "python"]
     drawn = {name for text in code for name in re.findall(r"""\.draw(?:_timeline)?\(\s*"([^"]+)""", text)}
+    examples = [ROOT / f"{words[2].replace('.', '/')}.py" for page in PAGES for words in minutes_of(page)]
+    drawn |= {
+        name for file in examples for name in re.findall(r"docs/pictures/(\w+\.svg)\"", file.read_text())
+    }
     shown = {Path(link).name for page in PAGES for link in links(page) if link.endswith(".svg")}
     kept = {picture.name for picture in PICTURES.iterdir()}
     assert drawn | {FLOW.name} == kept

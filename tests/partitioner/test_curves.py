@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.partitioner.drawing.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, draw_curves
+from partita.partitioner.drawing.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, Panel, draw_curves
 from tests.partitioner.test_draw import SVG, texts, tooltips
 
 
 def drawn(*curves: Curve, marks: tuple[Mark, ...] = ()) -> ElementTree.Element:
-    axes = ("machines", "speed-up")
-    picture = draw_curves("title", "said", curves, axes=axes, ticks=(1, 2, 4), marks=marks)
-    return ElementTree.fromstring(picture)
+    panel = Panel(curves, ("machines", "speed-up"), (1, 2, 4), marks)
+    return ElementTree.fromstring(draw_curves("title", "said", [panel]))
 
 
 def test_a_curve_goes_through_its_points() -> None:
@@ -46,3 +45,16 @@ def test_names_do_not_touch(ends: list[float]) -> None:
     heights = sorted(float(name.attrib["y"]) for name in names)
     assert len(heights) == len(ends)
     assert all(b - a >= LINE - 0.2 for a, b in pairwise(heights))
+
+
+def test_panels_lie_below_one_another() -> None:
+    axes = ("machines", "speed-up")
+    high, low = (
+        Panel((Curve("a", ((1, 1), (4, 4))),), axes, (1, 4)),
+        Panel((Curve("b", ((1, 1), (4, 2))),), axes, (1, 4), height=100),
+    )
+    root = ElementTree.fromstring(draw_curves("title", "said", [high, low]))
+    heights = {c.findtext(f"{SVG}title"): float(c.attrib["cy"]) for c in root.iter(f"{SVG}circle")}
+    assert heights["a: 4.00 at 4"] < heights["a: 1.00 at 1"] < heights["b: 2.00 at 4"]
+    assert heights["b: 1.00 at 1"] - heights["b: 2.00 at 4"] == pytest.approx(50)
+    assert heights["b: 1.00 at 1"] < float(root.attrib["height"])
