@@ -30,7 +30,10 @@ from partita.engine.transport.zeromq import ZmqMailbox
 
 
 class Bootstrap(msgspec.Struct, frozen=True):
-    """What a new process is told. Holds a secret: never print it."""
+    """What a new process is told. Holds a secret: never print it.
+
+    `together`: all hosts of the run are on this machine.
+    """
 
     name: str
     incarnation: int
@@ -39,6 +42,7 @@ class Bootstrap(msgspec.Struct, frozen=True):
     coordinator: Peer
     listen: str
     machine: str
+    together: bool
     parent: int
     path: tuple[str, ...]
 
@@ -88,6 +92,7 @@ class ProcessLauncher(Launcher):
             self._coordinator,
             place.endpoint,
             place.machine,
+            not self._places,
             os.getpid(),
             tuple(sys.path),
         )

@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 import warnings
+from functools import partial
 
 import msgspec
 from threadpoolctl import threadpool_limits
 
+from partita.engine.launch.cores import keep_to_own_cores
 from partita.engine.launch.processes import Bootstrap
 from partita.engine.runtime.host import Host
+from partita.engine.runtime.task import Task
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.zeromq import ZmqMailbox
 
@@ -24,6 +27,13 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         raise SystemExit("the process that started this worker is gone")
+
+
+def settle(bootstrap: Bootstrap, task: Task) -> None:
+    """What a role's threads may use of this machine."""
+    threadpool_limits(limits=task.threads, user_api="blas")
+    if bootstrap.together:
+        keep_to_own_cores(*task.rank, task.threads)
 
 
 def main() -> None:
@@ -43,7 +53,7 @@ def main() -> None:
             bootstrap.name,
             bootstrap.incarnation,
             bootstrap.coordinator,
-            limit_threads=lambda threads: threadpool_limits(limits=threads, user_api="blas"),
+            settle=partial(settle, bootstrap),
         )
         host.run()
     sys.stdout.flush()

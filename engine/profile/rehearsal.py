@@ -152,6 +152,11 @@ class RehearsalTask:
     threads: int
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`. Of those side by side, none needs a core of its own: nobody sends messages."""
+        return 0, 1
+
+    @property
     def title(self) -> str:
         """What it is about."""
         return "a rehearsal"

@@ -42,6 +42,11 @@ class TallyTask:
         """See `Task`."""
         return 1
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`."""
+        return self.machine, len(self.plans[0].cluster)
+
     def session(self, number: int) -> SessionTask:
         """The part of a plan."""
         return SessionTask(self.plans[number], self.machine, train=False)

@@ -66,7 +66,7 @@ class Host:
         incarnation: int,
         coordinator: Peer,
         *,
-        limit_threads: Callable[[int], object] | None = None,
+        settle: Callable[[Task], object] | None = None,
     ) -> None:
         """A host that has not begun.
 
@@ -75,9 +75,9 @@ class Host:
             name: who it is.
             incarnation: which process of that name.
             coordinator: whom it obeys.
-            limit_threads: called with the threads of its task; for a process that belongs to the host alone.
+            settle: called with its task, before the role is built; for a process that is the host's alone.
         """
-        self._limit_threads = limit_threads
+        self._settle = settle
         self._mailbox = mailbox
         self._coordinator = coordinator
         self._revision = 0
@@ -172,8 +172,8 @@ class Host:
     def _assign(self, event: Received) -> None:
         if self._role is None:
             task = unpack_task(event)
-            if self._limit_threads is not None:
-                self._limit_threads(task.threads)
+            if self._settle is not None:
+                self._settle(task)
             self._role = self._built(task)
             self._spoke_at = time.monotonic()
             if self._directory is not None:

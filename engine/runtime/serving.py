@@ -70,6 +70,11 @@ class ShardTask:
         """See `Task`."""
         return 1
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`."""
+        return 0, 1
+
     def role(self, link: Link) -> ShardRole:
         """See `Task`."""
         return ShardRole(self, link)

@@ -62,6 +62,11 @@ class SessionTask:
         return self.plan.cluster.machines[self.machine].threads
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`."""
+        return self.machine, len(self.plan.cluster)
+
+    @property
     def title(self) -> str:
         """Of the network."""
         return self.plan.graph.name

@@ -79,6 +79,10 @@ class Task(Protocol):
     def threads(self) -> int:
         """How many threads the role's kernels may use."""
 
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Which it is of how many that compute at the same time, each with as many threads."""
+
     def role(self, link: Link) -> Role:
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 

@@ -93,6 +93,11 @@ class TrainTask:
         return self.plan.cluster.machines[self.machine].threads
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`."""
+        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
+
+    @property
     def layout(self) -> Layout:
         """Where the parameters are."""
         return layout_of(self.plan, shards=self.shards)
