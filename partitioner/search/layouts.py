@@ -14,6 +14,9 @@ from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
 
+PEERS: Final = 128
+"""No more machines tell one another sums over inputs, each of them all others."""
+
 Maker: TypeAlias = Callable[[Task, Grid, tuple[int, ...], Cut], Iterable[Cut]]
 """From a layer, a group of machines and the layer's cut by rows over them: cuts of some kind."""
 Choice: TypeAlias = Cut | None
@@ -42,7 +45,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
     """
     source = task.graph[grid.sources[0]]
     found: list[tuple[int, ...] | None] = [None]
-    if len(group) < 2 or not grid.layer.splits_sum or source.n_rows < len(group):
+    if not 2 <= len(group) <= min(source.n_rows, PEERS) or not grid.layer.splits_sum:
         return
     if source.is_given:
         if group != tuple(sorted(group)):
