@@ -65,6 +65,8 @@ def partition(
         decision = STRATEGIES[strategy](task)
         owned = settled(graph, len(cluster), decision.cuts)
         plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches)
+        if decision.programs is not None:
+            plan = plan.with_programs(decision.programs)
         _check_memory(plan, task, strategy)
     return plan
 

@@ -17,7 +17,7 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
-from partita.partitioner.cuts import ByInputs, Pieces, Repeated, cut_layer, following, follows_input
+from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Whole, cut_layer, following, follows_input
 from partita.partitioner.piece import Piece
 from partita.partitioner.program import Operand
 from partita.partitioner.search.copies import are_copies, homes, told, without_own
@@ -28,11 +28,13 @@ from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, t
 from partita.partitioner.settle import stays_with_scores
 
 JOINT_LIMIT: Final = 20_000
-"""Where a layer and its listeners have more combinations of layouts, each listener is counted by itself ..."""
+"""Where a layer and its listeners have more combinations of layouts, each listener is counted by itself;"""
 JOINT_MACHINES: Final = 80_000
-"""... or more than this leaves for each machine."""
+"""or more than this leaves for each machine."""
 REMEMBERED: Final = 4_000_000
 """So many numbers of traffic are remembered."""
+MACHINES: Final = 256
+"""To look at an exchange over so many machines takes twice as long as over few."""
 MOST_KINDS: Final = 32
 """So many machines stand for all, when the cheapest message is looked for."""
 
@@ -60,18 +62,20 @@ class Additive:
         for grid in self.graph.computed:
             cuts = choices[grid.name]
             found.append(Table((grid.name,), np.array([self.compute_s(grid, cut) for cut in cuts])))
-            listeners = self._listeners(grid)
             for scope in self._scopes(grid, choices):
                 found.append(Table((grid.name, *scope), exchange * self._exchanges(grid, scope, choices)))
         return found
 
-    def n_exchanges(self, choices: Mapping[str, Sequence[Choice]]) -> int:
-        """How many exchanges must be looked at for the tables."""
+    def effort(self, choices: Mapping[str, Sequence[Choice]]) -> int:
+        """How many exchanges must be looked at for the tables; one over many machines counts for several."""
         found: dict[Hashable, int] = {}
+        pieces = {cut: _n_machines(cut) for cuts in choices.values() for cut in cuts}
         for grid in self.graph.computed:
             for scope in self._scopes(grid, choices):
                 names = (grid.name, *scope)
-                found[tuple(self._geometry[name] for name in names)] = _combinations(names, choices)
+                mean = sum(sum(pieces[cut] for cut in choices[n]) / len(choices[n]) for n in names)
+                each = 1.0 + (mean + self.n_machines) / MACHINES
+                found[tuple(self._geometry[n] for n in names)] = int(each * _combinations(names, choices))
         return sum(found.values())
 
     def _scopes(self, grid: Grid, choices: Mapping[str, Sequence[Choice]]) -> list[tuple[str, ...]]:
@@ -353,6 +357,12 @@ class Additive:
 
 def _width(grid: Grid) -> int:
     return grid.shape[1] if grid.is_picture else 1
+
+
+def _n_machines(cut: Choice) -> int:
+    if cut is None or isinstance(cut, Whole):
+        return 1
+    return cut.machines if isinstance(cut.machines, int) else len(cut.machines)
 
 
 def _combinations(layers: Sequence[str], choices: Mapping[str, Sequence[Choice]]) -> int:

@@ -102,11 +102,23 @@ def _made(
     return (None, Whole(group[0])) if len(group) == 1 else (None,)
 
 
-def over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
+def over(task: Task, group: Sequence[int]) -> Mapping[str, Cut]:
     """The whole network over a group of machines, but for what was cut by hand."""
+    found = task.spreads.get(tuple(group))
+    if found is None:
+        found = task.spreads[tuple(group)] = _spread_over(task, group)
+    return found
+
+
+def _spread_over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
+    kinds = task.cluster.kinds
+    known: dict[tuple[str, int], float] = {}
 
     def row_s(grid: Grid, machine: int) -> float:
-        return task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+        key = grid.name, kinds[machine]
+        if key not in known:
+            known[key] = task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+        return known[key]
 
     return spread(task.graph, group, task.by_hand, row_s, n_machines=len(task.cluster))
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cuts import Cut
 from partita.partitioner.piece import Piece
+from partita.partitioner.program import Program
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.rehearsal import Rehearsal, Score
@@ -34,6 +35,8 @@ class Trials:
         self.effort: float = effort
         self.rehearsal = Rehearsal(task)
         self.best: Mapping[str, Cut] | None = None
+        self.programs: tuple[Program, ...] | None = None
+        """Of the best."""
         self.score = to_beat
         self.plans: list[Mapping[str, Cut]] = []
         """All that were played."""
@@ -81,5 +84,5 @@ class Trials:
         self.plans.append(cuts)
         self._scores.append(found)
         if self.score is None or found < self.score:
-            self.best, self.score = cuts, found
+            self.best, self.score, self.programs = cuts, found, self.rehearsal.programs
         return found

@@ -54,8 +54,8 @@ def automatic(task: Task) -> Decision:
     whole = replace(task, micro_batches=task.micro_batches or 1)
     found, score = _search(whole)
     if task.micro_batches is not None or len(task.cluster) == 1:
-        return Decision(found.best or {}, whole.portions)
-    decision = Decision(found.best or {})
+        return Decision(found.best or {}, whole.portions, found.programs)
+    decision = Decision(found.best or {}, 1, found.programs)
     for count in PORTIONS:
         if task.batch % count or _is_near(score, whole):
             break
@@ -63,7 +63,7 @@ def automatic(task: Task) -> Decision:
         if trials.score is None or trials.score >= score:
             break
         assert trials.best is not None
-        decision, score = Decision(trials.best, count), trials.score
+        decision, score = Decision(trials.best, count, trials.programs), trials.score
     return decision
 
 
@@ -95,7 +95,7 @@ def _affordable(
     for thinned in range(FEWEST + 1):
         sets = groups(task, thinned=thinned)
         available = choices(task, sets)
-        if additive.n_exchanges(available) <= EXCHANGED:
+        if additive.effort(available) <= EXCHANGED:
             break
     return sets, available
 
