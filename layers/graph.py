@@ -209,14 +209,20 @@ class Graph:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what is remembered of `source_rows`: it need not travel."""
-        return {name: value for name, value in self.__dict__.items() if name != "_source_rows"}
+        """Without what is remembered for `source_rows`: it need not travel."""
+        remembered = ("_source_rows", "_wirings")
+        return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
     def _find_source_rows(self, name: str, rows: Run, source: int, boxes: bool) -> Rows:
         grid, other = self[name], self[self[name].sources[source]]
         if isinstance(other.layer, Given) and other.layer.role == "target":
             return (other.whole if boxes else (0, other.n_rows),)
-        return grid.layer.connectivity.source_rows(rows, grid.shape, other.shape, boxes=boxes)
+        return self._wirings[name].source_rows(rows, grid.shape, other.shape, boxes=boxes)
+
+    @cached_property
+    def _wirings(self) -> dict[str, Connectivity]:
+        """The connectivity of each layer, made once: it is asked for the rows of very many pieces."""
+        return {grid.name: grid.layer.connectivity for grid in self.computed}
 
     @cached_property
     def needs_error(self) -> frozenset[str]:

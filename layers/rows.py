@@ -62,8 +62,12 @@ def difference(left: tuple[R, ...], right: tuple[R, ...]) -> tuple[R, ...]:
 
 def overlap(left: Rows, right: Rows) -> bool:
     """Whether some row is in both sets."""
-    if left and len(left[0]) > 2:
+    if not left or not right:
+        return False
+    if len(left[0]) > 2:
         return any(a < f and e < b and c < h and g < d for a, b, c, d in left for e, f, g, h in right)
+    if len(left) == len(right) == 1:
+        return left[0][0] < right[0][1] and right[0][0] < left[0][1]
     return any(a < d and c < b for a, b in left for c, d in right)
 
 

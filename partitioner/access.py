@@ -40,6 +40,9 @@ class Access:
 
     def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
         self.owned, self.graph, self.machine, self.slots = owned, owned.graph, machine, slots
+        self._inputs: dict[str, tuple[Operand, ...]] = {}
+        self._own: dict[str, Operand] = {}
+        self._parameters: dict[str, Operand] = {}
 
     def writes(self, instruction: Instruction) -> tuple[Operand, ...]:
         """Every operand that the instruction writes."""
@@ -76,11 +79,18 @@ class Access:
 
     def own(self, layer: str) -> Operand:
         """The machine's rows of a layer."""
-        rows = self.owned.rows(layer, self.machine)
-        return Operand(layer, () if rows is None else (rows,))
+        if layer not in self._own:
+            rows = self.owned.rows(layer, self.machine)
+            self._own[layer] = Operand(layer, () if rows is None else (rows,))
+        return self._own[layer]
 
     def inputs(self, layer: str) -> tuple[Operand, ...]:
         """The rows of each input that the machine's rows of a layer listen to; also summaries of scores."""
+        if layer not in self._inputs:
+            self._inputs[layer] = self._find_inputs(layer)
+        return self._inputs[layer]
+
+    def _find_inputs(self, layer: str) -> tuple[Operand, ...]:
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
         heard = tuple(Operand(edge.layer, self.owned.needed(edge, self.machine)) for edge in edges)
         told = self.owned.tells(layer)
@@ -88,7 +98,9 @@ class Access:
 
     def parameters(self, layer: str) -> Operand:
         """The parameters that the machine's rows of a layer use."""
-        return Operand(layer + PARAMETERS, self._learnt_rows(layer))
+        if layer not in self._parameters:
+            self._parameters[layer] = Operand(layer + PARAMETERS, self._learnt_rows(layer))
+        return self._parameters[layer]
 
     def gradient(self, layer: str) -> Operand:
         """The gradient of these."""

@@ -244,6 +244,15 @@ class BarePlan:
         found._programs.update(self._programs)
         return found
 
+    def with_programs(self, programs: tuple[Program, ...]) -> Self:
+        """The same plan, of whose training step the programs are known: they need not be made again.
+
+        Args:
+            programs: as `programs` would make them.
+        """
+        self._programs[StepKind().of(self.graph)] = programs
+        return self
+
     def for_prediction(self) -> Self:
         """The same plan without losses and targets: what `predict` plays."""
         graph = self.graph.without_losses()

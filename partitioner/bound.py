@@ -10,6 +10,7 @@ for its answer (`apart_s`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -84,7 +85,7 @@ class Bound:
     @property
     def chain_s(self) -> float:
         """The longest way up and down again."""
-        return max((self._round_s(grid.name) for grid in self.graph.computed), default=0.0)
+        return max(self._rounds.values(), default=0.0)
 
     @property
     def apart_s(self) -> float:
@@ -97,9 +98,9 @@ class Bound:
         )
         ways = []
         for below, above in self._full_edges(losses=True):
-            way = self._heights[below] + message + self._round_s(above)
+            way = self._heights[below] + message + self._rounds[above]
             if self.train and below in self.graph.needs_error:
-                way += message + self._rest_s(below)
+                way += message + self._rests[below]
             ways.append(way)
         return min(ways)
 
@@ -144,27 +145,39 @@ class Bound:
         ]
         return min(map(self._least, errors), default=0.0)
 
-    @property
+    @cached_property
     def _heights(self) -> dict[str, float]:
         """For each layer, the longest way up to its states."""
         found = {grid.name: 0.0 for grid in self.graph.grids if grid.is_given}
         for grid in self.graph.computed:
-            found[grid.name] = max(found[source] for source in grid.sources) + self._up(grid)
+            found[grid.name] = max(found[source] for source in grid.sources) + self._ups[grid.name]
         return found
 
-    def _round_s(self, layer: str) -> float:
-        """From a layer's way up to the top, and down to where it has passed errors on."""
+    @cached_property
+    def _rounds(self) -> dict[str, float]:
+        """For each layer, from its way up to the top, and down to where it has passed errors on."""
         found: dict[str, float] = {}
         for grid in reversed(self.graph.computed):
             above = max((found[name] for name, _ in self.graph.consumers(grid.name)), default=0.0)
-            found[grid.name] = above + self._up(grid) + self._down(grid)
-        return found[layer]
+            found[grid.name] = above + self._ups[grid.name] + self._downs[grid.name]
+        return found
 
-    def _rest_s(self, layer: str) -> float:
-        """What a layer's errors still cause below it: they are passed on, layer by layer."""
-        grid = self.graph[layer]
-        below = [self._rest_s(s) for s in grid.sources if s in self.graph.needs_error]
-        return self._down(grid) + max(below) if below else 0.0
+    @cached_property
+    def _rests(self) -> dict[str, float]:
+        """For each layer, what its errors still cause below it: they are passed on, layer by layer."""
+        found: dict[str, float] = {}
+        for grid in self.graph.computed:
+            below = [found[source] for source in grid.sources if source in self.graph.needs_error]
+            found[grid.name] = self._downs[grid.name] + max(below) if below else 0.0
+        return found
+
+    @cached_property
+    def _ups(self) -> dict[str, float]:
+        return {grid.name: self._up(grid) for grid in self.graph.computed}
+
+    @cached_property
+    def _downs(self) -> dict[str, float]:
+        return {grid.name: self._down(grid) for grid in self.graph.computed}
 
     def _full_edges(self, *, losses: bool) -> list[tuple[str, str]]:
         return [

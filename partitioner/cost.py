@@ -8,6 +8,7 @@ simulator's.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -142,7 +143,14 @@ class Costs:
             pieces: all of the layer.
             train: with errors and learning.
         """
-        return sum(
+        shares = Counter(stop - start for start, stop, *_ in {each.rows for each in pieces})
+        sums = (Operand(piece.layer + SUMS, ((0, rows),)) for rows in shares)
+        heard = Operand(self.graph[piece.layer].sources[0], (piece.inputs or (0, 0),))
+        took = sum(
+            count * self.compute_s(Instruction(Op.MULTIPLY, each, (heard,)), piece.machine)
+            for each, count in zip(sums, shares.values(), strict=True)
+        )
+        return took * self.sizes.micro_batches + sum(
             self.compute_s(i, piece.machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
             for i in self._by_inputs(piece, pieces, train=train)
         )
@@ -222,12 +230,10 @@ class Costs:
             yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
 
     def _by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
-        """What a machine does for its inputs of such a layer, and for its rows."""
+        """What a machine does besides its sums, for its rows and for its inputs."""
         grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
         assert piece.inputs is not None, f"{piece} is cut by rows"
         own, heard = Operand(name, (piece.rows,)), Operand(source, (piece.inputs,))
-        for rows in dict.fromkeys(each.rows for each in pieces):
-            yield Instruction(Op.MULTIPLY, Operand(name + SUMS, (rows,)), (heard,))
         yield Instruction(Op.UP, own, (Operand(name + SUMS, (piece.rows,)),) * len(pieces))
         if not train or name not in self.graph.needs_error:
             return

@@ -50,11 +50,11 @@ class Holdings:
     def _with_columns(self) -> tuple[Piece, ...]:
         """The pieces with their columns, where some layer's columns are cut, and otherwise without."""
         graph, pieces = self.graph, self.pieces
-        pictures = [p for p in pieces if p.layer in graph and graph[p.layer].is_picture]
-        if not any(self._is_narrow(piece) for piece in pictures):
+        pictures = {grid.name for grid in graph.grids if grid.is_picture}
+        if not any(self._is_narrow(piece) for piece in pieces if piece.layer in pictures):
             return tuple(replace(p, columns=None) if p.columns else p for p in pieces)
         return tuple(
-            replace(p, columns=(0, graph[p.layer].shape[1])) if p in pictures and p.columns is None else p
+            replace(p, columns=(0, graph[p.layer].shape[1])) if p.layer in pictures and not p.columns else p
             for p in pieces
         )
 

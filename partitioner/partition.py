@@ -9,6 +9,7 @@ from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts, plain
 from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes
+from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import settled
@@ -60,10 +61,13 @@ def partition(
     check_cuts(graph, cuts)
     cuts = {layer: plain(cut) for layer, cut in cuts.items()}
     task = Task(graph, cluster, batch, precision, cuts, micro_batches)
-    decision = STRATEGIES[strategy](task)
-    owned = settled(graph, len(cluster), decision.cuts)
-    plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches)
-    _check_memory(plan, task, strategy)
+    with collector_at_rest():
+        decision = STRATEGIES[strategy](task)
+        owned = settled(graph, len(cluster), decision.cuts)
+        plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches)
+        if decision.programs is not None:
+            plan = plan.with_programs(decision.programs)
+        _check_memory(plan, task, strategy)
     return plan
 
 

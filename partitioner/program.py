@@ -210,7 +210,8 @@ def ordered(
             used.writers |= 1 << n
         for used in (*writes, *others):
             used.users |= 1 << n
-        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(sorted(after))))
+        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(after[::-1])))
+    past.forget()
     return tuple(finished)
 
 
@@ -252,10 +253,15 @@ class _Past:
             found = self._of[operand] = _Used(operand)
             known = self._by_buffer.setdefault(operand.buffer, [])
             for other in known:
-                if operand.overlaps(other.operand):
+                if row_sets.overlap(operand.rows, other.operand.rows):
                     other.overlapping.append(found)
                     found.overlapping.append(other)
             known.append(found)
             if operand.rows:
                 found.overlapping.append(found)
         return found
+
+    def forget(self) -> None:
+        """All of it: records that share rows know one another, and such cycles would outlive their use."""
+        for used in self._of.values():
+            used.overlapping.clear()

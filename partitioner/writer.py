@@ -36,6 +36,7 @@ class Writer:
         """With the messages of one portion."""
         self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
         self.pipeline, self.turn = pipeline, Turn("up", 0)
+        self._is_undivided = pipeline.portions == 1
         self.access = Access(owned, machine, slots=pipeline.slots)
         self.outgoing: dict[str, list[Message]] = {}
         self.incoming: dict[str, list[Message]] = {}
@@ -74,6 +75,9 @@ class Writer:
         self, op: Op, target: Operand, *sources: Operand, peer: int | None = None, accumulate: bool = False
     ) -> None:
         """Adds an instruction; one that learns reads the errors of all portions of the minibatch."""
+        if self._is_undivided:
+            self._instructions.append(Instruction(op, target, sources, peer, accumulate))
+            return
         portion, minibatch = self.turn.portion, self.pipeline.minibatch_of(self.turn.portion)
         of_minibatch = self.pipeline.portions_of(minibatch) if op in (Op.LEARN, Op.GRADIENT) else (portion,)
         heard = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
@@ -82,7 +86,7 @@ class Writer:
     def _numbered(self, operand: Operand, portion: int) -> Operand:
         """Speaks of a portion; not of what all share."""
         name = operand.buffer
-        if self.pipeline.portions == 1 or is_learnt(name) or number_of(name) is not None:
+        if self._is_undivided or is_learnt(name) or number_of(name) is not None:
             return operand
         return Operand(numbered(name, portion), operand.rows)
 

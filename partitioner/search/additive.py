@@ -6,6 +6,7 @@ from. What layers of equal geometry cost is computed once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,7 +17,7 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
-from partita.partitioner.cuts import ByInputs, Pieces, Repeated, cut_layer, following, follows_input
+from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Whole, cut_layer, following, follows_input
 from partita.partitioner.piece import Piece
 from partita.partitioner.program import Operand
 from partita.partitioner.search.copies import are_copies, homes, told, without_own
@@ -27,7 +28,13 @@ from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, t
 from partita.partitioner.settle import stays_with_scores
 
 JOINT_LIMIT: Final = 20_000
-"""Where a layer and its listeners have more combinations of layouts, each listener is counted by itself."""
+"""Where a layer and its listeners have more combinations of layouts, each listener is counted by itself;"""
+JOINT_MACHINES: Final = 80_000
+"""or more than this leaves for each machine."""
+REMEMBERED: Final = 4_000_000
+"""So many numbers of traffic are remembered."""
+MACHINES: Final = 256
+"""To look at an exchange over so many machines takes twice as long as over few."""
 MOST_KINDS: Final = 32
 """So many machines stand for all, when the cheapest message is looked for."""
 
@@ -40,6 +47,7 @@ class Additive:
         self._geometry = task.geometry
         self._known: dict[Hashable, float] = {}
         self._tables: dict[Hashable, Numbers] = {}
+        self._copies: dict[int, bool] = {}
         self._moved: dict[Hashable, tuple[Traffic, Traffic]] = {}
         self._kernels: dict[Hashable, Numbers] = {}
         self._pieces: dict[tuple[str, Choice], tuple[Piece, ...]] = {}
@@ -54,12 +62,29 @@ class Additive:
         for grid in self.graph.computed:
             cuts = choices[grid.name]
             found.append(Table((grid.name,), np.array([self.compute_s(grid, cut) for cut in cuts])))
-            listeners = self._listeners(grid)
-            combinations = np.prod([float(len(choices[name])) for name in (grid.name, *listeners)])
-            scopes = [listeners] if combinations <= JOINT_LIMIT else [(name,) for name in listeners]
-            for scope in scopes if listeners else ():
+            for scope in self._scopes(grid, choices):
                 found.append(Table((grid.name, *scope), exchange * self._exchanges(grid, scope, choices)))
         return found
+
+    def effort(self, choices: Mapping[str, Sequence[Choice]]) -> int:
+        """How many exchanges must be looked at for the tables; one over many machines counts for several."""
+        found: dict[Hashable, int] = {}
+        pieces = {cut: _n_machines(cut) for cuts in choices.values() for cut in cuts}
+        for grid in self.graph.computed:
+            for scope in self._scopes(grid, choices):
+                names = (grid.name, *scope)
+                mean = sum(sum(pieces[cut] for cut in choices[n]) / len(choices[n]) for n in names)
+                each = 1.0 + (mean + self.n_machines) / MACHINES
+                found[tuple(self._geometry[n] for n in names)] = int(each * _combinations(names, choices))
+        return sum(found.values())
+
+    def _scopes(self, grid: Grid, choices: Mapping[str, Sequence[Choice]]) -> list[tuple[str, ...]]:
+        """The listeners of a layer: all in one table, if that is not too large, or each in its own."""
+        listeners = self._listeners(grid)
+        limit = min(JOINT_LIMIT, JOINT_MACHINES // self.n_machines)
+        if len(listeners) > 1 and _combinations((grid.name, *listeners), choices) > limit:
+            return [(name,) for name in listeners]
+        return [listeners] if listeners else []
 
     def _exchanges(
         self, grid: Grid, scope: tuple[str, ...], choices: Mapping[str, Sequence[Choice]]
@@ -121,7 +146,7 @@ class Additive:
         """
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._known:
-            up, down = self.moved(grid, cuts)
+            up, down = self._move(grid, cuts)
             row_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name, ((0, 1),)))
             found = self._seconds(up, row_bytes) + self._seconds(down, row_bytes)
             self._known[key] = found + sum(self._judged_s(grid, name, cuts) for name in cuts)
@@ -131,6 +156,8 @@ class Additive:
         """States up and errors down, of the listeners that the cuts name."""
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._moved:
+            if 8 * self.n_machines * len(self._moved) >= REMEMBERED:
+                self._moved.clear()
             self._moved[key] = self._move(grid, cuts)
         return self._moved[key]
 
@@ -139,17 +166,28 @@ class Additive:
         edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
         heard = [self.heard(grid, name, number, cuts) for name, number in edges]
         up = self._sent(owned, joined(heard, self.n_machines), pieces)
+        if not self.task.train or grid.name not in self.graph.needs_error:
+            return up, Traffic.none(self.n_machines)
+        returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, heard, strict=True)]
+        if len(returned) == 1 and returned[0] is heard[0]:
+            return up, up.reversed
         down = Traffic.none(self.n_machines)
-        if self.task.train and grid.name in self.graph.needs_error:
-            for (name, _), runs in zip(edges, heard, strict=True):
-                down = down + self._sent(owned, self._returned(name, runs, cuts), pieces).reversed
+        for runs in returned:
+            down = down + self._sent(owned, runs, pieces).reversed
         return up, down
 
     def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> Traffic:
         """Whoever has a copy hears that; the others hear the first machine that has the rows."""
-        if are_copies(pieces):
-            heard = without_own(heard, pieces)
+        if self._are_copies(pieces):
+            heard = without_own(heard, pieces, self.n_machines)
         return traffic(owned, heard, self.n_machines)
+
+    def _are_copies(self, pieces: Sequence[Piece]) -> bool:
+        """Pieces are of `pieces`, which keeps them: so they are known by where they lie."""
+        found = self._copies.get(id(pieces))
+        if found is None:
+            found = self._copies[id(pieces)] = are_copies(pieces)
+        return found
 
     def _returned(self, listener: str, heard: Runs, cuts: Mapping[str, Choice]) -> Runs:
         """Of a loss that is repeated, the first machine alone returns errors."""
@@ -319,6 +357,16 @@ class Additive:
 
 def _width(grid: Grid) -> int:
     return grid.shape[1] if grid.is_picture else 1
+
+
+def _n_machines(cut: Choice) -> int:
+    if cut is None or isinstance(cut, Whole):
+        return 1
+    return cut.machines if isinstance(cut.machines, int) else len(cut.machines)
+
+
+def _combinations(layers: Sequence[str], choices: Mapping[str, Sequence[Choice]]) -> int:
+    return math.prod(len(choices[layer]) for layer in layers)
 
 
 def _without_sizes(cut: Choice) -> Choice:

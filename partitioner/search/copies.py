@@ -31,15 +31,16 @@ def homes(pieces: Sequence[Piece]) -> dict[int, Run]:
     return found
 
 
-def without_own(heard: Runs, pieces: Sequence[Piece]) -> Runs:
+def without_own(heard: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
     """What machines hear besides what they have a copy of; as one run, so rows between two count too."""
-    own = {piece.machine: piece.rows for piece in pieces}
-    found: dict[int, Run] = {}
-    for machine, start, stop in zip(heard.machines, heard.starts, heard.stops, strict=True):
-        run = (int(start), int(stop))
-        mine = own.get(int(machine), (0, 0))
-        found[int(machine)] = row_sets.bounds(row_sets.difference((run,), ((mine[0], mine[1]),)))
-    return Runs.of(found)
+    own = np.zeros((2, n_machines))
+    for piece in pieces:
+        own[:, piece.machine] = piece.start, piece.stop
+    first, last = own[:, heard.machines]
+    starts = np.where(first <= heard.starts, np.maximum(heard.starts, last), heard.starts)
+    stops = np.where(last >= heard.stops, np.minimum(heard.stops, first), heard.stops)
+    left = starts < stops
+    return Runs(heard.machines[left], starts[left], stops[left])
 
 
 def told(pieces: Sequence[Piece], n_machines: int) -> Traffic:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partita.partitioner.cuts import Cuts
+from partita.partitioner.program import Program
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,9 @@ class Decision:
     Args:
         cuts: by layer; those by hand stand.
         micro_batches: into how many portions a minibatch is divided.
+        programs: of a step, where the strategy has made them to play them; one for each machine.
     """
 
     cuts: Cuts
     micro_batches: int = 1
+    programs: tuple[Program, ...] | None = field(default=None, compare=False, repr=False)

@@ -23,13 +23,12 @@ def in_order(task: Task, machines: Sequence[int]) -> dict[str, Cut]:
 
 def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
     """Runs of layers on one group of machines after the other, in this order; cuts by hand stand."""
-    cuts = [over(task, stage) for stage in stages]
     free = [
         grid.name
         for grid in task.graph.computed
         if grid.name not in task.by_hand and not stays_with_scores(task.graph, grid)
     ]
-    took = [[_seconds(task, layer, found[layer]) for layer in free] for found in cuts]
+    took = _seconds_of(task, stages, free)
     low, high = 0.0, min(sum(seconds) for seconds in took) * (1 + 1e-9)
     best = _filled(took, high)
     for _ in range(HALVINGS if len(stages) > 1 else 0):
@@ -40,7 +39,21 @@ def in_stages(task: Task, stages: Sequence[Sequence[int]]) -> dict[str, Cut]:
         else:
             high, best = middle, found
     assert best is not None, "one stage alone has room for all"
+    cuts = {stage: over(task, stages[stage]) for stage in dict.fromkeys(best)}
     return {**{layer: cuts[stage][layer] for layer, stage in zip(free, best, strict=True)}, **task.by_hand}
+
+
+def _seconds_of(task: Task, stages: Sequence[Sequence[int]], layers: Sequence[str]) -> list[list[float]]:
+    """What each layer takes on each stage; on stages of the same kinds of machines it takes the same."""
+    known: dict[Sequence[int], list[float]] = {}
+    found = []
+    for stage in stages:
+        kinds = tuple(stage) if task.by_hand else tuple(task.cluster.kinds[m] for m in stage)
+        if kinds not in known:
+            cuts = over(task, stage)
+            known[kinds] = [_seconds(task, layer, cuts[layer]) for layer in layers]
+        found.append(known[kinds])
+    return found
 
 
 def _seconds(task: Task, layer: str, cut: Cut) -> float:

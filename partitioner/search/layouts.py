@@ -14,6 +14,9 @@ from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
 from partita.partitioner.settle import stays_with_scores
 
+PEERS: Final = 128
+"""No more machines tell one another sums over inputs, each of them all others."""
+
 Maker: TypeAlias = Callable[[Task, Grid, tuple[int, ...], Cut], Iterable[Cut]]
 """From a layer, a group of machines and the layer's cut by rows over them: cuts of some kind."""
 Choice: TypeAlias = Cut | None
@@ -42,7 +45,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
     """
     source = task.graph[grid.sources[0]]
     found: list[tuple[int, ...] | None] = [None]
-    if len(group) < 2 or not grid.layer.splits_sum or source.n_rows < len(group):
+    if not 2 <= len(group) <= min(source.n_rows, PEERS) or not grid.layer.splits_sum:
         return
     if source.is_given:
         if group != tuple(sorted(group)):
@@ -99,11 +102,23 @@ def _made(
     return (None, Whole(group[0])) if len(group) == 1 else (None,)
 
 
-def over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
+def over(task: Task, group: Sequence[int]) -> Mapping[str, Cut]:
     """The whole network over a group of machines, but for what was cut by hand."""
+    found = task.spreads.get(tuple(group))
+    if found is None:
+        found = task.spreads[tuple(group)] = _spread_over(task, group)
+    return found
+
+
+def _spread_over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
+    kinds = task.cluster.kinds
+    known: dict[tuple[str, int], float] = {}
 
     def row_s(grid: Grid, machine: int) -> float:
-        return task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+        key = grid.name, kinds[machine]
+        if key not in known:
+            known[key] = task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+        return known[key]
 
     return spread(task.graph, group, task.by_hand, row_s, n_machines=len(task.cluster))
 

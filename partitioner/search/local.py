@@ -19,6 +19,10 @@ PATIENCE = 20_000
 
 WORTHWHILE: Final = 0.997
 """What is gained of a step must be more than this leaves, for another round of moves."""
+NEARLY: Final = 1.1
+"""So much longer than the best a step may be, for the moves of its plan to be played too."""
+ASIDE: Final = 6_000
+"""So many instructions are made for moves of plans that are not the best."""
 DEARER: Final = 1.1
 """A move is played if the additive model finds the plan not dearer than this ..."""
 RELIEVED: Final = 0.98
@@ -30,20 +34,29 @@ def improve(
 ) -> None:
     """Takes a move that helps, and begins again, until a round of moves gains less than is worth it.
 
+    Then the moves of other plans that were nearly as good are played too: from one of them, two changes away,
+    a better plan may be reached. As long as that costs little, as it does with small networks.
+
     Args:
         task: what is decided.
         trials: with a best plan to begin with, and with the effort that is left.
         choices: the layouts of each layer.
         enough: whether the best is good enough.
     """
+    tried: set[int] = set()
+    aside = 0.0
     while trials.left > 0 and not enough():
-        before = trials.score
-        for candidate in _ranked(task, trials, choices):
+        number = trials.nearest(tried, within=NEARLY)
+        if number is None or aside > ASIDE or (tried and trials.size(number) > ASIDE):
+            return
+        before, begun = trials.score, trials.left
+        for candidate in _ranked(task, trials, trials.plans[number], choices):
             trials.try_out(candidate)
             if trials.left <= 0 or _gains(before, trials.score):
                 break
         else:
-            return
+            tried.add(number)
+        aside += (begun - trials.left) * bool(tried)
 
 
 def _gains(before: Score | None, now: Score | None) -> bool:
@@ -53,10 +66,11 @@ def _gains(before: Score | None, now: Score | None) -> bool:
     return now.step_s < WORTHWHILE * before.step_s
 
 
-def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]]) -> Iterator[Plan]:
-    """The moves of the best plan, the best by the additive model first."""
-    assert trials.best is not None
-    plan: Plan = {layer: trials.best.get(layer) for layer in choices}
+def _ranked(
+    task: Task, trials: Trials, begin: Mapping[str, Cut], choices: Mapping[str, Sequence[Choice]]
+) -> Iterator[Plan]:
+    """The moves of a plan that can be afforded, the best by the additive model first."""
+    plan: Plan = {layer: begin.get(layer) for layer in choices}
     free = [layer for layer in choices if layer not in task.by_hand]
     lengths = [n for n in (1, 2, 3, 4, 8, 16, 32) if n <= len(free)]
     machines = range(min(len(task.cluster), 8))
@@ -65,30 +79,43 @@ def _ranked(task: Task, trials: Trials, choices: Mapping[str, Sequence[Choice]])
         shifted(plan, free),
         swapped(plan, free, machines),
     )
-    additive = trials.additive
-    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
-    candidates = [move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False)]
+    additive, anew = trials.additive, _Anew(trials.additive, plan)
     size = additive.size(plan) * task.portions
+    some = (move for move, _ in zip(moves, range(PATIENCE // len(choices)), strict=False))
+    candidates = [move for move in some if anew.share(move) * size <= trials.left]
+    cost_s, lanes_s = additive.cost_s(plan), additive.lanes_s(_cuts(plan))
     costs = [additive.cost_s(move) for move in candidates]
     for n in sorted(range(len(candidates)), key=lambda n: costs[n]):
         move = candidates[n]
-        if _programs_anew(task, additive, plan, move) * size > trials.left:
+        if anew.share(move) * size > trials.left:
             continue
         if costs[n] <= DEARER * cost_s or additive.lanes_s(_cuts(move)) < RELIEVED * lanes_s:
             yield move
 
 
-def _programs_anew(task: Task, additive: Additive, plan: Plan, move: Plan) -> float:
-    """The share of programs that a move changes: those of the machines of the layers that it changes."""
-    if _has_tiles(move) != _has_tiles(plan):  # then all pictures are of boxes, or none any more
-        return 1.0
-    machines: dict[bool, set[int]] = {False: set(), True: set()}
-    for grid in task.graph.computed:
-        for cut in (plan.get(grid.name), move.get(grid.name)):
-            if cut is not None:
-                changes = plan.get(grid.name) != move.get(grid.name)
-                machines[changes].update(piece.machine for piece in additive.pieces(grid, cut))
-    return len(machines[True]) / len(machines[True] | machines[False])
+class _Anew:
+    """What a change of a plan makes anew: the programs of the machines of the layers that it changes."""
+
+    def __init__(self, additive: Additive, plan: Plan) -> None:
+        self.additive, self.plan, self.tiled = additive, plan, _has_tiles(plan)
+        self.used: set[int] = set()
+        for layer, cut in plan.items():
+            self.used |= self._machines(layer, cut)
+
+    def share(self, move: Plan) -> float:
+        """Of the machines."""
+        if _has_tiles(move) != self.tiled:  # then all pictures are of boxes, or none any more
+            return 1.0
+        changed: set[int] = set()
+        for layer, cut in move.items():
+            old = self.plan[layer]
+            if cut is not old and cut != old:
+                changed |= self._machines(layer, cut) | self._machines(layer, old)
+        return len(changed) / len(changed | self.used)
+
+    def _machines(self, layer: str, cut: Choice) -> set[int]:
+        pieces = () if cut is None else self.additive.pieces(self.additive.graph[layer], cut)
+        return {piece.machine for piece in pieces}
 
 
 def _has_tiles(plan: Plan) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.lower import Share, shares
 from partita.partitioner.messages import messages_of
+from partita.partitioner.program import Program
 from partita.partitioner.search.task import Task
 from partita.partitioner.simulate import play_tracks
 from partita.partitioner.step_kind import StepKind
@@ -42,6 +43,8 @@ class Rehearsal:
         self.task, self.hosts, self.kind = task, task.cluster.hosts, StepKind().of(task.graph)
         self.spent = 0.0
         """Instructions that were made so far; to play one takes an eighth of that."""
+        self.programs: tuple[Program, ...] = ()
+        """Of the plan that was played last."""
         self._parts: dict[Hashable, _Part] = {}
 
     def score(self, plan: BarePlan, *, limit_s: float = math.inf) -> Score:
@@ -50,6 +53,7 @@ class Rehearsal:
         found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.portions)
         parts = [self._part(share) for share in found]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
+        self.programs = tuple(part.track.program for part in parts)
         record = play_tracks([part.track for part in parts], self.hosts)
         excess = 0
         for machine, limit in self.task.tight_limits.items() if record.step_s < limit_s else ():

@@ -52,25 +52,26 @@ def spread(
             continue
         if stays_with_scores(graph, grid):
             continue
-        sizes = _shares(graph, grid, busy, row_s, found)
+        took = {m: row_s(grid, m) for m in busy}
+        sizes = _shares(graph, grid, busy, took, found)
         found[grid.name] = (
             Whole(next(iter(sizes))) if len(sizes) == 1 else Pieces(tuple(sizes), tuple(sizes.values()))
         )
         for machine, size in sizes.items():
-            busy[machine] += row_s(grid, machine) * size
+            busy[machine] += took[machine] * size
     return found
 
 
 def _shares(
-    graph: Graph, grid: Grid, busy: Mapping[int, float], row_s: RowSeconds, above: Mapping[str, Cut]
+    graph: Graph, grid: Grid, busy: Mapping[int, float], took: Mapping[int, float], above: Mapping[str, Cut]
 ) -> dict[int, int]:
     """How many rows each machine gets; those that get none are left out."""
     count = min(len(busy), grid.n_rows) if grid.layer.cuttable else 1
     chosen = list(busy)
     if count < len(chosen):
-        idle = set(sorted(busy, key=lambda m: (busy[m] + row_s(grid, m), m))[:count])
+        idle = set(sorted(busy, key=lambda m: (busy[m] + took[m], m))[:count])
         chosen = [m for m in busy if m in idle]
-    met = boundaries({m: 1.0 / max(row_s(grid, m), 1e-15) for m in chosen}, grid.n_rows)
+    met = boundaries({m: 1.0 / max(took[m], 1e-15) for m in chosen}, grid.n_rows)
     fair = {m: met[k + 1] - met[k] for k, m in enumerate(chosen)}
     return _aligned(graph, grid, fair, above) or fair
 

@@ -111,6 +111,11 @@ class Task:
         return self._layer_s[key]
 
     @cached_property
+    def spreads(self) -> dict[tuple[int, ...], Cuts]:
+        """The network over groups of machines, as far as that was asked for; see `layouts.over`."""
+        return {}
+
+    @cached_property
     def _layer_s(self) -> dict[Hashable, float]:
         return {}
 

@@ -6,11 +6,13 @@ Effort is counted in instructions played, never in seconds: the same search find
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cuts import Cut
 from partita.partitioner.piece import Piece
+from partita.partitioner.program import Program
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.rehearsal import Rehearsal, Score
@@ -33,8 +35,12 @@ class Trials:
         self.effort: float = effort
         self.rehearsal = Rehearsal(task)
         self.best: Mapping[str, Cut] | None = None
+        self.programs: tuple[Program, ...] | None = None
+        """Of the best."""
         self.score = to_beat
-        self.played = 0
+        self.plans: list[Mapping[str, Cut]] = []
+        """All that were played."""
+        self._scores: list[Score] = []
         self._known: dict[tuple[Piece, ...], Score | None] = {}
         self.mistake: ValueError | None = None
 
@@ -56,13 +62,27 @@ class Trials:
         """How much of the effort is left."""
         return self.effort - self.rehearsal.spent
 
+    def nearest(self, tried: Collection[int], *, within: float) -> int | None:
+        """The number of the best plan but for those that were tried, if its step is not longer than that."""
+        assert self.score is not None
+        left = [n for n in range(len(self.plans)) if n not in tried]
+        found = min(left, key=lambda n: self._scores[n], default=None)
+        if found is None or self._scores[found] > replace(self.score, step_s=within * self.score.step_s):
+            return None
+        return found
+
+    def size(self, number: int) -> int:
+        """About how many instructions a plan has that was played."""
+        return self.additive.size(self.plans[number]) * self.task.portions
+
     def _score(self, plan: BarePlan, cuts: Mapping[str, Cut]) -> Score | None:
         fits = self.score is not None and not self.score.excess_bytes
         if fits and self.score is not None and self.additive.lanes_s(cuts) >= self.score.step_s:
             return None
         limit_s = self.score.step_s if fits and self.score is not None else math.inf
         found = self.rehearsal.score(plan, limit_s=limit_s)
-        self.played += 1
+        self.plans.append(cuts)
+        self._scores.append(found)
         if self.score is None or found < self.score:
-            self.best, self.score = cuts, found
+            self.best, self.score, self.programs = cuts, found, self.rehearsal.programs
         return found

@@ -18,7 +18,7 @@ from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.fitting import by_memory
-from partita.partitioner.search.groups import groups
+from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layers import in_order, in_stages
 from partita.partitioner.search.layouts import Choice, choices, equal, over
 from partita.partitioner.search.local import improve
@@ -29,10 +29,12 @@ from partita.partitioner.strategies.balanced import balanced
 
 EFFORT: Final = 25_000
 """So many instructions are made for plans to play, when the best of the first candidates is improved."""
-FIRST: Final = 150_000
-"""So many are made for first candidates; those that are promised are played in any case."""
-LARGE: Final = 150_000
-"""A candidate of more instructions is played only if it is promised, and not ruled out by then."""
+FIRST: Final = 120_000
+"""So many are made for first candidates; those that are promised are played even then ..."""
+PROMISED: Final = 300_000
+"""... up to so many. More than this would take longer to play than is worth it."""
+EXCHANGED: Final = 20_000
+"""So many exchanges between layers are looked at, before layers get fewer layouts to choose from."""
 ALL_PLANS: Final = 256
 """Up to so many combinations of layouts, all are tried."""
 CLOSE: Final = 1.005
@@ -52,8 +54,8 @@ def automatic(task: Task) -> Decision:
     whole = replace(task, micro_batches=task.micro_batches or 1)
     found, score = _search(whole)
     if task.micro_batches is not None or len(task.cluster) == 1:
-        return Decision(found.best or {}, whole.portions)
-    decision = Decision(found.best or {})
+        return Decision(found.best or {}, whole.portions, found.programs)
+    decision = Decision(found.best or {}, 1, found.programs)
     for count in PORTIONS:
         if task.batch % count or _is_near(score, whole):
             break
@@ -61,7 +63,7 @@ def automatic(task: Task) -> Decision:
         if trials.score is None or trials.score >= score:
             break
         assert trials.best is not None
-        decision, score = Decision(trials.best, count), trials.score
+        decision, score = Decision(trials.best, count, trials.programs), trials.score
     return decision
 
 
@@ -69,16 +71,8 @@ def _search(task: Task) -> tuple[Trials, Score]:
     """Looks for the best plan of so many portions."""
     additive = Additive(task)
     trials = Trials(task, additive, effort=0)
-    sets = groups(task)
-    available = choices(task, sets)
-    first = _first(task, additive, sets, available)
-    sizes = [additive.size(candidate) for candidate, _ in first]
-    for n in sorted(
-        range(len(first)), key=lambda n: sizes[n] > LARGE
-    ):  # of the large ones some are ruled out
-        candidate, is_promised = first[n]
-        if is_promised or (sizes[n] <= LARGE and sizes[n] <= trials.left + FIRST):
-            trials.try_out(candidate)
+    sets, available = _affordable(task, additive)
+    _begin(trials, _first(task, additive, sets, available))
     if trials.score is None or trials.score.excess_bytes:
         trials.try_out(by_memory(task))
     trials.effort = trials.rehearsal.spent + EFFORT
@@ -94,6 +88,27 @@ def _search(task: Task) -> tuple[Trials, Score]:
     return trials, trials.score
 
 
+def _affordable(
+    task: Task, additive: Additive
+) -> tuple[tuple[tuple[int, ...], ...], Mapping[str, Sequence[Choice]]]:
+    """Groups of machines, and layouts over them: as many as can be compared in the time that a search has."""
+    for thinned in range(FEWEST + 1):
+        sets = groups(task, thinned=thinned)
+        available = choices(task, sets)
+        if additive.effort(available) <= EXCHANGED:
+            break
+    return sets, available
+
+
+def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -> None:
+    """Plays the first candidates, but for what would take too long; the smaller ones first of the large."""
+    sizes = [trials.additive.size(candidate) for candidate, _ in first]
+    for n in sorted(range(len(first)), key=lambda n: max(sizes[n], FIRST)):
+        candidate, is_promised = first[n]
+        if trials.rehearsal.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
+            trials.try_out(candidate)
+
+
 def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
     """Stages one after the other, and the best plan so far, with a divided minibatch."""
     trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
@@ -101,7 +116,7 @@ def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
         if trials.additive.size(candidate) * task.portions <= trials.left:
             trials.try_out(candidate)
     if trials.best is not None:
-        available = choices(task, groups(task))
+        _, available = _affordable(task, trials.additive)
         improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
     return trials
 
@@ -134,11 +149,14 @@ def _first(
 
 
 def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
-    """Layers in order over machines, over pairs of them, fours ..., the fastest machines first."""
+    """Layers in order over machines, over pairs of them, fours ..., the fastest machines first.
+
+    There are no more stages than layers.
+    """
     ranked = sorted(range(len(task.cluster)), key=lambda m: (-task.speeds[m], m))
-    size = 1
+    most, size = len(task.graph.computed), 1
     while 2 * size <= len(ranked):
-        for count in (2, 4, len(ranked) // size):
+        for count in dict.fromkeys((2, 4, min(len(ranked) // size, most))):
             if count * size <= len(ranked):
                 yield in_stages(task, [sorted(ranked[n * size : (n + 1) * size]) for n in range(count)])
         size *= 2

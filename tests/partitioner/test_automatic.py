@@ -86,6 +86,7 @@ def test_what_is_played_again_takes_what_it_takes_anew(
         cut = {**cut, **data.draw(cuts(task.graph, len(task.cluster)))}
         fresh = task.plan(cut)
         assert rehearsal.score(fresh).step_s == fresh.predicted_step_s
+        assert rehearsal.programs == fresh.programs
 
 
 @settings(max_examples=30)
