@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from partita.partitioner.buffer_names import (
     NORMS,
+    holds_errors,
     holds_gradient,
     holds_parameters,
     holds_summary,
+    holds_sums,
     layer_of,
     sent_as,
 )
@@ -57,7 +59,17 @@ def described(buffer: str) -> str:
         return f"{layer}'s gradient"
     if holds_summary(buffer):
         return f"{layer}'s sums over scores"
-    return f"{layer}'s errors" if "<" in buffer else f"{layer}'s states"
+    if holds_sums(buffer):
+        return f"{layer}'s partial sums"
+    return f"{layer}'s errors" if holds_errors(buffer) else f"{layer}'s states"
+
+
+def gap(step_s: float, bound_s: float) -> str:
+    """The optimality gap: how much faster a plan could be, as far as a lower bound tells."""
+    ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
+    if ratio < 1.005:
+        return f"{least}: none is faster"
+    return f"{least}: {ratio:.{2 if ratio < 1.1 else 1}f}x faster is not ruled out"
 
 
 def waits(playback: Playback) -> tuple[Wait, ...]:

@@ -239,9 +239,10 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
     assert store.read().runtime is not None
 
 
-def test_a_part_is_rehearsed_in_the_order_of_its_program() -> None:
+@pytest.mark.parametrize("cut", [Pieces(2), ByInputs(2), ByInputs(2, repeated=True)])
+def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: ByInputs | Pieces) -> None:
     ticks = count()
-    plan = partition(network(), Cluster.local(2), batch=8)
+    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2), "dense_1": cut})
     rehearsal = Rehearsal(Scene(plan, 0), clock=lambda: float(next(ticks)))
     try:
         rounds = rehearsal.rounds()
