@@ -13,6 +13,7 @@ from partita.partitioner.buffer_names import (
     holds_summary,
     holds_sums,
     layer_of,
+    plain,
     sent_as,
 )
 from partita.partitioner.playback import Bar, Flight, Playback
@@ -48,20 +49,25 @@ class Wait:
         )
 
 
-def described(buffer: str) -> str:
-    """What a buffer holds: `hidden3's states`."""
-    if sent_as(buffer) == NORMS:
+def content_of(buffer: str) -> str:
+    """What a buffer holds: `states`, whatever its layer and portion."""
+    if plain(sent_as(buffer)) == NORMS:
         return "sums of squares"
-    layer = layer_of(buffer)
     if holds_parameters(buffer):
-        return f"{layer}'s weights"
+        return "weights"
     if holds_gradient(buffer):
-        return f"{layer}'s gradient"
+        return "gradient"
     if holds_summary(buffer):
-        return f"{layer}'s sums over scores"
+        return "sums over scores"
     if holds_sums(buffer):
-        return f"{layer}'s partial sums"
-    return f"{layer}'s errors" if holds_errors(buffer) else f"{layer}'s states"
+        return "partial sums"
+    return "errors" if holds_errors(buffer) else "states"
+
+
+def described(buffer: str) -> str:
+    """What a buffer holds of which layer: `hidden3's states`."""
+    content = content_of(buffer)
+    return content if plain(sent_as(buffer)) == NORMS else f"{layer_of(buffer)}'s {content}"
 
 
 def gap(step_s: float, bound_s: float) -> str:
