@@ -109,7 +109,7 @@ def _machines(plan: BarePlan) -> str:
     if empty:
         few = len(empty) <= COLUMNS
         names = ", ".join(plan.cluster.machines[m].name for m in empty) if few else f"{len(empty)} machines"
-        table += f"\nleft empty, because the step is not shorter with them: {names}"
+        table += f"\nleft empty (too few nodes, or no shorter step with them): {names}"
     return table
 
 

@@ -22,7 +22,7 @@ from partita.engine.profile.calibration_table import tables
 from partita.engine.profile.ladder import ladder, works
 from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
 from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
-from partita.engine.profile.store import Record, Store
+from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
 from partita.partitioner.program import COMPUTES
@@ -222,7 +222,7 @@ def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> 
     store.path.write_text('{"version": 99, "machines": {}}')
     assert store.read() == Record()
     assert store.trouble() == (
-        f"{store.path} cannot be used (its version is 99, and this Partita reads version 1); it counts as "
+        f"{store.path} cannot be used (its version is 99, and this Partita reads version {VERSION}); it counts as "
         "empty, and is written anew when needed"
     )
     calibrate(batch=8, store=store, bench=Pretended())
@@ -285,5 +285,10 @@ def test_the_command_forgets_and_tells_mistakes(monkeypatch: pytest.MonkeyPatch,
     app = Typer()
     app.command()(command)
     assert CliRunner().invoke(app, ["--forget"]).output == "nothing was remembered\n"
+    store = Store()
+    store.path.write_text('{"version": 1, "machines": {}}')
     missing = CliRunner().invoke(app, ["missing.py"])
+    assert (
+        missing.output.startswith(store.trouble() or "nothing") and "its version is 1, and" in missing.output
+    )
     assert missing.exit_code == 1 and "there is no file missing.py" in missing.output
