@@ -222,8 +222,8 @@ def test_a_file_of_another_version_is_told_and_counts_as_empty(store: Store) -> 
     store.path.write_text('{"version": 99, "machines": {}}')
     assert store.read() == Record()
     assert store.trouble() == (
-        f"{store.path} cannot be used (its version is 99, and this Partita reads version {VERSION}); it counts as "
-        "empty, and is written anew when needed"
+        f"{store.path} cannot be used (its version is 99, and this Partita reads version {VERSION}); it "
+        "counts as empty, and is written anew when needed"
     )
     calibrate(batch=8, store=store, bench=Pretended())
     assert store.trouble() is None and store.read().runtime is not None
