@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
 
-from partita.layers import rows as row_sets
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.bound import lower_bound_s
+from partita.partitioner.buffer_names import holds_sums, number_of, plain
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cost import Costs
 from partita.partitioner.lower import lower
@@ -162,17 +162,25 @@ class BarePlan:
         """What no plan of this network on these machines can be below (seconds)."""
         return lower_bound_s(self.costs)
 
-    @cached_property
+    @property
     def connectivity(self) -> int:
-        """How many states travel to another machine: the network's hypergraph connectivity minus one.
+        """How many numbers of nodes travel up for each example: the hypergraph connectivity minus one.
 
-        A state counts once for each machine that needs it and does not own it.
+        A state counts once for each machine that needs it and does not own it. Of a layer that is cut by its
+        inputs, what a machine sums of a node counts once for each other machine that has the node.
         """
-        return sum(
-            row_sets.count(message.rows) * self.graph[message.layer].nodes_per_row
-            for message in self.messages
-            if message.direction == "up" and message.buffer == message.layer
-        )
+        return sum(self.travelling)
+
+    @cached_property
+    def travelling(self) -> tuple[int, int]:
+        """How many states travel to another machine, and how many partial sums, for each example."""
+        states = sums = 0
+        for message in self.messages:
+            nodes = self.graph[message.layer].nodes_in(message.rows) if message.layer else 0
+            if number_of(message.buffer) in (None, 0):  # the same of every portion
+                states += nodes * (plain(message.buffer) == message.layer)
+                sums += nodes * holds_sums(message.buffer)
+        return states, sums
 
     @cached_property
     def traffic_bytes(self) -> tuple[list[int], list[int]]:

@@ -79,8 +79,9 @@ class Machine:
         _check_number(self.bytes_per_s, f"{found} bytes/s is")
         if self.cores is not None:
             object.__setattr__(self, "cores", check_whole(self.cores, f"{found} cores is"))
+        told = f"machine '{self.name}': the memory"
         if self.memory_bytes is not None:
-            object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{found} bytes is"))
+            object.__setattr__(self, "memory_bytes", check_whole(self.memory_bytes, f"{told} in bytes is"))
         _check_device(self.device, self.name)
         for what in ("host", "kind"):
             if not isinstance(getattr(self, what), str):

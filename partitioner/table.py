@@ -12,7 +12,7 @@ from partita.layers.graph import Grid
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.piece import Piece
 from partita.partitioner.readable import readable_bytes as readable_bytes
-from partita.partitioner.words import critical_path
+from partita.partitioner.words import critical_path, gap
 
 COLUMNS = 8
 """Up to so many machines, each has a column and a row of its own."""
@@ -40,8 +40,8 @@ def _layers(plan: BarePlan) -> str:
         else:
             cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
-    by_inputs = few and any(plan.ownership.by_inputs(grid.name) for grid in plan.graph.computed)
-    notes = ["0:8/0:4: states of rows 0:8, from weights for rows 0:4 of the input"] if by_inputs else []
+    by_inputs = [piece for piece in plan.pieces if piece.inputs is not None]
+    notes = [_by_inputs(by_inputs[0])] if few and by_inputs else []
     return "\n".join([_aligned(rows, right_from=3 if few else len(rows[0])), *notes])
 
 
@@ -51,6 +51,12 @@ def _cell(plan: BarePlan, layer: str, machine: int) -> str:
     if rows is None:
         return "-"
     return row_sets.text((rows,)) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
+
+
+def _by_inputs(piece: Piece) -> str:
+    """What a cell says of a layer that is cut by its inputs, by an example."""
+    rows, inputs = row_sets.text((piece.rows,)), row_sets.text((piece.inputs or (0, 0),))
+    return f"{rows}/{inputs}: states of rows {rows}, with the weights for rows {inputs} of the input"
 
 
 def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
@@ -103,7 +109,7 @@ def _machines(plan: BarePlan) -> str:
     if empty:
         few = len(empty) <= COLUMNS
         names = ", ".join(plan.cluster.machines[m].name for m in empty) if few else f"{len(empty)} machines"
-        table += f"\nleft empty, because the step is not shorter with them: {names}"
+        table += f"\nleft empty (too few nodes, or no shorter step with them): {names}"
     return table
 
 
@@ -112,13 +118,18 @@ def _summary(plan: BarePlan) -> str:
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
     lines = [
-        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {plan.connectivity:,} states "
-        "travel to another machine (connectivity - 1)",
-        f"predicted step {step_s * 1e3:.2f} ms{how}; no plan is below {bound_s * 1e3:.2f} ms: at most "
-        f"{max(step_s / bound_s - 1, 0):.0%} to gain",
+        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {_travelling(plan)} "
+        "(connectivity - 1)",
+        f"predicted step {step_s * 1e3:.2f} ms{how}; {gap(step_s, bound_s)}",
         critical_path(plan.playback),
     ]
     return "\n".join(lines)
+
+
+def _travelling(plan: BarePlan) -> str:
+    """`288 states travel to another machine`."""
+    states, sums = plan.travelling
+    return f"{states:,} states {f'and {sums:,} partial sums travel' if sums else 'travel to another machine'}"
 
 
 def _aligned(rows: list[list[str]], *, right_from: int) -> str:

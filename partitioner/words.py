@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from partita.partitioner.buffer_names import (
     NORMS,
+    holds_errors,
     holds_gradient,
     holds_parameters,
     holds_summary,
+    holds_sums,
     layer_of,
+    plain,
     sent_as,
 )
 from partita.partitioner.playback import Bar, Flight, Playback
@@ -46,18 +49,33 @@ class Wait:
         )
 
 
-def described(buffer: str) -> str:
-    """What a buffer holds: `hidden3's states`."""
-    if sent_as(buffer) == NORMS:
+def content_of(buffer: str) -> str:
+    """What a buffer holds: `states`, whatever its layer and portion."""
+    if plain(sent_as(buffer)) == NORMS:
         return "sums of squares"
-    layer = layer_of(buffer)
     if holds_parameters(buffer):
-        return f"{layer}'s weights"
+        return "weights"
     if holds_gradient(buffer):
-        return f"{layer}'s gradient"
+        return "gradient"
     if holds_summary(buffer):
-        return f"{layer}'s sums over scores"
-    return f"{layer}'s errors" if "<" in buffer else f"{layer}'s states"
+        return "sums over scores"
+    if holds_sums(buffer):
+        return "partial sums"
+    return "errors" if holds_errors(buffer) else "states"
+
+
+def described(buffer: str) -> str:
+    """What a buffer holds of which layer: `hidden3's states`."""
+    content = content_of(buffer)
+    return content if plain(sent_as(buffer)) == NORMS else f"{layer_of(buffer)}'s {content}"
+
+
+def gap(step_s: float, bound_s: float) -> str:
+    """The optimality gap: how much faster a plan could be, as far as a lower bound tells."""
+    ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
+    if ratio < 1.005:
+        return f"{least}: none is faster"
+    return f"{least}: {ratio:.{2 if ratio < 1.1 else 1}f}x faster is not ruled out"
 
 
 def waits(playback: Playback) -> tuple[Wait, ...]:

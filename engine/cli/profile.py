@@ -20,7 +20,9 @@ def profile(
     batch: options.Batch = 32,
     cluster: options.Described = None,
     uncalibrated: options.Uncalibrated = False,
+    strategy: options.Strategy = "automatic",
     cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
+    micro_batches: options.MicroBatches = None,
     precision: options.Precision = "float32",
     steps: options.Steps = 20,
     trace: options.TraceFile = None,
@@ -45,6 +47,8 @@ def profile(
                 cluster=described,
                 calibrated=not uncalibrated,
                 cuts=dict(map(parse_cut, cut)),
+                strategy=strategy,
+                micro_batches=micro_batches,
                 data=users.data()[0] if users.has_data else None,
                 steps=steps,
                 tell=status.update,

@@ -8,8 +8,9 @@ of their messengers; `calibration_table` shows what was measured.
 Profile: `profile_network` plays a network on several numbers of machines (`run`), measured where this machine
 can play it, simulated elsewhere, and says which is which. What comes of it, a `profile`, prints itself and
 writes a page, a trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars,
-measured or predicted (and `spans` of time adds them up), `changes` tries what would gain most, and `report`
-is all of it in plain numbers. `perfetto` writes traces; `page` is the page, `curve` its first picture.
+measured or predicted (and `spans` of time adds them up), `changes` finds out which of many `trials` would
+gain most (some of them `recuts` of layers), and `report` is all of it in plain numbers. `perfetto` writes
+traces; `page` is the page, `curve` its first picture.
 """
 
 from partita.engine.profile.calibration import Calibration, calibrate, known

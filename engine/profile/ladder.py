@@ -1,12 +1,14 @@
 """Which parts are rehearsed, so that kernels of any piece of a network are known, or lie between known ones.
 
 A ladder has a network whole, and every layer of it in 2, 4, 8 equal pieces and so on, for as long as a piece
-is worth cutting and the part fits into memory.
+is worth cutting and the part fits into memory. Layers that split their sum are cut by rows, and a second time
+by their inputs: every second one of them so that each part has all states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import psutil
@@ -14,7 +16,8 @@ import psutil
 from partita.engine.profile.rehearsal import Scene
 from partita.layers.graph import Graph
 from partita.layers.losses import Loss
-from partita.partitioner import Cluster, Pieces, Plan, StepKind, Whole, partition
+from partita.partitioner import ByInputs, Cluster, Pieces, Plan, StepKind, Whole, partition
+from partita.partitioner.cuts import Cut
 from partita.partitioner.program import COMPUTES
 from partita.partitioner.work import Work
 
@@ -29,9 +32,13 @@ def ladder(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterato
     """The network whole, and in more and more pieces."""
     pieces = 1
     while pieces <= MOST_PIECES:
-        plan = _equal(graph, pieces, batch=batch, precision=precision, threads=threads)
+        cluster = Cluster.local(pieces, threads=threads)
+        cut = partial(partition, graph, cluster, batch=batch, strategy="balanced", precision=precision)
+        plan, inputs = cut(cuts=_by_rows(graph, pieces)), _by_inputs(graph, pieces)
         if _fits(plan):
             yield plan
+            if inputs:
+                yield cut(cuts={**_by_rows(graph, pieces), **inputs})
         if sum(work.reference_s for work in works(Scene(plan, 0)).values()) < LEAST_REFERENCE_S:
             return
         pieces *= 2
@@ -55,14 +62,23 @@ def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[Scene, ..
         yield tuple(Scene(plan, group[n % len(group)], kind) for n in range(size))
 
 
-def _equal(graph: Graph, pieces: int, *, batch: int, precision: str, threads: int) -> Plan:
-    cuts: dict[str, Pieces | Whole] = {
+def _by_rows(graph: Graph, pieces: int) -> dict[str, Cut]:
+    return {
         grid.name: Pieces(min(pieces, grid.n_rows)) if grid.layer.cuttable else Whole(0)
         for grid in graph.computed
         if not (isinstance(grid.layer, Loss) and grid.layer.splits_scores)
     }
-    cluster = Cluster.local(pieces, threads=threads)
-    return partition(graph, cluster, batch=batch, cuts=cuts, strategy="balanced", precision=precision)
+
+
+def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
+    """Of the layers that can be cut so into as many pieces."""
+    dense = [grid for grid in graph.computed if grid.layer.splits_sum and pieces > 1]
+    rows = {grid.name: min(grid.n_rows, graph[grid.sources[0]].n_rows) for grid in dense}
+    return {
+        grid.name: ByInputs(pieces, repeated=n % 2 == 0)
+        for n, grid in enumerate(dense)
+        if rows[grid.name] >= pieces
+    }
 
 
 def _fits(plan: Plan) -> bool:

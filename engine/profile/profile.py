@@ -135,7 +135,7 @@ def _steps(point: Point) -> tuple[Drawn, ...]:
         return (predicted,)
     until_s = max(measured.typical.step_s, predicted.stop_s)
     name, step = f"{point.plan.graph.name}: one step", readable_seconds(measured.typical.step_s)
-    told = f"a measured step of {step} · {counted(point.machines)} · batch {point.plan.batch}"
+    told = f"a measured step of {step} · {counted(point.machines)} · {point.plan.portions}"
     return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
 
 

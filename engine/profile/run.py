@@ -26,7 +26,8 @@ from partita.partitioner.plan import Plan
 Tell = Callable[[str], object]
 
 QUICK: Final = "balanced"
-"""The strategy that plans for changed clusters: many are tried, and each search would take seconds."""
+"""The strategy that plans for changed clusters instead of a search: many are tried, and each would take
+seconds."""
 
 
 def profile_network(
@@ -40,6 +41,7 @@ def profile_network(
     calibrated: bool = True,
     cuts: Cuts | None = None,
     strategy: str = "automatic",
+    micro_batches: int | None = None,
     data: Data | None = None,
     steps: int = 20,
     hosts: Hosts = "processes",
@@ -62,7 +64,9 @@ def profile_network(
         calibrated: measures first what is not known yet of this machine's kernels and links; otherwise
             predictions stand on guesses. A described cluster holds its own measurements, or guesses.
         cuts: by hand. Plans of fewer machines than were asked for at most do without those that name others.
-        strategy: decides for all other layers, as in `partition`.
+        strategy: decides for all other layers, as in `partition`. Where clusters are changed for a trial,
+            "balanced" stands for "automatic".
+        micro_batches: into how many portions a minibatch is divided, as in `partition`.
         data: arrays for each input and target; random numbers if not given.
         steps: to measure of each plan.
         hosts: "processes", or "threads" of this process, for tests.
@@ -79,9 +83,16 @@ def profile_network(
     steps = whole(steps, "the number of steps is", least=1)
     cores = len(os.sched_getaffinity(0)) if cores is None else cores
 
-    def planned(on: Cluster, how: str = QUICK) -> Plan:
-        by_hand = cuts if len(on) >= counts[-1] else _within(cuts, len(on))
-        return partition(network, on, batch=batch, cuts=by_hand, strategy=how, precision=precision)
+    def planned(on: Cluster, how: str = QUICK if strategy == "automatic" else strategy) -> Plan:
+        return partition(
+            network,
+            on,
+            batch=batch,
+            cuts=cuts if len(on) >= counts[-1] else _within(cuts, len(on)),
+            strategy=how,
+            precision=precision,
+            micro_batches=micro_batches,
+        )
 
     measuring = (
         _Measuring(network, batch, precision, threads, tell) if calibrated and cluster is None else None

@@ -18,9 +18,11 @@ from partita.engine.kernels.products.calibration import signature as library_sig
 from partita.engine.numerics.cache import cache_folder
 from partita.engine.numerics.kept_file import KeptFile, Versioned
 from partita.engine.profile.roads import Road, Runtime
+from partita.partitioner import kernel_times
 from partita.partitioner.kernel_times import KernelTimes, Timed
 
-VERSION: Final = 2
+VERSION: Final = kernel_times.VERSION
+"""What is kept of a kernel is what such a table has of it."""
 FILE: Final = "machine.json"
 LOCK_WAIT_S: Final = 600.0
 

@@ -205,7 +205,9 @@ def _rectangle(cell: Cell, fill: str) -> str:
 def _piece(box: Box, piece: Piece, look: Look, *, with_rows: bool) -> str:
     """A piece with its rows and machine, as far as there is room for the words."""
     cell, grid = box.cells[piece.machine], box.grid
-    extent = f"rows {_rows(piece)} of {grid.n_rows}"
+    extent = f"rows {row_sets.text((piece.rows,))} of {grid.n_rows}"
+    if piece.inputs is not None:
+        extent += f", from weights for inputs {piece.inputs[0]}:{piece.inputs[1]}"
     if box.is_map:
         start, stop = tile(piece) or (0, grid.shape[1])
         extent += f", columns {start}:{stop} of {grid.shape[1]}"
@@ -252,7 +254,9 @@ def _given(box: Box) -> str:
 
 
 def _rows(piece: Piece) -> str:
-    return row_sets.text((piece.rows,))
+    """`0:8`; cut by inputs `0:8/0:4`, as in the table."""
+    inputs = "" if piece.inputs is None else f"/{piece.inputs[0]}:{piece.inputs[1]}"
+    return row_sets.text((piece.rows,)) + inputs
 
 
 def _label_width(piece: Piece) -> float:

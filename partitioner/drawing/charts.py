@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.buffer_names import layer_of
+from partita.partitioner.buffer_names import consumer_of, holds_errors, holds_sums
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.memory import vector_bytes
 from partita.partitioner.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.step_kind import StepKind
+from partita.partitioner.words import content_of
 
 LINE, BAR, SIZE = 22.0, 14.0, 11.5
 """From one bar to the next, and its height, in pixels; size of words."""
@@ -90,18 +91,20 @@ def _of_kind(what: str, fill: str, group: Sequence[Message]) -> Row:
 
 
 def _what(message: Message) -> str:
-    """`states of h1`, `errors of h1 from h2`, `summary of loss`."""
-    layer, _, consumer = message.buffer.partition("<")
-    if consumer:
-        return f"errors of {layer} from {consumer}"
-    name, _, part = message.buffer.partition(".")
-    return f"{part or 'states'} of {name}" if part else f"states of {layer_of(message.buffer)}"
+    """`states of h1`, `errors of h1 from h2`, `sums over scores of loss`; of all portions the same."""
+    content = content_of(message.buffer)
+    if not message.layer:
+        return content
+    told, consumer = f"{content} of {message.layer}", consumer_of(message.buffer)
+    return f"{told} from {consumer}" if consumer else told
 
 
 def _fill(message: Message) -> str:
-    if "." in message.buffer:
-        return OTHERS
-    return STATES if message.direction == "up" else ERRORS
+    if holds_errors(message.buffer):
+        return ERRORS
+    if message.direction == "up" and (holds_sums(message.buffer) or "." not in message.buffer):
+        return STATES
+    return OTHERS
 
 
 def memory(plan: BarePlan) -> str:

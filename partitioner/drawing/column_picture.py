@@ -53,7 +53,7 @@ class ColumnPicture:
             for (name, rank), centre in self.layout.centres.items()
         ]
         self.left = (BRACKET if self.folds else 0.0) - min(centre - left for centre, left, _ in spread)
-        words = exchange.LABEL if self.shared else 0.0
+        words = max(map(exchange.words_width, self.shared), default=0.0)
         self.width = max(centre + right for centre, _, right in spread) + self.left + words
         self.heights = self._heights()
         self.gaps = self._gaps()
@@ -145,7 +145,8 @@ class ColumnPicture:
         self, placed: Mapping[str, Box], lanes: Mapping[tuple[str, str], Sequence[Point]], look: Look
     ) -> Iterator[str]:
         places = routes.ends(self.single, placed, look)
-        for found, width, (start, stop) in zip(self.single, routes.widths(self.single), places, strict=True):
+        widths = routes.widths(self.single, most=max((r.message.n_bytes for r in self.routes), default=1))
+        for found, width, (start, stop) in zip(self.single, widths, places, strict=True):
             line = routes.path(found, start, stop, lanes[found.via] if found.via else ())
             yield routes.drawn(found, line, width=width, look=look)
         for crowd in self.shared:

@@ -15,13 +15,14 @@ from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import HEAD, Look
 from partita.partitioner.drawing.routes import Point, Port, Route
 from partita.partitioner.readable import readable_bytes
+from partita.partitioner.words import content_of
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
-INSIDE = 18.0
-"""How far below a bar the rail of its own machines lies, in pixels."""
-LABEL = 190.0
-"""Room for the words beside a rail, in pixels."""
+INSIDE, BACK = 18.0, 13.0
+"""How far below a bar the rail of its own machines lies, and how much lower that of what comes down."""
+SIZE, ASIDE = 11.0, 10.0
+"""Of the words beside a rail, and how far from it they stand, in pixels."""
 BROAD = 7.0
 """Width of a line that stands for many, in pixels."""
 
@@ -53,9 +54,10 @@ class Exchange:
         """How many messages there are, and how much they carry."""
         total = readable_bytes(sum(route.message.n_bytes for route in self.routes))
         way = "up" if self.up else "down"
-        if self.inside:
-            what = self.routes[0].message.buffer.partition(".")[2]
-            way = f"of its {what}" if what else "between its machines"
+        if self.inside and self.routes[0].of_machines:
+            way = f"of its {content_of(self.routes[0].message.buffer)}"
+        elif self.inside:
+            way = "between its machines"
         return f"{len(self.routes)} messages {way}, {total}"
 
 
@@ -70,22 +72,31 @@ def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route]
     for found in routes:
         below, above = found.via or (found.start[0], found.stop[0])
         groups.setdefault((below, above, found.message.direction == "up"), []).append(found)
+    crowds = {key for key, group in groups.items() if _is_crowd(key[:2], group, maps)}
     single, shared = [], []
     for (below, above, up), group in groups.items():
-        senders = len({found.message.source for found in group})
-        told = below == above and not group[0].of_machines and not maps & {below}
-        crowded = len(group) >= CROWD and len(group) >= PEERS * senders and not told
-        if crowded or maps & {below, above}:
+        # Below one bar lines would cross the rail of the other direction.
+        with_a_rail = below == above and group[0].of_machines and (below, above, not up) in crowds
+        if (below, above, up) in crowds or with_a_rail:
             shared.append(Exchange(below, above, up, tuple(group)))
         else:
             single += group
     return single, shared
 
 
+def _is_crowd(ends: tuple[str, str], group: Sequence[Route], maps: frozenset[str]) -> bool:
+    """Whether messages between two layers in one direction are too many for lines, or cannot end anywhere."""
+    if maps & set(ends):
+        return True
+    senders = len({found.message.source for found in group})
+    told = ends[0] == ends[1] and not group[0].of_machines
+    return len(group) >= CROWD and len(group) >= PEERS * senders and not told
+
+
 def rail(found: Exchange, boxes: Mapping[str, Box], look: Look) -> str:
     """A line across, one line into it for each sender, and one out of it for each receiver."""
     high, low = boxes[found.above].bottom, boxes[found.below].top
-    y = high + (INSIDE if found.inside else (low - high) * (0.6 if found.up else 0.4))
+    y = high + (_below_bar(found) if found.inside else (low - high) * (0.6 if found.up else 0.4))
     sent: dict[Port, int] = {}
     received: dict[Port, int] = {}
     for route in found.routes:
@@ -112,8 +123,17 @@ def rail(found: Exchange, boxes: Mapping[str, Box], look: Look) -> str:
             )
     line = f"M{svg.number(min(places) - 6)} {svg.number(y)}H{svg.number(max(places) + 6)}"
     drawn = svg.element("path", d=line, stroke=svg.SOFT, stroke_width=4, stroke_linecap="round")
-    x = max(boxes[found.above].right, boxes[found.below].right) + 10
+    x = max(boxes[found.above].right, boxes[found.below].right)
     return "".join([*lines, drawn, _words(found, x, y)])
+
+
+def words_width(found: Exchange) -> float:
+    """Room for the words beside a rail, in pixels."""
+    return ASIDE + svg.text_width(found.words, size=SIZE)
+
+
+def _below_bar(found: Exchange) -> float:
+    return INSIDE + (0.0 if found.up else BACK)
 
 
 def _did(leaves: bool) -> str:
@@ -133,7 +153,7 @@ def broad(found: Exchange, boxes: Mapping[str, Box], lanes: Sequence[Point]) -> 
     aside = -14.0 if found.up else 14.0
     high = ((above.left + above.right) / 2 + aside, above.bottom)
     if found.inside:
-        x, y = (above.left + above.right) / 2, above.bottom + INSIDE / 2
+        x, y = (above.left + above.right) / 2, above.bottom + _below_bar(found) - INSIDE / 2
         line = f"M{svg.number(x - 30)} {svg.number(y)}H{svg.number(x + 30)}"
     else:
         low = ((below.left + below.right) / 2 + aside, below.top)
@@ -151,8 +171,8 @@ def broad(found: Exchange, boxes: Mapping[str, Box], lanes: Sequence[Point]) -> 
         stroke_dasharray=None if found.up else "7 4",
         marker_end=None if found.inside else "url(#many)",
     )
-    return drawn + _words(found, above.right + 10, y)
+    return drawn + _words(found, above.right, y)
 
 
 def _words(found: Exchange, x: float, y: float) -> str:
-    return svg.text(x, y + 4, found.words, size=11, fill=svg.SOFT, stroke="none")
+    return svg.text(x + ASIDE, y + 4, found.words, size=SIZE, fill=svg.SOFT, stroke="none")

@@ -66,7 +66,8 @@ class Legend:
 
     def height(self, lines: int) -> float:
         """In pixels, with so many machines in each column."""
-        return LINE * (lines + 5 if self.is_narrow else max(lines + 2, 5))
+        samples = 4 if self.plan.micro_batches > 1 else 3
+        return LINE * (lines + 2 + samples if self.is_narrow else max(lines + 2, 2 + samples))
 
     def drawn(self, *, x: float, y: float, lines: int) -> str:
         """From a left upper corner on."""
@@ -77,8 +78,25 @@ class Legend:
             for n, machine in enumerate(range(first, min(first + lines, self.count)), start=1):
                 found.append(self._machine(machine, x=at, y=y + LINE * n))
         if self.is_narrow:
-            return "".join(found) + _lines(x, y + LINE * (lines + 2))
-        return "".join(found) + _lines(x + self.width(lines) - WIDTH, y)
+            y += LINE * (lines + 2)
+        else:
+            x += self.width(lines) - WIDTH
+        return "".join(found) + _lines(x, y, self._up) + self._notes(x, y + 2 * LINE)
+
+    @property
+    def _up(self) -> str:
+        by_inputs = any(piece.inputs is not None for piece in self.plan.pieces)
+        return "states and partial sums go up" if by_inputs else "states go up"
+
+    def _notes(self, x: float, y: float) -> str:
+        said = ["in the colour of who sends, wider for more bytes"]
+        if self.plan.micro_batches > 1:
+            said.append(f"a line is for all {self.plan.micro_batches} micro-batches")
+        notes = (
+            svg.text(x + COLUMNS[0], y + LINE * n, note, size=11.5, fill=svg.SOFT)
+            for n, note in enumerate(said)
+        )
+        return "".join(notes)
 
     def _head(self, x: float, y: float) -> str:
         numbers = zip(COLUMNS[1:], ("parameters", "sends", "busy"), strict=True)
@@ -102,9 +120,9 @@ class Legend:
         return svg.element("g", told, swatch, tag, svg.text(x + COLUMNS[0], y, name), *cells)
 
 
-def _lines(x: float, y: float) -> str:
+def _lines(x: float, y: float, up: str) -> str:
     found = []
-    for n, (words, dash) in enumerate((("states go up", None), ("errors come down", "6 5"))):
+    for n, (words, dash) in enumerate(((up, None), ("errors come down", "6 5"))):
         at = y + LINE * n
         ends = (at + 5, at - 5) if dash is None else (at - 13, at - 3)
         found.append(
@@ -118,5 +136,4 @@ def _lines(x: float, y: float) -> str:
             )
         )
         found.append(svg.text(x + COLUMNS[0], at, words, size=11.5, fill=svg.SOFT))
-    note = "in the colour of who sends, wider for more bytes"
-    return "".join(found) + svg.text(x + COLUMNS[0], y + 2 * LINE, note, size=11.5, fill=svg.SOFT)
+    return "".join(found)

@@ -104,7 +104,7 @@ def _head(plan: BarePlan) -> str:
     numbers = (
         (readable_seconds(plan.predicted_step_s), f"predicted step{doubt}"),
         (f"{len(plan.cluster)}", "machines"),
-        (f"{plan.batch}", "examples in a batch"),
+        (f"{plan.batch}", f"examples in a batch{_portions(plan)}"),
         (f"{plan.graph.n_parameters:,}", "parameters"),
         (plan.precision, "precision"),
         (readable_bytes(sum(m.n_bytes for m in plan.messages)), f"in {len(plan.messages):,} messages a step"),
@@ -113,6 +113,10 @@ def _head(plan: BarePlan) -> str:
     )
     boxes = "".join(f"<div><b>{escape(n)}</b><span>{escape(words)}</span></div>" for n, words in numbers)
     return f'<h1>{escape(plan.graph.name)}</h1><div class="numbers">{boxes}</div>'
+
+
+def _portions(plan: BarePlan) -> str:
+    return f", as {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
 
 
 def _section(title: str, said: str, body: str) -> str:
@@ -127,7 +131,8 @@ def _card(picture: str) -> str:
 def _messages_said(plan: BarePlan) -> str:
     total = readable_bytes(sum(m.n_bytes for m in plan.messages))
     return (
-        f"{total} in {len(plan.messages):,} messages a step; blue are states, orange errors."
+        f"{total} in {len(plan.messages):,} messages a step; blue are states and partial sums, orange "
+        "errors, grey what else machines tell one another."
         if plan.messages
         else "Nothing travels."
     )

@@ -50,7 +50,7 @@ def predicted_timeline(plan: BarePlan) -> Timeline:
     flights = playback.flights if len(names) <= FLIGHTS else tuple(f for f in path if isinstance(f, Flight))
     return Timeline(
         f"{plan.graph.name}: one step",
-        f"{said_of_step(plan)} · {len(names)} machines · batch {plan.batch}",
+        f"{said_of_step(plan)} · {len(names)} machines · {plan.portions}",
         lanes_of(names),
         tuple(bars),
         tuple(_flight(playback, names, flight, critical=flight in set(path)) for flight in flights),

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from partita.layers import rows as row_sets
+from partita.partitioner.buffer_names import plain
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import Look
 from partita.partitioner.messages import Message
 from partita.partitioner.ownership import Edge, Ownership
 from partita.partitioner.readable import readable_bytes
+from partita.partitioner.words import content_of
 
 Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
 """An edge of a machine's piece of a layer."""
@@ -49,7 +51,8 @@ class Route:
 def route(owned: Ownership, message: Message) -> Route:
     """Up: to the first layer there that listens. Down: to the owner, or to the next in a sum.
 
-    What the machines of one layer tell one another stays below its bar: weights, their gradients, summaries.
+    What the machines of one layer tell one another stays below its bar: weights, their gradients, sums over
+    scores; of one that is cut by its inputs partial sums and errors.
     """
     if "." in message.buffer:
         below: list[Port] = [(message.layer, m, "bottom") for m in (message.source, message.destination)]
@@ -62,7 +65,7 @@ def route(owned: Ownership, message: Message) -> Route:
             (edge.consumer, message.destination, "bottom"),
             (message.layer, edge.consumer),
         )
-    edge = next(edge for edge in owned.edges(message.layer) if edge.name == message.buffer)
+    edge = next(edge for edge in owned.edges(message.layer) if edge.name == plain(message.buffer))
     start: Port = (edge.consumer, message.source, "bottom")
     own = owned.rows(message.layer, message.destination)
     if own is not None and row_sets.intersection(message.rows, (own,)):
@@ -103,12 +106,16 @@ def path(found: Route, start: Point, stop: Point, lanes: Sequence[Point]) -> str
     return svg.points([start, *(lanes if found.message.direction == "up" else lanes[::-1]), stop])
 
 
-def widths(routes: Sequence[Route]) -> list[float]:
-    """Of the lines, in pixels: they grow with the root of the bytes, and are thin where there are many."""
+def widths(routes: Sequence[Route], *, most: int) -> list[float]:
+    """Of the lines, in pixels: they grow with the root of the bytes, and are thin where there are many.
+
+    Args:
+        routes: that are drawn one by one.
+        most: bytes of the largest message of all.
+    """
     crowds: dict[tuple[str, str] | str, int] = {}
     for found in routes:
         crowds[found.via or found.start[0]] = crowds.get(found.via or found.start[0], 0) + 1
-    most = max((found.message.n_bytes for found in routes), default=1)
     widest = max(1.6, min(4.5, 60 / max(crowds.values(), default=1)))
     return [0.8 + (widest - 0.8) * math.sqrt(found.message.n_bytes / most) for found in routes]
 
@@ -133,7 +140,8 @@ def drawn(found: Route, line: str, *, width: float, look: Look) -> str:
 
 
 def _what(message: Message) -> str:
-    if "." in message.buffer:
-        return message.buffer.partition(".")[2] + f" of {message.layer}"
-    what = "states" if message.direction == "up" else "errors"
-    return f"{what} of {message.layer}, rows {row_sets.text(message.rows)}"
+    """`states of h1, rows 0:4`; rows of weights and of sums over scores are none of the layer."""
+    content = content_of(message.buffer)
+    if content in ("states", "errors", "partial sums"):
+        return f"{content} of {message.layer}, rows {row_sets.text(message.rows)}"
+    return f"{content} of {message.layer}"

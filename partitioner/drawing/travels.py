@@ -15,6 +15,7 @@ from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.messages import Message
 from partita.partitioner.readable import readable_bytes
+from partita.partitioner.words import content_of
 
 LANE = 11.0
 """From one line to the next, in pixels."""
@@ -122,4 +123,4 @@ def _heights(held: Held, travel: Travel) -> list[float]:
 
 
 def _label(travel: Travel) -> str:
-    return travel.message.buffer.partition(".")[2]
+    return content_of(travel.message.buffer)

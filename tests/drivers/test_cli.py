@@ -124,6 +124,52 @@ def test_a_mistake_in_an_option_is_one_sentence(
     assert_one_sentence(partita("train", *arguments), sentence)
 
 
+MACHINES = """
+[[machine]]
+name = "m"
+count = 2
+memory = "1 GiB"
+
+[link]
+latency = "50 us"
+bandwidth = "1 Gbit/s"
+"""
+
+
+@pytest.mark.parametrize("command", ["plan", "train", "profile"])
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (
+            "memory",
+            "memmory",
+            "cluster.toml: machine 'm' has the unknown key 'memmory'; known are name, count",
+        ),
+        (
+            'memory = "1 GiB"',
+            "",
+            "cluster.toml: machine 'm' has no memory; write for example memory = \"64 GiB\"",
+        ),
+        (
+            "[link]",
+            '[[between]]\nhosts = ["m0", "m0"]',
+            "cluster.toml: there is no link between 'm0' and 'm1'; give",
+        ),
+        (
+            'memory = "1 GiB"',
+            'memory = "1 GiB"\ntimes = "old.json"',
+            "old.json holds times of kernels in version 1, and this Partita reads version ",
+        ),
+    ],
+)
+def test_a_mistake_in_a_cluster_file_is_one_sentence(
+    partita: Partita, tmp_path: Path, command: str, before: str, after: str, sentence: str
+) -> None:
+    (tmp_path / "old.json").write_text('{"version": 1, "seconds": {}}')
+    (tmp_path / "cluster.toml").write_text(MACHINES.replace(before, after, 1))
+    assert_one_sentence(partita(command, FILE, "--cluster", "cluster.toml"), sentence)
+
+
 def test_an_unknown_value_shows_what_is_known(partita: Partita) -> None:
     ended = partita("train", FILE, "--rule", "adamax")
     assert ended.code == 2

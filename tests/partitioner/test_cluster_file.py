@@ -137,6 +137,7 @@ def test_a_link_of_hosts_counts_before_one_of_kinds() -> None:
             "the link between 'new' and 'attic' has the unknown key 'delay'",
         ),
         ('memory = "64 GiB"', "", "machine 'fast' has no memory; write for example memory = \"64 GiB\", or"),
+        ('"64 GiB"', '"0 B"', "machine 'fast': the memory in bytes is 0; write a whole number of at least 1"),
         ('"64 GiB"', '"64 Gigs"', "machine 'fast': the memory is '64 Gigs'; write a number and one of B, kB"),
         ('"64 GiB"', "64", "machine 'fast': the memory is 64; write a number and one of B, kB"),
         ("cores = 8", "cores = 0", "machine 'fast': the number of threads is 0; write a whole number"),
@@ -192,3 +193,8 @@ def test_more_machines_than_nodes_are_told(tmp_path: Path) -> None:
         ValueError, match="has 2 nodes and cannot be cut into 4 pieces; cut it into at most 2"
     ):
         partition(net, read(tmp_path, GOOD), batch=2, cuts={"small": Pieces(4)})
+    for strategy, used in (("automatic", 1), ("balanced", 2), ("layers", 1)):
+        plan = partition(net, read(tmp_path, GOOD), batch=2, strategy=strategy)
+        empty = [m.name for n, m in enumerate(plan.cluster.machines) if not plan.ownership.of_machine(n)]
+        assert len(empty) == 4 - used
+        assert f"left empty (too few nodes, or no shorter step with them): {', '.join(empty)}\n" in str(plan)

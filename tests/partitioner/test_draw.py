@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Machine, Plan, Whole, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Plan, Whole, partition
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.layout import GAP, Wiring, packed, ranks_of
@@ -55,7 +55,9 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
         found = re.compile(f"{re.escape(piece.layer)}: rows {rows} of .* on {name}")
         assert sum(found.fullmatch(tip) is not None for tip in told) == 1
     single = [
-        tip for tip in told if re.match(r"(states|errors|parameters|gradient|summary|sums|deltas) of ", tip)
+        tip
+        for tip in told
+        if re.match(r"(states|errors|weights|gradient|partial sums|sums over scores) of ", tip)
     ]
     shared = [int(words.split()[0]) for words in written if " messages " in words]
     assert len(single) + sum(shared) == len(plan.messages)
@@ -70,6 +72,8 @@ def test_nothing_lies_outside_the_picture(plan: Plan) -> None:
         x, y = float(rect.get("x", 0)), float(rect.get("y", 0))
         assert x >= 0 and x + float(rect.attrib["width"]) <= width
         assert y >= 0 and y + float(rect.attrib["height"]) <= height
+    places = [(found.attrib["x"], found.attrib["y"]) for found in root.iter(f"{SVG}text")]
+    assert len(set(places)) == len(places), "words lie on words"
     for path in (
         found.attrib["d"] for group in root.findall(f"{SVG}g") for found in group.iter(f"{SVG}path")
     ):
@@ -105,7 +109,7 @@ def test_a_larger_message_is_a_wider_line() -> None:
         for path in drawn(digits(2)).iter(f"{SVG}path")
         if path.find(f"{SVG}title") is not None
     }
-    assert widths["states of hidden, rows 0"] > widths["summary of loss"]
+    assert widths["states of hidden, rows 0"] > widths["sums over scores of loss"]
 
 
 def test_many_messages_share_a_rail() -> None:
@@ -117,7 +121,33 @@ def test_many_messages_share_a_rail() -> None:
         for direction in ("up", "down")
     ]
     shared = [words.partition(",")[0] for words in written if " messages " in words]
-    assert sorted(shared) == sorted([*expected, "30 messages of its summary"])
+    assert sorted(shared) == sorted([*expected, "30 messages of its sums over scores"])
+
+
+@pytest.mark.parametrize("machines", [2, 16])
+def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(machines: int) -> None:
+    """Sums and errors below one bar: lines of both, or rails of both, one below the other."""
+    net = Network("two")
+    hidden = Dense(32, activation="tanh", name="hidden")(net.input("x", shape=4))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(16, name="scores")(hidden), net.target("digit"))
+    cuts = {"scores": ByInputs(machines, repeated=True)}
+    plan = partition(net, Cluster.local(machines), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
+    root = drawn(plan)
+    written, tips = texts(root), tooltips(root)
+    assert {"states and partial sums go up", "a line is for all 4 micro-batches"} <= set(written)
+    assert f"scores: rows 0:16 of 16, from weights for inputs 0:{32 // machines} on local0" in tips
+    messages = len(plan.messages) // 4
+    lines = [tip for tip in tips if tip.startswith(("partial sums of scores", "errors of scores"))]
+    said = [words.partition(",")[0] for words in written if " messages of its " in words]
+    if machines == 2:
+        assert len(lines) == messages == 3 and said == [] and "0:16/0:16" in written
+    else:
+        assert lines == [] and sorted(said) == [
+            "15 messages of its errors",
+            "240 messages of its partial sums",
+        ]
+        rails = [p.attrib["d"] for p in root.iter(f"{SVG}path") if p.get("stroke-linecap") == "round"]
+        assert len(rails) == len({rail.partition("H")[0] for rail in rails}) == 2
 
 
 def test_what_skips_a_layer_passes_beside_it() -> None:

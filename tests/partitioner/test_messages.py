@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hypothesis import given
+from hypothesis import strategies as st
 
 from partita.layers import Add, Dense, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers.rows import Rows
 from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, StepKind, Whole, partition
 from partita.partitioner.buffer_names import NORMS
 from partita.partitioner.sizes import PRECISIONS
@@ -24,7 +26,7 @@ def sends(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
     ]
 
 
-def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
+def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, Rows]]:
     return [
         (
             instruction.peer,
@@ -88,6 +90,33 @@ def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan
         for row in expected.needed_by_all(grid.name, machine) - set(expected.own(grid.name, machine))
     )
     assert arrived == needed
+
+
+@given(st.one_of(plans(shared=True, micro_batches=3), plans(tiles=True)))
+def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
+    """By nodes: once for each machine to which a state goes, or what a machine sums over its inputs."""
+    expected, machines = Expected(plan.ownership), range(len(plan.cluster))
+    nodes = {
+        g.name: g.n_nodes // (g.n_rows * (g.shape[1] if expected.is_boxed(g.name) else 1))
+        for g in plan.graph.computed
+    }
+    states = sum(
+        nodes[layer] * len(expected.needed_by_all(layer, machine) - set(expected.own(layer, machine)))
+        for layer in nodes
+        for machine in machines
+    )
+    sums = sum(
+        nodes[layer] * len(expected.own(layer, machine)) * (len(expected.owners(layer)) - 1)
+        for layer in nodes
+        for machine in machines
+        if expected.by_inputs(layer)
+    )
+    assert plan.travelling == (states, sums) and plan.connectivity == states + sums
+    heard = Counter[str]()
+    for _, _, buffer, rows in receives(plan.programs_for(StepKind(train=False))):
+        heard[buffer.partition("/")[0]] += len(members(rows))
+    found = {name: heard[name] + heard[f"{name}.sums"] for name in nodes}
+    assert plan.connectivity * plan.micro_batches == sum(nodes[name] * count for name, count in found.items())
 
 
 @given(plans(shared=True))

@@ -72,7 +72,7 @@ def cut(given: Any) -> Plan:
         (lambda: cluster((Machine("a"),), 1e9), "the link of a cluster is 1000000000.0; write"),
         (lambda: machine(""), "'' cannot name a machine; write"),
         (lambda: machine("a", flops_per_s="fast"), "machine 'a': the number of flop/s is 'fast'; write"),
-        (lambda: machine("a", memory_bytes=1e9), "machine 'a': the number of bytes is 1000000000.0; write"),
+        (lambda: machine("a", memory_bytes=1e9), "machine 'a': the memory in bytes is 1000000000.0; write"),
         (lambda: machine("a", device="gpu"), "machine 'a': the device is 'gpu'; write 'cpu', or for example"),
         (
             lambda: machine("a", device="cuda"),

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Machine, Plan, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Plan, partition
 from partita.partitioner.table import readable_bytes
+from partita.partitioner.words import described, gap
 from tests.plans import plans
 
 
@@ -24,7 +25,8 @@ def test_every_plan_prints(plan: Plan) -> None:
             inputs = "" if piece is None or piece.inputs is None else "/{}:{}".format(*piece.inputs)
             assert cell == shown + inputs
     (told,) = [line for line in lines if f"{len(plan.messages)} messages a step" in line]
-    assert f"{plan.connectivity:,} states travel" in told
+    states, sums = plan.travelling
+    assert f"{states:,} states {f'and {sums:,} partial sums ' if sums else ''}travel" in told
     assert any(line.startswith("critical path: machine ") for line in lines)
 
 
@@ -45,6 +47,7 @@ def test_the_table_of_a_small_plan() -> None:
     # 144 states either way and two numbers of the scores; errors of 288 nodes
     assert lines[11].startswith("6 messages a step, 72.5 KiB; 288 states travel")
     assert lines[12].startswith("predicted step ") and "no plan is below" in lines[12]
+    assert max(map(len, lines)) <= 100
     assert lines[14].startswith("  machine ")
 
 
@@ -66,3 +69,50 @@ def test_a_machine_that_is_a_gpu_says_so() -> None:
 )
 def test_bytes_are_readable(n_bytes: int, text: str) -> None:
     assert readable_bytes(n_bytes) == text
+
+
+def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
+    net = Network("two")
+    hidden = Dense(12, activation="tanh", name="hidden")(net.input("x", shape=4))
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(6, name="scores")(hidden), net.target("digit"))
+    cuts = {"scores": ByInputs(2, repeated=True)}
+    for portions in (1, 4):
+        plan = partition(
+            net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts, micro_batches=portions
+        )
+        lines = str(plan).splitlines()
+        assert "scores  6     Dense                0:6/0:6  0:6/6:12" in lines
+        assert "0:6/0:6: states of rows 0:6, with the weights for rows 0:6 of the input" in lines
+        assert any("; 0 states and 12 partial sums travel (connectivity - 1)" in line for line in lines)
+        waits = [line for line in lines if line.startswith("  machine ")]
+        assert portions > 1 or any("for scores's partial sums from machine" in line for line in waits)
+        assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("step_s", "words"),
+    [
+        (1e-3, "no plan is below 1.00 ms: none is faster"),
+        (1.081e-3, "no plan is below 1.00 ms: 1.08x faster is not ruled out"),
+        (2.16e-3, "no plan is below 1.00 ms: 2.2x faster is not ruled out"),
+    ],
+)
+def test_the_gap_is_told_as_a_factor(step_s: float, words: str) -> None:
+    assert gap(step_s, 1e-3) == words
+
+
+@pytest.mark.parametrize(
+    ("buffer", "words"),
+    [
+        ("h1/2", "h1's states"),
+        ("h2.sums/1@3", "h2's partial sums"),
+        ("h2.deltas/0@1", "h2's errors"),
+        ("h1<h2#1/2@3", "h1's errors"),
+        ("loss.summary/1", "loss's sums over scores"),
+        ("conv.parameters/1", "conv's weights"),
+        ("conv.gradient@2", "conv's gradient"),
+        ("norms.squares", "sums of squares"),
+    ],
+)
+def test_what_travels_has_a_name(buffer: str, words: str) -> None:
+    assert described(buffer) == words

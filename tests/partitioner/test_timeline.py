@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Machine, Plan, partition
+from partita.partitioner import ByInputs, Cluster, Machine, Plan, Whole, partition
+from partita.partitioner.cuts import Cut
+from partita.partitioner.drawing import charts
 from partita.partitioner.drawing.page import plan_page
 from partita.partitioner.drawing.predicted import predicted_timeline
 from partita.partitioner.drawing.time_axis import time_axis
@@ -144,9 +146,34 @@ def test_the_page_is_whole_and_needs_no_other_file(tmp_path: Path) -> None:
     assert set(re.findall(r"https?://[^\s\"'<)]+", page)) == {"http://www.w3.org/2000/svg"}
     assert reader.tags.count("svg") == 4 and reader.tags.count("h2") == 5
     assert "&lt;a&gt;" in page and "<a>" not in page
-    assert "predicted step" in page and "summary of softmax_cross_entropy" in page
+    assert "predicted step" in page and "sums over scores of softmax_cross_entropy" in page
     for picture in re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL):
         ElementTree.fromstring(picture)
+
+
+def test_messages_of_all_micro_batches_are_one_bar_of_a_chart() -> None:
+    net = Network("two")
+    hidden = Dense(12, activation="tanh", name="hidden")(net.input("x", shape=4))
+    top = Dense(6, name="top")(hidden)
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(top), net.target("digit"))
+    cuts: dict[str, Cut] = {"top": ByInputs(2), "scores": Whole(1)}
+    plan = partition(net, Cluster.local(2), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
+    root = ElementTree.fromstring(charts.messages(plan))
+    told = dict(tip.split(": ", 1) for tip in tooltips(root) if ": " in tip)
+    # one machine has half of the states, and hears half of the errors
+    expected = {
+        "partial sums of top": 8,
+        "errors of top": 8,
+        "states of top": 4,
+        "errors of top from scores": 4,
+    }
+    assert {what: int(words.split()[3]) for what, words in told.items()} == expected
+    fills = {
+        g.findtext(f"{SVG}title", "").partition(":")[0]: g.find(f"{SVG}rect") for g in root.iter(f"{SVG}g")
+    }
+    blue = {what for what, rect in fills.items() if rect is not None and rect.get("fill") == charts.STATES}
+    assert blue == {"partial sums of top", "states of top"}
+    assert "batch 8 as 4 micro-batches of 2" in predicted_timeline(plan).subtitle
 
 
 def test_the_timeline_is_written_to_a_file(tmp_path: Path) -> None:

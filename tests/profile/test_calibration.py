@@ -24,7 +24,7 @@ from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
 from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Link, Op, Pieces, Plan, StepKind, partition
+from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
 from partita.partitioner.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5)
@@ -140,8 +140,26 @@ def test_large_networks_are_measured_in_ever_smaller_pieces() -> None:
     net = Network("large")
     net.loss = SoftmaxCrossEntropy()(Dense(3000)(net.input("x", shape=2000)), net.target("y"))
     plans = list(ladder(net.graph(), batch=32, precision="float32", threads=1))
-    assert [len(plan.cluster) for plan in plans] == [1, 2, 4, 8, 16, 32]
-    assert [len(plan.ownership.of("dense")) for plan in plans] == [1, 2, 4, 8, 16, 32]
+    by_rows = [plan for plan in plans if not plan.ownership.by_inputs("dense")]
+    by_inputs = [plan for plan in plans if plan.ownership.by_inputs("dense")]
+    assert [len(plan.cluster) for plan in by_rows] == [1, 2, 4, 8, 16, 32]
+    assert [len(plan.cluster) for plan in by_inputs] == [2, 4, 8, 16, 32]
+    assert all(len(plan.ownership.of("dense")) == len(plan.cluster) for plan in plans)
+
+
+def test_sums_over_inputs_are_measured(store: Store) -> None:
+    """Every kernel of such a plan was measured, sums over some inputs and sums of sums among them."""
+    net = Network("two")
+    hidden = Dense(2000, activation="tanh", name="hidden")(net.input("x", shape=1000))
+    net.loss = SoftmaxCrossEntropy()(Dense(500, name="scores")(hidden), net.target("y"))
+    found = calibrate(net, batch=32, store=store, bench=Pretended())
+    cuts = {"hidden": ByInputs(2, repeated=True), "scores": ByInputs(2)}
+    plan = partition(net, found.cluster(2), batch=32, cuts=cuts)
+    times = plan.cluster.machines[0].times
+    assert times is not None
+    origins = {work.signature: times.find(work)[1] for work in works(Scene(plan, 0)).values()}
+    assert set(origins.values()) == {"measured"}
+    assert any(" alone" in signature for signature in origins) and any(" in 2 sums" in s for s in origins)
 
 
 def test_nothing_is_measured_twice_whatever_things_are_called(store: Store) -> None:
@@ -221,9 +239,10 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
     assert store.read().runtime is not None
 
 
-def test_a_part_is_rehearsed_in_the_order_of_its_program() -> None:
+@pytest.mark.parametrize("cut", [Pieces(2), ByInputs(2), ByInputs(2, repeated=True)])
+def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: ByInputs | Pieces) -> None:
     ticks = count()
-    plan = partition(network(), Cluster.local(2), batch=8)
+    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2), "dense_1": cut})
     rehearsal = Rehearsal(Scene(plan, 0), clock=lambda: float(next(ticks)))
     try:
         rounds = rehearsal.rounds()
@@ -266,5 +285,10 @@ def test_the_command_forgets_and_tells_mistakes(monkeypatch: pytest.MonkeyPatch,
     app = Typer()
     app.command()(command)
     assert CliRunner().invoke(app, ["--forget"]).output == "nothing was remembered\n"
+    store = Store()
+    store.path.write_text('{"version": 1, "machines": {}}')
     missing = CliRunner().invoke(app, ["missing.py"])
+    assert (
+        missing.output.startswith(store.trouble() or "nothing") and "its version is 1, and" in missing.output
+    )
     assert missing.exit_code == 1 and "there is no file missing.py" in missing.output

@@ -6,9 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from partita.engine.profile.changes import GIGABITS, Change, best_changes, trials
-from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, Tiles, Whole, partition
+from partita.engine.profile.changes import Change, best_changes
+from partita.engine.profile.trials import GIGABITS, trials
+from partita.layers import Activation, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.partitioner import (
+    ByInputs,
+    Cluster,
+    Link,
+    Machine,
+    Pieces,
+    Plan,
+    Repeated,
+    Tiles,
+    Whole,
+    partition,
+)
+from partita.partitioner.cuts import Cut
 
 
 def network() -> Network:
@@ -20,11 +33,16 @@ def network() -> Network:
     return net
 
 
-def made(cluster: Cluster, **cuts: Pieces | Whole) -> Plan:
+def made(cluster: Cluster, **cuts: Cut) -> Plan:
     return partition(network(), cluster, batch=512, cuts=cuts, strategy="balanced")
 
 
-WHOLE: dict[str, Pieces | Whole] = {"h1": Whole(0), "h2": Whole(0), "h3": Whole(1), "scores": Whole(1)}
+WHOLE: dict[str, Cut] = {
+    "h1": Whole(0),
+    "h2": Whole(0),
+    "h3": Whole(1),
+    "scores": Whole(1),
+}
 
 
 def test_a_layer_in_the_wrong_place_is_moved() -> None:
@@ -43,7 +61,7 @@ def test_a_layer_in_the_wrong_place_is_moved() -> None:
         assert sorted(tried[what].pieces) == sorted(expected.pieces)
         assert tried[what].predicted_step_s == expected.predicted_step_s
     best = max(places, key=lambda what: -places[what].predicted_step_s)
-    (told,) = (change for change in best_changes(plan) if change.what.startswith(("moving", "cutting")))
+    (told,) = (change for change in best_changes(plan, most=9) if change.what in places)
     assert told.step_s <= places[best].predicted_step_s / 0.98
     assert told.gain == pytest.approx(plan.predicted_step_s / told.step_s)
 
@@ -136,6 +154,61 @@ def test_pictures_are_cut_into_tiles_and_batches_into_micro_batches() -> None:
     assert [what for what in tried if "micro-batches" in what] == ["2 micro-batches", "4 micro-batches"]
     halves = partition(net, Cluster.local(4), batch=12, strategy="balanced", micro_batches=2)
     assert tried["2 micro-batches"].predicted_step_s == halves.predicted_step_s
+
+
+WIDELY = ", their states on every machine"
+
+
+@pytest.mark.parametrize("begun", [{}, {"h1": ByInputs(2), "h2": Whole(0)}])
+@pytest.mark.parametrize(
+    ("what", "cuts"),
+    [
+        ("cutting h2 by its inputs", {"h2": ByInputs(2)}),
+        ("cutting h2 and scores by their inputs", {"h2": ByInputs(2), "scores": ByInputs(2)}),
+        (
+            f"cutting h2 and scores by their inputs{WIDELY}",
+            {"h2": ByInputs(2, repeated=True), "scores": ByInputs(2, repeated=True)},
+        ),
+    ],
+)
+def test_dense_layers_in_a_row_are_cut_by_inputs(
+    begun: dict[str, Cut], what: str, cuts: dict[str, Cut]
+) -> None:
+    """The layer before one that is cut by its inputs is cut by its rows, as it is or from now on."""
+    plan = made(Cluster.local(2), **begun)
+    tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "inputs"}
+    expected = made(Cluster.local(2), **{**begun, "h1": Pieces(2), **cuts})
+    assert set(tried[what].pieces) == set(expected.pieces)
+    assert tried[what].predicted_step_s == expected.predicted_step_s
+
+
+def test_two_dense_layers_over_a_slow_link_gain_most_by_inputs() -> None:
+    """Every batch of states is large, so that one exchange less is worth much."""
+    net = Network("two")
+    hidden = Dense(2000, activation="tanh", name="hidden")(net.input("x", shape=(400,)))
+    net.loss = SoftmaxCrossEntropy()(Dense(40, name="scores")(hidden), net.target("label"))
+    slow = Cluster((Machine("a"), Machine("b")), link=Link(bytes_per_s=1e7))
+    plan = partition(net, slow, batch=128, strategy="balanced")
+    best = best_changes(plan, most=9)
+    (told,) = (change for change in best if "by its inputs" in change.what)
+    cuts = {"scores": ByInputs(2, repeated=True)}
+    by_hand = partition(net, slow, batch=128, strategy="balanced", cuts=cuts)
+    assert told.step_s <= by_hand.predicted_step_s / 0.98 and told.gain > 2
+
+
+def test_what_learns_nothing_is_repeated_where_its_states_travel() -> None:
+    net = Network("copies")
+    squashed = Activation("tanh", name="squash")(Dense(64, name="below")(net.input("x", shape=(32,))))
+    net.loss = SoftmaxCrossEntropy()(Dense(40, name="scores")(squashed), net.target("label"))
+    cuts: dict[str, Cut] = {"below": Whole(0), "squash": Whole(0)}
+    plan = partition(net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts)
+    tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "copies"}
+    cuts["squash"] = Repeated(2)
+    expected = partition(net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts)
+    found = tried["repeating squash on every machine"]
+    assert set(found.pieces) == set(expected.pieces)
+    assert found.predicted_step_s == expected.predicted_step_s
+    assert not any("below" in what or "scores" in what for what in tried)  # their weights are of their own
 
 
 def test_a_change_is_a_sentence() -> None:

@@ -11,9 +11,21 @@ import pytest
 from partita.engine import cli
 from partita.engine.launch import ThreadLauncher
 from partita.engine.profile import Report
+from partita.partitioner import Cluster, Link, Machine, partition
 from tests.faults import toy
 
 FILE = str(Path(toy.__file__))
+CLUSTER = """
+[[machine]]
+name = "m"
+count = 3
+cores = 2
+memory = "1 GiB"
+
+[link]
+latency = "50 us"
+bandwidth = "1 Gbit/s"
+"""
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
@@ -54,14 +66,29 @@ def test_a_file_without_data_and_cuts_by_hand(
     assert code == 0 and "2  measured" in said and "1  measured" in said
 
 
+def test_the_strategy_and_the_micro_batches_are_those_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Whole layers in order: the states of four portions travel up, and their errors down."""
+    asked = ["--strategy", "layers", "--micro-batches", "4", "--json", str(tmp_path / "r.json")]
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER)
+    code = run(monkeypatch, FILE, "--machines", "2", "--batch", "8", "--cluster", str(file), *asked)
+    assert code == 0, capsys.readouterr().err
+    found = Report.from_json((tmp_path / "r.json").read_text())
+    machines = tuple(Machine(f"m{n}", threads=2, cores=2, memory_bytes=1 << 30) for n in range(2))
+    on = Cluster(machines, link=Link(latency_s=50e-6, bytes_per_s=125e6))
+    plan = partition(toy.network(), on, batch=8, strategy="layers", micro_batches=4)
+    sent = [[part.sent_messages for part in point.parts] for point in found.points]
+    assert sent == [[0], [sum(m.source == n for m in plan.messages) for n in range(2)]]
+    assert sent[-1] == [4, 4] and found.points[-1].step_s == plan.predicted_step_s
+
+
 def test_a_cluster_from_a_file_is_simulated_up_to_all_of_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "cluster.toml"
-    file.write_text(
-        '[[machine]]\nname = "m"\ncount = 3\ncores = 2\nmemory = "1 GiB"\n\n[link]\n'
-        'latency = "50 us"\nbandwidth = "1 Gbit/s"\n'
-    )
+    file.write_text(CLUSTER)
     code = run(monkeypatch, FILE, "--batch", "8", "--cluster", str(file), "--json", str(tmp_path / "r.json"))
     assert code == 0, capsys.readouterr().err
     found = Report.from_json((tmp_path / "r.json").read_text())
