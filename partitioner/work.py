@@ -26,7 +26,7 @@ from partita.partitioner.buffer_names import holds_deltas, holds_errors, holds_s
 from partita.partitioner.program import Instruction, Op, Operand
 from partita.partitioner.sizes import ITEM_BYTES, Sizes
 
-SLOWDOWNS: Final[dict[type[Layer], float]] = {
+SLOWDOWNS: Final[dict[type, float]] = {
     Node: 30.0,
     LocalContrastNormalisation2D: 25.0,
     Pool2D: 12.0,

@@ -41,6 +41,8 @@ CLOSE: Final = 1.005
 """A plan so near to the bound is not improved."""
 EXCHANGES: Final = (1.0, 0.5, 0.2)
 """How much exchanges count in the additive model: some of them are hidden behind kernels."""
+WORTH: Final = 0.97
+"""A minibatch is divided further if that brings the step below this share of what it took."""
 PORTIONS: Final = (2, 4, 8, 16)
 """Numbers of micro-batches that are tried."""
 
@@ -60,7 +62,7 @@ def automatic(task: Task) -> Decision:
         if task.batch % count or _is_near(score, whole):
             break
         trials = _divided(replace(task, micro_batches=count), decision, score)
-        if trials.score is None or trials.score >= score:
+        if trials.score is None or not _is_worth_it(trials.score, score):
             break
         assert trials.best is not None
         decision, score = Decision(trials.best, count, trials.programs), trials.score
@@ -119,6 +121,13 @@ def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
         _, available = _affordable(task, trials.additive)
         improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
     return trials
+
+
+def _is_worth_it(divided: Score, whole: Score) -> bool:
+    """Whether so much is gained that it is no matter of how well times of smaller products are known."""
+    if divided.excess_bytes or whole.excess_bytes:
+        return divided < whole
+    return divided.step_s <= WORTH * whole.step_s
 
 
 def _is_near(score: Score | None, task: Task) -> bool:
