@@ -15,6 +15,7 @@ from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.rules import SGD
+from partita.engine.profile.rehearsal import QUANTILE
 from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
@@ -50,14 +51,13 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """The median step."""
-        return statistics.median(self.steps_s)
+        """What a step takes where nobody disturbs it: a tenth of them were as quick. As in calibrations."""
+        return float(np.quantile(self.steps_s, QUANTILE))
 
     @property
     def spread(self) -> float:
-        """Half of what lies between the quartiles, over the median."""
-        low, high = np.quantile(self.steps_s, (0.25, 0.75))
-        return float(high - low) / 2 / self.step_s
+        """How much longer the median step took, relatively."""
+        return statistics.median(self.steps_s) / self.step_s - 1.0
 
     @cached_property
     def timelines(self) -> tuple[Timeline, ...]:
@@ -66,21 +66,21 @@ class Measured:
 
     @cached_property
     def typical(self) -> Timeline:
-        """The traced step that lasted as long as the median one."""
+        """The traced step that lasted as long as one that nobody disturbs."""
         return self._nearest[0]
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
-        """For each machine, where its step goes: the mean of the half of the traced steps that is nearest to
-        the median.
+        """For each machine, where its step goes: the mean of the quarter of the traced steps that is nearest
+        to the typical one.
         """
-        chosen = self._nearest[: (len(self._nearest) + 1) // 2]
+        chosen = self._nearest[: (len(self._nearest) + 3) // 4]
         return tuple(_mean([timeline.times[m] for timeline in chosen]) for m in range(len(self.plan.cluster)))
 
     @cached_property
     def _nearest(self) -> list[Timeline]:
-        median = statistics.median_low([timeline.step_s for timeline in self.timelines])
-        return sorted(self.timelines, key=lambda timeline: abs(timeline.step_s - median))
+        undisturbed_s = float(np.quantile([timeline.step_s for timeline in self.timelines], QUANTILE))
+        return sorted(self.timelines, key=lambda timeline: abs(timeline.step_s - undisturbed_s))
 
 
 def measure(

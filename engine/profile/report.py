@@ -42,9 +42,8 @@ class PointReport:
     Args:
         machines: how many.
         source: whether the step, and where it goes, were measured or simulated.
-        step_s: the median, or the prediction.
-        spread: half of what lies between the quartiles of the measured steps, over the median; None if
-            simulated.
+        step_s: what a tenth of the measured steps did not exceed, or the prediction.
+        spread: how much longer the median of the measured steps was, relatively; None if simulated.
         speed_up: over the first point (one machine, if the network fits there): of a measured step over a
             measured one, of a simulated over a simulated one.
         efficiency: speed-up over how many times as many machines there are.
@@ -137,7 +136,9 @@ class Report:
         told = ["1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"]
         told[0] += " a machine"
         if any(point.source == "measured" for point in self.points):
-            told.append(f"measured: the median of {self.steps} steps, on this machine's {self.cores} cores")
+            told.append(
+                f"measured: the tenth percentile of {self.steps} steps, on this machine's {self.cores} cores"
+            )
         if first > 1:
             told.append(f"speed-up over {first} machines, because it does not fit on fewer")
         told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
@@ -189,7 +190,7 @@ def _row(point: PointReport) -> list[str]:
         str(point.machines),
         point.source,
         readable_seconds(point.step_s),
-        "-" if point.spread is None else f"±{point.spread:.1%}",
+        "-" if point.spread is None else f"+{point.spread:.1%}",
         f"{point.speed_up:.2f}x",
         f"{point.efficiency:.0%}",
         readable_seconds(point.predicted_step_s),

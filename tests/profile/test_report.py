@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
@@ -27,8 +28,10 @@ def test_what_can_be_played_here_is_measured_and_the_rest_is_simulated(profile: 
 def test_measured_is_compared_with_measured_and_simulated_with_simulated(profile: Profile) -> None:
     one, two, four = profile.report().points
     assert one.speed_up == one.predicted_speed_up == one.efficiency == 1.0
-    steps = [statistics.median(p.measured.steps_s) for p in profile.points if p.measured is not None]
+    measured = [p.measured.steps_s for p in profile.points if p.measured is not None]
+    steps = [float(np.quantile(found, 0.1)) for found in measured]
     assert (one.step_s, two.step_s) == tuple(steps)
+    assert one.spread == statistics.median(measured[0]) / steps[0] - 1
     assert two.speed_up == steps[0] / steps[1] and two.efficiency == two.speed_up / 2
     plans = [point.plan for point in profile.points]
     assert four.step_s == four.predicted_step_s == plans[2].predicted_step_s
