@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks._networks import first, perceptron, speech
+from benchmarks._networks import first, perceptron, speech, three_stages
 from benchmarks._places import HERE, PLACES, Place
 from partita.layers import (
     Conv2D,
     Dense,
-    L2Pool2D,
-    LocalContrastNormalisation2D,
-    LocallyConnected2D,
     MaxPool2D,
     Network,
-    OneAgainstAll,
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
@@ -24,13 +20,7 @@ from partita.partitioner.cuts import Cuts
 
 def stages() -> Network:
     """The three stages of the image network, small: 36 x 36 pictures, patches of 5 x 5."""
-    net = Network("stages")
-    states = net.input("picture", shape=(36, 36, 3))
-    for pool_size, stride in ((3, 1), (3, 1), (4, 4)):
-        states = LocallyConnected2D(8, kernel_size=5)(states)
-        states = LocalContrastNormalisation2D(5)(L2Pool2D(pool_size, stride=stride)(states))
-    net.loss = OneAgainstAll()(Dense(2000, name="scores")(states), net.target("label"))
-    return net
+    return three_stages("stages", 36, patch=5, last_pool=4, classes=2000)
 
 
 def pictures() -> Network:

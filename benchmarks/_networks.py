@@ -73,12 +73,17 @@ def image() -> Network:
     outputs. Strides, pools and windows are not in its text: here all strides are 1 but that of the last
     pooling, whose patches divide its picture into 6 x 6.
     """
-    net = Network("image")
-    states = net.input("picture", shape=(100, 100, 3))
-    for pool_size, stride in ((3, 1), (3, 1), (11, 11)):
-        states = LocallyConnected2D(8, kernel_size=10)(states)
+    return three_stages("image", 100, patch=10, last_pool=11, classes=21_000)
+
+
+def three_stages(name: str, size: int, *, patch: int, last_pool: int, classes: int) -> Network:
+    """Three stages of filters, pooling and normalisation over a square picture."""
+    net = Network(name)
+    states = net.input("picture", shape=(size, size, 3))
+    for pool_size, stride in ((3, 1), (3, 1), (last_pool, last_pool)):
+        states = LocallyConnected2D(8, kernel_size=patch)(states)
         states = LocalContrastNormalisation2D(5)(L2Pool2D(pool_size, stride=stride)(states))
-    net.loss = OneAgainstAll()(Dense(21_000, name="scores")(states), net.target("label"))
+    net.loss = OneAgainstAll()(Dense(classes, name="scores")(states), net.target("label"))
     return net
 
 
