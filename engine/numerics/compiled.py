@@ -4,6 +4,9 @@ Nothing compiled here may reassociate sums or fuse operations by itself, so the 
 on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one, the
 code says `fma`. Sums whose order is free (gradients, over the examples) say `compiled_reassociating`.
 
+A literal number or bool as an argument of a compiled function, or a variable that begins as one, makes Numba
+compile what is called once more, for the literal. Where that is large, the code says `np.int64(0)`.
+
 Numba notices an edit only in the file of the function that it cached: after editing `fma`, delete
 `__pycache__`.
 """

@@ -6,6 +6,8 @@ vectors lie along the nodes of a place. There its sums are `[example, node]`, an
 
 from __future__ import annotations
 
+import numpy as np
+
 from partita.engine.kernels.convolution.geometry import Geometry, are_joined, inside, receivers
 from partita.engine.kernels.convolution.loops import CACHED_BYTES, finish
 from partita.engine.kernels.kernel import Array
@@ -80,18 +82,15 @@ def _multiply_rows(
 ) -> None:
     """For a row of places, the sums of some filters over some rows of the patches; the first is `x[top]`."""
     batch = x.shape[3]
-    column = 0
+    one = batch < ROWS  # examples fill no tile: places do that have the same taps
+    column = np.int64(0)  # for 0, and for what is not 0 any more, Numba would compile what is called apart
     while column < columns:
         taps, stop = inside(column, g.x), column + 1
-        if batch < ROWS:  # examples fill no tile: places do that have the same taps
-            while stop < columns and inside(stop, g.x) == taps:
-                stop += 1
-            for e in range(batch):
-                _multiply_patches(
-                    sums, column, e, stop - column, x, top, turned, rows, nodes, taps, continued, g
-                )
-        else:
-            _multiply_patches(sums, column, 0, 0, x, top, turned, rows, nodes, taps, continued, g)
+        while one and stop < columns and inside(stop, g.x) == taps:
+            stop += 1
+        for e in range(batch if one else 1):
+            n_places = (stop - column) * one
+            _multiply_patches(sums, column, e, n_places, x, top, turned, rows, nodes, taps, continued, g)
         column = stop
 
 
