@@ -16,8 +16,12 @@ settings.register_profile("house", deadline=None, max_examples=50, print_blob=Tr
 settings.load_profile("house")
 
 
-def pytest_configure() -> None:
-    """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder."""
+def pytest_configure(config: pytest.Config) -> None:
+    """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder, which
+    the workers of a run share.
+    """
+    if hasattr(config, "workerinput"):
+        return  # a process of pytest-xdist inherits the folder
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
     os.environ["XDG_CACHE_HOME"] = folder.name
     _KEPT.append(folder)  # until the interpreter ends
