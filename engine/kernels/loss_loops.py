@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import ZERO, compiled, narrow, widen
 from partita.engine.numerics.functions import exponential, logistic
 
 _FACTORS = 512
@@ -111,7 +111,7 @@ def judge_whole_softmax(
 ) -> None:
     """The same where all scores are here: one call."""
     summarise_softmax(scores, summaries[0], judged[0], begin, end)
-    judge_softmax(scores, np.int64(0), labels, summaries, kept, judged, state, mean_over, begin, end)
+    judge_softmax(scores, ZERO, labels, summaries, kept, judged, state, mean_over, begin, end)
 
 
 @compiled
@@ -182,7 +182,7 @@ def judge_whole_one_against_all(
 ) -> None:
     """The same where all scores are here: one call."""
     find_largest(scores, summaries[0, 0], begin, end)
-    judge_one_against_all(scores, np.int64(0), labels, summaries, judged, state, begin, end)
+    judge_one_against_all(scores, ZERO, labels, summaries, judged, state, begin, end)
 
 
 @compiled

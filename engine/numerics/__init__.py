@@ -10,7 +10,7 @@ message.
 """
 
 from partita.engine.numerics.arrays import add_array, stored
-from partita.engine.numerics.compiled import compiled, compiled_reassociating, fma
+from partita.engine.numerics.compiled import NO, ZERO, compiled, compiled_reassociating, fma
 from partita.engine.numerics.precision import (
     master,
     narrow,
@@ -21,6 +21,8 @@ from partita.engine.numerics.precision import (
 )
 
 __all__ = [
+    "NO",
+    "ZERO",
     "add_array",
     "compiled",
     "compiled_reassociating",

@@ -5,7 +5,7 @@ on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two
 code says `fma`. Sums whose order is free (gradients, over the examples) say `compiled_reassociating`.
 
 A literal number or bool as an argument of a compiled function, or a variable that begins as one, makes Numba
-compile what is called once more, for the literal. Where that is large, the code says `np.int64(0)`.
+compile what is called once more, for the literal. Where that is large, the code says `ZERO` or `NO`.
 
 Numba notices an edit only in the file of the function that it cached: after editing `fma`, delete
 `__pycache__`.
@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,3 +49,6 @@ def _generate_fma(typing_context, a, b, c):  # type: ignore[no-untyped-def]
 
 fma = cast(Callable[[Any, Any, Any], Any], intrinsic(_generate_fma))
 """`fma(a, b, c)` is `a * b + c` rounded once; all of one floating-point type. For compiled code only."""
+
+ZERO, NO = cast(int, np.int64(0)), cast(bool, np.bool_(False))
+"""0 and False that are no literals, for compiled code."""

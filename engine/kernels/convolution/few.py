@@ -6,15 +6,13 @@ vectors lie along the nodes of a place. There its sums are `[example, node]`, an
 
 from __future__ import annotations
 
-import numpy as np
-
 from partita.engine.kernels.convolution.geometry import Geometry, are_joined, inside, receivers
 from partita.engine.kernels.convolution.loops import CACHED_BYTES, finish
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.llvm_vectors import lanes_of
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, VECTORS, Extent, Walk, multiply
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import ZERO, compiled, narrow, widen
 
 
 @compiled
@@ -83,7 +81,7 @@ def _multiply_rows(
     """For a row of places, the sums of some filters over some rows of the patches; the first is `x[top]`."""
     batch = x.shape[3]
     one = batch < ROWS  # examples fill no tile: places do that have the same taps
-    column = np.int64(0)  # for 0, and for what is not 0 any more, Numba would compile what is called apart
+    column = ZERO
     while column < columns:
         taps, stop = inside(column, g.x), column + 1
         while one and stop < columns and inside(stop, g.x) == taps:

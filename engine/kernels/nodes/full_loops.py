@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.tiles import multiply_blocks, turned_lanes
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import Extent, Walk
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import NO, compiled, narrow, widen
 
 
 class Full(NamedTuple):
@@ -37,7 +35,7 @@ def full_sums(out: Array, x: Array, weight: Array, start: int, stop: int, f: Ful
         x,
         Walk(0, 0, 0, f.batch),
         Extent(stop - start, f.batch, 1, f.senders),
-        np.bool_(False),  # a literal would be compiled for apart
+        NO,
     )
 
 
