@@ -74,7 +74,9 @@ def _search(task: Task) -> tuple[Trials, Score]:
     sets, available = _affordable(task, additive)
     _begin(trials, _first(task, additive, sets, available))
     if trials.score is None or trials.score.excess_bytes:
-        trials.try_out(by_memory(task))
+        spread_by_memory = by_memory(task)
+        if additive.size(spread_by_memory) <= PROMISED:
+            trials.try_out(spread_by_memory)
     trials.effort = trials.rehearsal.spent + EFFORT
     if trials.score is None:
         assert trials.mistake is not None
@@ -107,6 +109,8 @@ def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -
         candidate, is_promised = first[n]
         if trials.rehearsal.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
             trials.try_out(candidate)
+    if trials.score is None:  # cuts by hand leave nothing that is small, or cannot be
+        trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])
 
 
 def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
