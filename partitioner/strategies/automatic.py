@@ -2,8 +2,9 @@
 
 Candidates are what the additive model likes best, the whole network over each group of machines, equal pieces
 over all of them, and whole layers in order; the best by playing its programs is improved move by move. So no
-plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells. Where
-layers follow one another over machines, minibatches may be divided: that is tried too, if nobody says how.
+plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells; unless
+these take too long to play, as a hundred dense layers over hundreds of machines do. Where layers follow one
+another over machines, minibatches may be divided: that is tried too, if nobody says how.
 """
 
 from __future__ import annotations
