@@ -35,7 +35,7 @@ REMEMBERED: Final = 4_000_000
 """So many numbers of traffic are remembered."""
 MACHINES: Final = 256
 """To look at an exchange over so many machines takes twice as long as over few."""
-COMPARED: Final = 50
+COMPARED: Final = 100
 """To compare so many rows that arrive with one another takes as long as to make an instruction."""
 MOST_KINDS: Final = 32
 """So many machines stand for all, when the cheapest message is looked for."""

@@ -30,7 +30,7 @@ from partita.partitioner.strategies.balanced import balanced
 
 EFFORT: Final = 25_000
 """So many instructions are made for plans to play, when the best of the first candidates is improved."""
-FIRST: Final = 120_000
+FIRST: Final = 150_000
 """So many are made for first candidates; those that are promised are played even then ..."""
 PROMISED: Final = 300_000
 """... up to so many. More than this would take longer to play than is worth it."""
