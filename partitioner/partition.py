@@ -89,7 +89,7 @@ def _graph_of(network: object) -> Graph:
 
 
 def _check_memory(plan: Plan, task: Task, strategy: str) -> None:
-    for m, limit in task.limits.items():
+    for m, limit in task.tight_limits.items():
         found = plan.memory_bytes(m)
         if found > limit:
             raise ValueError(

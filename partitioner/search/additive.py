@@ -35,6 +35,8 @@ REMEMBERED: Final = 4_000_000
 """So many numbers of traffic are remembered."""
 MACHINES: Final = 256
 """To look at an exchange over so many machines takes twice as long as over few."""
+COMPARED: Final = 100
+"""To compare so many rows that arrive with one another takes as long as to make an instruction."""
 MOST_KINDS: Final = 32
 """So many machines stand for all, when the cheapest message is looked for."""
 
@@ -282,18 +284,26 @@ class Additive:
         return self._kernels[key]
 
     def size(self, choices: Mapping[str, Choice]) -> int:
-        """About how many instructions a candidate has."""
+        """About how many instructions a candidate has; as many more as it takes to compare what arrives."""
         found = 0.0
         for grid in self.graph.computed:
             cut = choices.get(grid.name)
             pieces = () if cut is None else self.pieces(grid, cut)
-            found += 5 * max(len(pieces), 1)
+            found += 5 * max(len(pieces), 1) + 6 * grid.shares_weights * len(pieces)
             if pieces and pieces[0].inputs is not None:
-                found += 6 * len(pieces) * (len(pieces) - 1)
+                found += 2 * _to_each_other(len(pieces))
             if listeners := self._listeners(grid):
                 up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *listeners)})
-                found += 3 * float(up.sent.sum() + down.sent.sum())
+                for way in (up, down):
+                    found += 3 * float(way.sent.sum()) + float((way.received**2).sum()) / COMPARED
+                if any(self._tells(name) and choices.get(name) is None for name in listeners):
+                    found += _to_each_other(len(pieces))
         return int(found)
+
+    def _tells(self, name: str) -> bool:
+        """Whether the judges of a loss tell one another of their scores."""
+        layer = self.graph[name].layer
+        return isinstance(layer, Loss) and bool(layer.summary_rows)
 
     def _adds_by_part(self, listeners: Sequence[str]) -> bool:
         return all(not self.graph[name].layer.connectivity.ordered_errors for name in listeners)
@@ -357,6 +367,11 @@ class Additive:
 
 def _width(grid: Grid) -> int:
     return grid.shape[1] if grid.is_picture else 1
+
+
+def _to_each_other(n: int) -> float:
+    """Instructions, if so many machines tell each other something."""
+    return n * (n - 1) * (3 + (n - 1) / COMPARED)
 
 
 def _n_machines(cut: Choice) -> int:

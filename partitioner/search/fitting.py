@@ -10,6 +10,7 @@ from partita.layers.graph import Grid
 from partita.partitioner.cluster import Cluster, Machine
 from partita.partitioner.cuts import Cut, Cuts
 from partita.partitioner.readable import readable_bytes
+from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layers import in_order
 from partita.partitioner.search.layouts import over
 from partita.partitioner.search.spread import spread
@@ -18,6 +19,8 @@ from partita.partitioner.sizes import PRECISIONS
 
 MOST_MACHINES: Final = 64
 """Up to so many are tried."""
+LARGEST: Final = 500_000
+"""Plans of more instructions are not tried: it would take too long to write their programs."""
 NO_LIMIT: Final = 1 << 60
 """Bytes."""
 VECTORS: Final = 5
@@ -42,7 +45,8 @@ def fits(task: Task) -> bool:
     """Whether one of a few plans fits."""
     if len(task.limits) == len(task.cluster) and _least_bytes(task) > sum(task.limits.values()):
         return False
-    return any(excess_bytes(task, cuts) == 0 for cuts in _tried(task))
+    additive = Additive(task)
+    return any(excess_bytes(task, cuts) == 0 for cuts in _tried(task) if additive.size(cuts) <= LARGEST)
 
 
 def excess_bytes(task: Task, cuts: Cuts) -> int:

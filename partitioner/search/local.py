@@ -21,7 +21,7 @@ WORTHWHILE: Final = 0.997
 """What is gained of a step must be more than this leaves, for another round of moves."""
 NEARLY: Final = 1.1
 """So much longer than the best a step may be, for the moves of its plan to be played too."""
-ASIDE: Final = 6_000
+ASIDE: Final = 1_500
 """So many instructions are made for moves of plans that are not the best."""
 DEARER: Final = 1.1
 """A move is played if the additive model finds the plan not dearer than this ..."""

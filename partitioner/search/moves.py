@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from partita.layers.graph import Graph
 from partita.partitioner.cuts import ByInputs, Pieces, Whole
@@ -46,16 +47,19 @@ def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
 
 
 def swapped(plan: Plan, layers: Sequence[str], machines: Sequence[int]) -> Iterator[Plan]:
-    """Two machines change places: in one layer, and in all."""
-    for a in machines:
-        for b in machines:
-            if a >= b:
-                continue
-            change = {layer: _renamed(plan.get(layer), {a: b, b: a}) for layer in layers}
-            yield {**plan, **change}
-            for layer in layers:
-                if change[layer] != plan.get(layer):
-                    yield {**plan, layer: change[layer]}
+    """Two machines change places, in one layer and in all: each does what the other did, or as much as before
+    elsewhere.
+    """
+    for a, b in combinations(machines, 2):
+        renamed = {layer: _renamed(plan.get(layer), {a: b, b: a}) for layer in layers}
+        carried = {layer: _carried(renamed[layer], a, b) for layer in layers}
+        yield {**plan, **renamed}
+        if carried != renamed:
+            yield {**plan, **carried}
+        for layer in layers:
+            for cut in dict.fromkeys((renamed[layer], carried[layer])):
+                if cut != plan.get(layer):
+                    yield {**plan, layer: cut}
 
 
 def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
@@ -64,3 +68,12 @@ def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
     if cut is not None and isinstance(cut.machines, tuple):
         return replace(cut, machines=tuple(names.get(m, m) for m in cut.machines))
     return cut
+
+
+def _carried(cut: Choice, a: int, b: int) -> Choice:
+    """The cut where two machines have changed places, with the sizes that they had before."""
+    if not isinstance(cut, Pieces | ByInputs) or not isinstance(cut.machines, tuple) or cut.sizes is None:
+        return cut
+    had = dict(zip(cut.machines, cut.sizes, strict=True))
+    had = {**had, **{new: had[old] for new, old in ((a, b), (b, a)) if old in had and new in had}}
+    return replace(cut, sizes=tuple(had[m] for m in cut.machines))

@@ -60,6 +60,7 @@ class Rehearsal:
             part = parts[machine]
             if part.n_bytes is None:
                 part.n_bytes = plan.program_bytes(part.track.program)
+                self.spent += len(part.track.program)
             excess += max(part.n_bytes - limit, 0)
         return Score(excess, record.step_s)
 

@@ -2,8 +2,9 @@
 
 Candidates are what the additive model likes best, the whole network over each group of machines, equal pieces
 over all of them, and whole layers in order; the best by playing its programs is improved move by move. So no
-plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells. Where
-layers follow one another over machines, minibatches may be divided: that is tried too, if nobody says how.
+plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells; unless
+these take too long to play, as a hundred dense layers over hundreds of machines do. Where layers follow one
+another over machines, minibatches may be divided: that is tried too, if nobody says how.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from partita.partitioner.strategies.balanced import balanced
 
 EFFORT: Final = 25_000
 """So many instructions are made for plans to play, when the best of the first candidates is improved."""
-FIRST: Final = 120_000
+FIRST: Final = 150_000
 """So many are made for first candidates; those that are promised are played even then ..."""
 PROMISED: Final = 300_000
 """... up to so many. More than this would take longer to play than is worth it."""
@@ -76,7 +77,9 @@ def _search(task: Task) -> tuple[Trials, Score]:
     sets, available = _affordable(task, additive)
     _begin(trials, _first(task, additive, sets, available))
     if trials.score is None or trials.score.excess_bytes:
-        trials.try_out(by_memory(task))
+        spread_by_memory = by_memory(task)
+        if additive.size(spread_by_memory) <= PROMISED:
+            trials.try_out(spread_by_memory)
     trials.effort = trials.rehearsal.spent + EFFORT
     if trials.score is None:
         assert trials.mistake is not None
@@ -109,6 +112,8 @@ def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -
         candidate, is_promised = first[n]
         if trials.rehearsal.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
             trials.try_out(candidate)
+    if trials.score is None:  # cuts by hand leave nothing that is small, or cannot be
+        trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])
 
 
 def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:

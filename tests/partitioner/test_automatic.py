@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 from collections.abc import Mapping
@@ -16,10 +17,12 @@ from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCro
 from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
 from partita.partitioner.cuts import Cut, follows_input
+from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
-from partita.partitioner.search.groups import groups
+from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layouts import choices, equal
+from partita.partitioner.search.moves import swapped
 from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
@@ -221,6 +224,58 @@ def test_a_horizontal_cut_is_given_micro_batches_and_their_number_is_chosen() ->
     assert chosen.micro_batches > 1 == whole.micro_batches
     assert chosen.lower_bound_s <= chosen.predicted_step_s < 0.9 * whole.predicted_step_s
     assert partition(speech_like(), cluster, batch=31, cuts=by_hand).micro_batches == 1
+
+
+def stack(layers: int, units: int) -> Graph:
+    net = Network("stack")
+    states = net.input("x", shape=16)
+    for n in range(layers):
+        states = Dense(units, name=f"hidden{n}")(states)
+    net.loss = SoftmaxCrossEntropy(name="loss")(states, net.target("y"))
+    return net.graph()
+
+
+def test_what_a_candidate_counts_is_at_least_what_it_has() -> None:
+    """So what is not played because of its size has that size, and what is small is small."""
+    task = Task(stack(3, 24), Cluster.local(8), 4)
+    for candidate in (equal(task), {f"hidden{n}": Whole(n) for n in range(3)}):
+        found = sum(map(len, task.plan(candidate).programs))
+        assert 0.5 * found <= Additive(task).size(candidate) <= 3 * found
+
+
+def test_of_many_machines_only_so_much_is_played_as_can_be_afforded() -> None:
+    """Equal pieces have millions of messages here: they are counted, not played."""
+    task = Task(stack(4, 1000), Cluster.local(500), 8, micro_batches=1)
+    assert Additive(task).size(equal(task)) > 5_000_000
+    plan = partition(task.graph, task.cluster, batch=8, micro_batches=1)
+    assert sum(map(len, plan.programs)) < 200_000
+
+
+def test_groups_are_thinned_until_few_are_left() -> None:
+    task = Task(stack(1, 24), Cluster.local(20), 4)
+    numbers = [len(groups(task, thinned=n)) for n in range(FEWEST + 1)]
+    assert numbers == sorted(numbers, reverse=True) and numbers[-1] == 2
+    for n in range(FEWEST + 1):
+        found = groups(task, thinned=n)
+        assert tuple(range(20)) in found and any(len(group) == 1 for group in found)
+
+
+def test_swapped_machines_do_what_the_other_did_or_as_much_as_before() -> None:
+    plan = {"a": Pieces((0, 1, 2), (3, 4, 5)), "b": Whole(1)}
+    both = [{**move} for move in swapped(plan, ["a", "b"], [1, 2])]
+    assert {"a": Pieces((0, 2, 1), (3, 4, 5)), "b": Whole(2)} in both
+    assert {"a": Pieces((0, 2, 1), (3, 5, 4)), "b": Whole(2)} in both
+
+
+def test_the_collector_works_again_after_a_search() -> None:
+    with collector_at_rest():
+        assert not gc.isenabled()
+        partition(stack(1, 2), Cluster.local(2), batch=4)
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ValueError, match="cannot be cut"):
+        partition(stack(1, 2), Cluster.local(4), batch=4, cuts={"hidden0": Pieces(4)})
+    assert gc.isenabled()
 
 
 def picture(*, link: Link) -> tuple[Network, Cluster]:
