@@ -2,15 +2,17 @@
 
     python -m benchmarks.prediction [--rounds N] [--json FILE] [--rows NAME[,NAME]] [--interpolated] [--here]
 
-The machine is calibrated in the same run, from nothing: every network whole and in equal pieces, and (unless
-`--interpolated`) the kernels of each plan; the links too. Then every plan is played by a session over
-processes: of this machine, and (unless `--here`) in network namespaces that links of 100 Mbit/s, 1 and 10
-Gbit/s join; these need root. A step is what it takes where nobody disturbs it, a low quantile of many, as it
-is in a calibration.
+The machine is calibrated in the same run, from nothing: the links once, and the kernels of each plan in every
+round (with `--interpolated` those of the network whole and in equal pieces instead), just before the plan is
+played by a session over processes: of this machine, and (unless `--here`) in network namespaces that links of
+100 Mbit/s, 1 and 10 Gbit/s join; these need root. A step is what it takes where nobody disturbs it, a low
+quantile of many, as it is in a calibration. Errors are those of a round; what counts is their median.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import sys
 import tempfile
 import time
@@ -28,8 +30,8 @@ from benchmarks._machine import describe
 from benchmarks._namespaces import why_not
 from benchmarks._networks import SEED, data
 from benchmarks._places import HERE, PLACES, Opened, Place
-from partita.engine import SGD
-from partita.engine.profile.calibration import calibrate
+from partita.engine import SGD, Session
+from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.rehearsal import QUANTILE
 from partita.engine.profile.store import Store
 from partita.partitioner import Cluster, Plan
@@ -50,17 +52,32 @@ RANK: Final = 0.95
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case, in seconds."""
+    """What became of a case.
+
+    Args:
+        case: the plan.
+        rounds: predicted and measured seconds of a step, in turn.
+        calibrated: whether every kernel was measured.
+    """
 
     case: Case
-    predicted_s: float
-    measured_s: float
+    rounds: tuple[tuple[float, float], ...]
     calibrated: bool
 
     @property
+    def predicted_s(self) -> float:
+        """The median."""
+        return statistics.median(predicted for predicted, _ in self.rounds)
+
+    @property
+    def measured_s(self) -> float:
+        """The median."""
+        return statistics.median(measured for _, measured in self.rounds)
+
+    @property
     def error(self) -> float:
-        """Relative to what was measured."""
-        return self.predicted_s / self.measured_s - 1.0
+        """Relative to what was measured in the same round; the median."""
+        return statistics.median(predicted / measured for predicted, measured in self.rounds) - 1.0
 
 
 def main() -> None:
@@ -70,7 +87,7 @@ def main() -> None:
     print(describe(), flush=True)
     outcomes = []
     with tempfile.TemporaryDirectory() as folder, Progress(transient=True) as bar:
-        trial = Trial(Store(Path(folder) / "machine.json"), bar, asked.rounds, exactly=not interpolated)
+        trial = Trial(Path(folder), bar, asked.rounds, exactly=not interpolated)
         for place in _places(here=here):
             chosen = [case for case in cases() if case.place is place and case.network.__name__ in asked.rows]
             with place.opened() as opened:
@@ -106,52 +123,64 @@ def _places(*, here: bool) -> list[Place]:
 
 @dataclass
 class Trial:
-    """Predicts and plays.
+    """Predicts and plays, in turn: what a machine does at its best changes from one minute to the next.
 
     Args:
-        store: of what is measured of the machine.
+        folder: for what is measured of the machine.
         bar: shows what is going on.
         rounds: of every plan.
         exactly: whether the kernels of each plan are measured, not only some like them.
     """
 
-    store: Store
+    folder: Path
     bar: Progress
     rounds: int
     exactly: bool
 
     def __post_init__(self) -> None:
         self._task = self.bar.add_task("")
+        self._stores = (Store(self.folder / f"{n}.json") for n in itertools.count())
+        self._links = calibrate(store=next(self._stores), progress=self._tell).record
 
     def outcome(self, case: Case, place: Opened) -> Outcome:
         """What becomes of a case."""
-        self._tell(case.name, 0, 1)
-        calibration = calibrate(
-            case.network(),
-            batch=case.batch,
-            plans=[case.plan(Cluster.local(case.machines))] if self.exactly else [],
-            store=self.store,
-            progress=self._tell,
-        )
-        plan = case.plan(place.cluster(calibration, case.machines))
-        self._tell(case.name, 0, self.rounds)
-        return Outcome(case, _predicted(plan), self._measured(plan, place), plan.costs.calibrated)
-
-    def _measured(self, plan: Plan, place: Opened) -> float:
+        plan = case.plan(place.cluster(self._calibrated(case), case.machines))
+        rounds, calibrated = [], True
         with place.session(plan, SEED, SGD(RATE)) as session:
             session.step(data(plan.graph, plan.batch))
-            steps: list[float] = []
-            for _ in range(self.rounds):
-                for _ in range(WARM_UP):
-                    session.step(None)
-                until, done = time.perf_counter() + STEPS_S, 0
-                while done < LEAST_STEPS or (done < MOST_STEPS and time.perf_counter() < until):
-                    steps.append(session.step(None).step_s)
-                    done += 1
-        return float(np.quantile(steps, QUANTILE))
+            for n in range(self.rounds):
+                self._tell(case.name, n, self.rounds)
+                costed = case.plan(place.cluster(self._calibrated(case), case.machines))
+                rounds.append((_predicted(costed), _measured(session)))
+                calibrated &= costed.costs.calibrated
+        return Outcome(case, tuple(rounds), calibrated)
+
+    def _calibrated(self, case: Case) -> Calibration:
+        """The links as they were measured once, and kernels as they are now."""
+        store = next(self._stores)
+        with store.locked():
+            store.write(self._links)
+        return calibrate(
+            None if self.exactly else case.network(),
+            batch=case.batch,
+            plans=[case.plan(Cluster.local(case.machines))] if self.exactly else [],
+            store=store,
+            progress=self._tell,
+        )
 
     def _tell(self, told: str, done: int, total: int) -> None:
         self.bar.update(self._task, description=told, completed=done, total=total)
+
+
+def _measured(session: Session) -> float:
+    """Of a step, in one round."""
+    steps: list[float] = []
+    for _ in range(WARM_UP):
+        session.step(None)
+    until = time.perf_counter() + STEPS_S
+    while len(steps) < LEAST_STEPS or (len(steps) < MOST_STEPS and time.perf_counter() < until):
+        steps.append(session.step(None).step_s)
+    return float(np.quantile(steps, QUANTILE))
 
 
 def _predicted(plan: Plan) -> float:

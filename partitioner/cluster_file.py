@@ -43,6 +43,7 @@ _MACHINE_UNITS: Final = {
     "memory_bandwidth": ("bytes_per_s", BYTES_PER_S),
     "instruction": ("instruction_s", SECONDS),
     "step": ("step_s", SECONDS),
+    "cold": ("cold_s", SECONDS),
 }
 _LINK_UNITS: Final = {
     "latency": ("latency_s", SECONDS),

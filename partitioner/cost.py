@@ -8,10 +8,12 @@ simulator's.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Final, TypeAlias
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Graph, Grid
@@ -26,6 +28,11 @@ from partita.partitioner.sizes import Sizes
 from partita.partitioner.work import Work, work_of
 
 Key: TypeAlias = tuple[object, ...]
+
+WARM_BYTES: Final = 1 << 20
+COLD_BYTES: Final = 8 << 20
+"""Parameters and states of a machine: with fewer than the first, the runtime finds its own code and objects
+in a cache as it left them; with more than the second, it does not. Guesses for the servers of the 2020s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,7 @@ class Costs:
 
     def step_s(self, machine: int) -> float:
         """What a step costs a machine besides: to be told to begin, and to tell that it is over."""
-        return self.cluster.machines[machine].step_s
+        return self.cluster.machines[machine].step_s + 3 * self._cold_s(machine)
 
     def interrupts(self, machine: int) -> bool:
         """Whether its messenger takes its time from the kernel threads, because there is no other core."""
@@ -108,10 +115,10 @@ class Costs:
         """What a message of so many bytes costs from one machine to another."""
         link = self.cluster.link_between(source, destination)
         return MessageCost(
-            link.send_s + n_bytes / link.send_bytes_per_s,
+            link.send_s + n_bytes / link.send_bytes_per_s + self._cold_s(source),
             n_bytes / link.bytes_per_s,
             link.latency_s,
-            link.receive_s + n_bytes / link.receive_bytes_per_s,
+            link.receive_s + n_bytes / link.receive_bytes_per_s + 2 * self._cold_s(destination),
         )
 
     def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
@@ -184,14 +191,28 @@ class Costs:
         )
 
     def _computed(self, instruction: Instruction, machine: Machine) -> float:
+        overhead_s = machine.instruction_s + machine.cold_s * self._coldness
         if instruction.op is Op.FEED and not self._feeds:
-            return machine.instruction_s
+            return overhead_s
         work = self._work(instruction, machine)
         if machine.times is None:
             took = work.seconds(machine.flops_per_s, machine.bytes_per_s)
         else:
             took = machine.times.seconds(work)
-        return took / machine.speed + machine.instruction_s
+        return took / machine.speed + overhead_s
+
+    def _cold_s(self, machine: int) -> float:
+        return self.cluster.machines[machine].cold_s * self._coldness
+
+    @cached_property
+    def _coldness(self) -> float:
+        """From 0, where all that a machine's step touches stays in a cache, to 1."""
+        parameters = (
+            sum(parameter.size for parameter in self.graph.parameters.values()) * self.sizes.master_bytes
+        )
+        states = sum(grid.n_nodes for grid in self.graph.computed) * self._examples * self.sizes.master_bytes
+        share = (parameters + states) / len(self.cluster)
+        return min(max(math.log2(share / WARM_BYTES) / math.log2(COLD_BYTES / WARM_BYTES), 0.0), 1.0)
 
     def _key(self, instruction: Instruction) -> Key:
         """What its work follows from."""
@@ -266,7 +287,16 @@ def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:
     known: dict[Key, int] = {}
     found = []
     for m in machines:
-        key = (m.threads, m.flops_per_s, m.bytes_per_s, m.device, m.speed, m.instruction_s, id(m.times))
+        key = (
+            m.threads,
+            m.flops_per_s,
+            m.bytes_per_s,
+            m.device,
+            m.speed,
+            m.instruction_s,
+            m.cold_s,
+            id(m.times),
+        )
         found.append(known.setdefault(key, len(known)))
     return tuple(found)
 

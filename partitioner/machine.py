@@ -49,6 +49,8 @@ class Machine:
         instruction_s: to hand an instruction to a kernel thread and hear that it is done. The default is a
             guess for Python.
         step_s: to be told to begin a step, and to tell that it is over. A guess too.
+        cold_s: by which an instruction takes longer where kernels leave nothing of the runtime in the caches;
+            a message takes that three times, once where it is sent and twice where it is received.
         cores: that it has to itself. With no more of them than kernel threads (None: as many), sending and
             receiving holds the kernels up.
         times: what was measured of its kernels; None where nothing was.
@@ -68,6 +70,7 @@ class Machine:
     speed: float = 1.0
     instruction_s: float = 40e-6
     step_s: float = 60e-6
+    cold_s: float = 0.0
     cores: int | None = None
     times: KernelTimes | None = field(default=None, compare=False, repr=False)
 
@@ -89,7 +92,7 @@ class Machine:
                     f"machine '{self.name}': the {what} is {getattr(self, what)!r}; write a name, or ''"
                 )
         _check_number(self.speed, f"machine '{self.name}': the speed is")
-        for what in ("instruction_s", "step_s"):
+        for what in ("instruction_s", "step_s", "cold_s"):
             told = f"machine '{self.name}': the {what} is"
             _check_number(getattr(self, what), told, may_be_zero=True)
         if not isinstance(self.times, KernelTimes | None):

@@ -1,6 +1,7 @@
 """How a run gets on: what the parts report, added up.
 
-Loss and accuracy are those of the minibatches since the moment before, before their update.
+Loss and accuracy are those of the minibatches since the moment before, before their update. The parts of a
+replica have each a share of them, so a step counts when all of its parts have reported it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,35 @@ class Moment:
         )
 
 
+Sums: TypeAlias = tuple[int, float, int]
+"""Examples, their losses, and how many of them are right."""
+
+
+class _Replica:
+    """What the parts of a replica have reported, until it is whole."""
+
+    def __init__(self, machines: int) -> None:
+        self._machines = machines
+        self._waiting: dict[str, dict[int, Sums]] = {}  # by part, by step
+
+    def add(self, progress: Progress) -> Sums:
+        """What is whole by this report: the sums of all parts up to a step at which each has reported."""
+        sums = progress.examples, progress.loss, progress.correct
+        self._waiting.setdefault(progress.name, {})[progress.step] = sums
+        whole: Sums = 0, 0.0, 0
+        if len(self._waiting) < self._machines:
+            return whole
+        reached = max(set.intersection(*map(set, self._waiting.values())), default=-1)
+        for waiting in self._waiting.values():
+            for step in [step for step in waiting if step <= reached]:
+                whole = _added(whole, waiting.pop(step))
+        return whole
+
+
+def _added(a: Sums, b: Sums) -> Sums:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
 @dataclass
 class Meter:
     """Adds up what the parts report.
@@ -54,12 +84,14 @@ class Meter:
     Args:
         steps_per_replica: in all.
         done: by each replica, before this run.
+        machines: of each replica.
         classifiers: losses by which an example is right or wrong; accuracy is their mean.
         history: every moment that was looked at.
     """
 
     steps_per_replica: int
     done: tuple[int, ...]
+    machines: int = 1
     classifiers: int = 1
     history: list[Moment] = field(default_factory=list)
 
@@ -69,7 +101,8 @@ class Meter:
         self._pushes: dict[str, tuple[int, float]] = {}  # (pushes, staleness) of each part's process
         self._pushes_before = (0, 0.0)  # of processes that were replaced
         self._examples = 0
-        self._since: tuple[int, float, int] = (0, 0.0, 0)
+        self._replicas: dict[int, _Replica] = {}
+        self._since: Sums = (0, 0.0, 0)
 
     def add(self, progress: Progress) -> None:
         """Takes in a report. Speed counts from the first one, when the hosts had started."""
@@ -77,9 +110,10 @@ class Meter:
             self._last = time.monotonic()
         self._steps[progress.name] = progress.step
         self._count_pushes(progress)
-        examples, loss, correct = self._since
-        self._since = (examples + progress.examples, loss + progress.loss, correct + progress.correct)
-        self._examples += progress.examples
+        replica, _ = part_indices(progress.name) or (0, 0)
+        whole = self._replicas.setdefault(replica, _Replica(self.machines)).add(progress)
+        self._since = _added(self._since, whole)
+        self._examples += whole[0]
 
     def _count_pushes(self, progress: Progress) -> None:
         """A part reports all pushes of its process; fewer than before come from another process."""

@@ -133,7 +133,8 @@ class _Training:
         # Only who shows a run pays for the display: every host imports this package too.
         from partita.engine.drivers.display import Display
 
-        meter = Meter(self.steps, self.done, classifiers=len(self.job.plan.graph.classifiers))
+        plan = self.job.plan
+        meter = Meter(self.steps, self.done, len(plan.cluster), classifiers=len(plan.graph.classifiers))
         launcher = ProcessLauncher(listen=listen, places=places)
         with launcher, Display(meter, show) as display:
             supervisor = self._supervisor(launcher, display, checkpoint_every_s)

@@ -67,13 +67,16 @@ class Bench(Protocol):
             For each group and part, the seconds of each instruction.
         """
 
-    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+    def play(
+        self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
+    ) -> list[Tallied]:
         """Plays steps of plans, each over the same number of hosts.
 
         Args:
             plans: whose way up is played, one after another.
             steps: of each, at most.
             shared_memory: whether hosts share memory; else they talk TCP over loopback.
+            cold: whether after each kernel the caches hold nothing of the runtime.
         """
 
     @property
@@ -116,13 +119,15 @@ class HostBench(Bench):
                 found.append([_seconds(part) for part in stage.play(2 * n + 1, None, 0, ())])
         return found
 
-    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+    def play(
+        self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
+    ) -> list[Tallied]:
         """See `Bench`."""
         machines = range(len(plans[0].cluster))
         places = (
             {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
         )
-        tasks = [TallyTask(machine, tuple(plans)) for machine in machines]
+        tasks = [TallyTask(machine, tuple(plans), cold) for machine in machines]
         found = []
         with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S)) as stage:
             for number, plan in enumerate(plans):

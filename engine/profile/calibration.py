@@ -64,6 +64,7 @@ class Calibration:
             memory_bytes=self.memory_bytes,
             instruction_s=runtime.instruction_s,
             step_s=runtime.step_s,
+            cold_s=runtime.cold_s,
             times=self._times(company),
         )
 

@@ -62,6 +62,7 @@ def _runtime(found: Calibration) -> Table:
     table = Table("what the runtime adds", "", title="runtime", title_justify="left")
     table.add_row("to an instruction", _seconds(runtime.instruction_s))
     table.add_row("to a step", _seconds(runtime.step_s))
+    table.add_row("to an instruction, out of cold caches, besides", _seconds(runtime.cold_s))
     return table
 
 

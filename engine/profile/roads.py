@@ -70,17 +70,25 @@ class Road:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a machine adds to its kernels, in seconds: for an instruction, and for a step."""
+    """What a machine adds to its kernels, in seconds: for an instruction, and for a step.
+
+    `cold_s`: how much longer an instruction takes where kernels leave nothing of the runtime in the caches.
+    """
 
     instruction_s: float
     step_s: float
+    cold_s: float
 
 
 def measure_runtime(bench: Bench) -> Runtime:
     """On one machine."""
-    few, many = bench.play([_plan("chain", n, 1, 1) for n in (FEW, MANY)], steps=STEPS, shared_memory=True)
-    each = (_beside_kernels(many) - _beside_kernels(few)) / (MANY - FEW)
-    return Runtime(max(each, 0.0), max(_beside_kernels(few) - (FEW + 1) * each, 0.0))
+    plans = [_plan("chain", n, 1, 1) for n in (FEW, MANY)]
+    few, many = (_beside_kernels(t) for t in bench.play(plans, steps=STEPS, shared_memory=True))
+    each = max((many - few) / (MANY - FEW), 0.0)
+    cold = [_beside_kernels(t) for t in bench.play(plans, steps=STEPS, shared_memory=True, cold=True)]
+    return Runtime(
+        each, max(few - (FEW + 1) * each, 0.0), max((cold[1] - cold[0]) / (MANY - FEW) - each, 0.0)
+    )
 
 
 def measure_road(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Road:

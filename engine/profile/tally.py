@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from partita.engine.runtime.task import Link, Role
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
 
+_SWEPT_BYTES: Final = 32 << 20
+"""As much as a network of 8 million parameters; the largest caches of today's cores hold about as much."""
+
 
 @dataclass(frozen=True)
 class TallyTask:
@@ -27,10 +31,12 @@ class TallyTask:
     Args:
         machine: whose part.
         plans: the way up of each is played.
+        cold: whether each kernel reads and writes more than caches hold besides; it counts as part of it.
     """
 
     machine: int
     plans: tuple[Plan, ...]
+    cold: bool = False
 
     @property
     def title(self) -> str:
@@ -64,6 +70,10 @@ class _TallyRole(Role):
         self._role: SessionRole | None = None
         self._number = -1
         self._spent_s = 0.0
+        self._swept = np.zeros(_SWEPT_BYTES // 4 if task.cold else 0, np.float32)
+
+    def _sweep(self) -> None:
+        np.negative(self._swept, out=self._swept)
 
     def receive(self, event: Received, now: float) -> None:
         """Begins the next plan, or leaves it to the part."""
@@ -72,7 +82,9 @@ class _TallyRole(Role):
                 self.close()
                 self._number += 1
                 self._role = SessionRole(
-                    self._task.session(self._number), replace(self._link, send=self._send)
+                    self._task.session(self._number),
+                    replace(self._link, send=self._send),
+                    beside=self._sweep if self._task.cold else None,
                 )
                 self._link.send(COORDINATOR, Ready(), None)
             case Heartbeat():

@@ -66,6 +66,7 @@ class Player:
         wake: Callable[[], None],
         lanes: int = 1,
         recorder: Recorder | None = None,
+        beside: Callable[[], None] | None = None,
     ) -> None:
         """Starts the kernel threads.
 
@@ -78,12 +79,13 @@ class Player:
             wake: lets the mailbox's owner call `poll` soon.
             lanes: kernel threads, each running one computation at a time.
             recorder: writes down what is done when.
+            beside: done after each computation, as a part of it.
         """
         self._instructions = program.instructions
         self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
         self._computations, self._buffers = computations, buffers
         self._send, self._wake = send, wake
-        self._lanes, self._recorder = lanes, recorder
+        self._lanes, self._recorder, self._beside = lanes, recorder, beside
         self._lock = threading.Lock()
         self._machine = PartMachine(self._works, lanes=lanes)
         self._ready: SimpleQueue[int | None] = SimpleQueue()
@@ -159,6 +161,8 @@ class Player:
             while (position := self._ready.get()) is not None:
                 began = time.perf_counter()
                 self._computations.run(position)
+                if self._beside is not None:
+                    self._beside()
                 stopped = time.perf_counter()
                 with self._lock:
                     self._record(position, began, stopped)

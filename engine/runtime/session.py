@@ -6,7 +6,7 @@ For predictions, evaluations, tests and measurements. There are no shards; param
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
@@ -169,7 +169,14 @@ class SessionPart:
 class SessionRole(Role):
     """Plays one step for each `Play`."""
 
-    def __init__(self, task: SessionTask, link: Link) -> None:
+    def __init__(self, task: SessionTask, link: Link, *, beside: Callable[[], None] | None = None) -> None:
+        """Builds the part.
+
+        Args:
+            task: what to play.
+            link: to the others.
+            beside: what a kernel thread does after each computation, as a part of it.
+        """
         self._link, self._part = link, SessionPart(task)
         host_of = partial(part_name, 0)
         self._recorder = Recorder(task.program, host_of)
@@ -182,6 +189,7 @@ class SessionRole(Role):
             wake=link.wake,
             lanes=task.threads,
             recorder=self._recorder,
+            beside=beside,
         )
         self._player.start(0)
         self._orders: list[tuple[Play, Payload | None]] = []

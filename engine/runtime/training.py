@@ -52,6 +52,7 @@ from partita.partitioner.plan import Plan
 from partita.partitioner.step_kind import StepKind
 
 REPORT_EVERY_S: Final = 0.2
+LATEST_REPORT_S: Final = 2.0
 SAY_AGAIN_S: Final = 1.0
 
 
@@ -167,6 +168,7 @@ class TrainRole(Role):
         self._step, self._stop = -1, 0
         self._inside = self._draining = self._drained = False
         self._unreported = 0
+        self._report_every = 1  # steps
         self._said_at = float("-inf")
 
     # What it hears
@@ -254,10 +256,22 @@ class TrainRole(Role):
         self._carry_out(self._client.receive(StepEnded(over.step), now))
         self._step += 1
         self._unreported += 1
-        if self._step == self._stop or now - self._said_at >= REPORT_EVERY_S:
+        passed_s = now - self._said_at
+        is_due = self._step % self._report_every == 0 or passed_s >= LATEST_REPORT_S
+        if self._step == self._stop or is_due:
             self._said_at = now
             self._report()
+            self._space_reports(passed_s)
         self._link.wake()
+
+    def _space_reports(self, passed_s: float) -> None:
+        """Reports are about `REPORT_EVERY_S` apart, at multiples of a power of two: so all parts of a replica
+        report steps at which the others report too, and their sums can be put together.
+        """
+        if passed_s < REPORT_EVERY_S / 2:
+            self._report_every *= 2
+        elif passed_s > 2 * REPORT_EVERY_S and self._report_every > 1:
+            self._report_every //= 2
 
     def _check_finite(self, step: int) -> None:
         """Before anything of the step is pushed."""

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import io
 import itertools
+import random
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partita.engine.drivers.display import Display
 from partita.engine.drivers.progress import Meter
 from partita.engine.protocol.orders import Progress
 
 
-def meter() -> Meter:
-    return Meter(steps_per_replica=100, done=(10, 0))
-
-
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
-    found = meter()
+    found = Meter(steps_per_replica=100, done=(10, 0), machines=2)
     assert (found.total_steps, found.steps, found.moment()) == (200, 10, None)
+    found.add(Progress("part 0.0", 20, 0, 0.0, 0, 4, 2))
     found.add(Progress("part 0.0", 30, 0, 0.0, 0, 6, 3))
     assert found.steps == 30
     assert found.moment() is None, "there is no mean over no example"
@@ -26,14 +27,49 @@ def test_a_replica_is_as_far_as_its_slowest_part() -> None:
     found.add(Progress("part 1.1", 5, 40, 80.0, 0, 0, 0))
     moment = found.moment()
     assert moment is not None
-    assert (moment.step, moment.examples, moment.loss, moment.accuracy) == (25, 120, 1.0, 0.5)
+    assert (moment.step, moment.examples, moment.loss, moment.accuracy) == (25, 80, 0.5, 0.75)
     assert moment.staleness == 1.5
     assert found.moment() is None
     assert found.history == [moment]
 
 
+@given(
+    st.lists(st.lists(st.tuples(*[st.integers(0, 4)] * 2), min_size=1, max_size=12), min_size=1, max_size=3),
+    st.randoms(use_true_random=False),
+)
+def test_steps_count_when_all_parts_have_reported_them(
+    spaces: list[list[tuple[int, int]]], order: random.Random
+) -> None:
+    # In every step one part finds four examples right, and the other four wrong; each reports at steps of its
+    # own choice among multiples of powers of two, and at the last one.
+    found = Meter(64 * len(spaces), (0,) * len(spaces), machines=2)
+    reports = [
+        list(_reports(f"part {replica}.{part}", [pair[part] for pair in space], right=part))
+        for replica, space in enumerate(spaces)
+        for part in (0, 1)
+    ]
+    examples = 0
+    while any(reports):
+        found.add(order.choice([some for some in reports if some]).pop(0))
+        if (moment := found.moment()) is not None:
+            assert (moment.accuracy, moment.loss) == (0.5, 2.0)
+            examples = moment.examples
+    assert examples == 64 * 8 * len(spaces)
+
+
+def _reports(name: str, spaces: list[int], *, right: int) -> Iterator[Progress]:
+    """Of a part whose examples all have the loss 2 and are all right (1) or all wrong (0)."""
+    before = 0
+    for exponent in (*spaces, 6):
+        step = min((before >> exponent) + 1 << exponent, 64)
+        if step > before:
+            n = 4 * (step - before)
+            yield Progress(name, step, n, 2.0 * n, right * n, 0, 0)
+        before = step
+
+
 def test_the_pushes_of_a_process_that_was_replaced_still_count() -> None:
-    found = meter()
+    found = Meter(steps_per_replica=100, done=(10, 0))
     for step, pushes, staleness in ((30, 6, 12), (31, 2, 0), (32, 4, 0)):
         found.add(Progress("part 0.0", step, 8, 8.0, 4, staleness, pushes))
     found.add(Progress("part 1.0", 9, 8, 8.0, 4, 8, 10))
@@ -45,7 +81,7 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
     clock = itertools.count(0.0, 0.5)
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     stream = io.StringIO()
-    with Display(meter(), "lines", stream=stream) as display:
+    with Display(Meter(100, (10, 0)), "lines", stream=stream) as display:
         display.say("[bold] is printed as it is")
         for step in range(11, 31):
             display.update(Progress("part 0.0", step, 8, 8.0, 4, 0, 0))
@@ -59,7 +95,7 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_is_nothing_and_live_is_one_line() -> None:
     for show, words in (("nothing", ""), ("live", "training")):
         stream = io.StringIO()
-        with Display(meter(), show, stream=stream) as display:  # type: ignore[arg-type]
+        with Display(Meter(100, (10, 0)), show, stream=stream) as display:  # type: ignore[arg-type]
             display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
             display.say("" if show == "nothing" else "a line that stays")
         assert words in stream.getvalue()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.layers import Conv2D, Dense, Network, SoftmaxCrossEntropy
+from partita.layers import Conv2D, Dense, Network, SoftmaxCrossEntropy, SquaredError
 from partita.partitioner import (
     Cluster,
     Instruction,
@@ -77,6 +77,31 @@ def test_weights_are_read_for_each_portion_of_a_minibatch() -> None:
         one = seconds(whole.with_micro_batches(portions))["UP scores/0" if portions > 1 else "UP scores"]
         arithmetic_s = 120 * 2 * 12 * 10 * 8 * (16 / portions) / machine.flops_per_s
         assert max(arithmetic_s, read_s) <= one <= 1.02 * (arithmetic_s + read_s)
+
+
+def test_the_runtime_is_slower_beside_networks_that_fill_the_caches() -> None:
+    def costs(nodes: int, machines: int, cold_s: float) -> Costs:
+        net = Network("layers")
+        net.loss = SquaredError(name="loss")(
+            Dense(nodes, name="out")(net.input("x", shape=1024)), net.target("y")
+        )
+        cluster = Cluster(tuple(Machine(f"m{n}", cold_s=cold_s) for n in range(machines)))
+        return Costs(net.graph(), cluster, batch=1)
+
+    def slower_s(nodes: int, machines: int = 2) -> list[float]:
+        cold, warm = costs(nodes, machines, 1e-3), costs(nodes, machines, 0.0)
+        feed = Instruction(Op.FEED, Operand("x", ((0, 1024),)))
+        messages = [each.message(64, 0, 1) for each in (cold, warm)]
+        return [
+            cold.compute_s(feed, 0) - warm.compute_s(feed, 0),
+            messages[0].send_s - messages[1].send_s,
+            messages[0].receive_s - messages[1].receive_s,
+        ]
+
+    assert slower_s(256) == pytest.approx([0.0, 0.0, 0.0])  # half a MiB of weights for each machine
+    assert slower_s(8192) == pytest.approx([1e-3, 1e-3, 2e-3])
+    middle = slower_s(2048)[0]
+    assert 0.0 < middle < 1e-3 and slower_s(8192, machines=8)[0] == pytest.approx(middle, rel=0.02)
 
 
 def test_squares_are_one_pass_over_parameters_and_gradients() -> None:

@@ -27,7 +27,7 @@ from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
 from partita.partitioner.program import COMPUTES
 
-RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5)
+RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)
 MEMORY = Link(2e-5, 4e9, send_s=1e-5, receive_s=2e-5, send_bytes_per_s=8e9, receive_bytes_per_s=4e9)
 TCP = Link(5e-5, 1e9, send_s=2e-5, receive_s=3e-5, send_bytes_per_s=8e9, receive_bytes_per_s=2e9)
 
@@ -70,16 +70,19 @@ class Pretended(Bench):
             found[position] = (1.0 + together) * work.reference_s
         return found
 
-    def play(self, plans: Sequence[Plan], *, steps: int, shared_memory: bool) -> list[Tallied]:
+    def play(
+        self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
+    ) -> list[Tallied]:
         self.played += 1
-        return [self._tallied(plan, MEMORY if shared_memory else TCP) for plan in plans]
+        return [self._tallied(plan, MEMORY if shared_memory else TCP, cold=cold) for plan in plans]
 
-    def _tallied(self, plan: Plan, link: Link) -> Tallied:
+    def _tallied(self, plan: Plan, link: Link, *, cold: bool) -> Tallied:
         """Of a chain: everything in turn. Of others, what messengers do."""
         computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.upward_programs]
         busy = tuple(1e-6 * n for n in computed)
         messages = plan.messages_for(StepKind(train=False))
-        step = RUNTIME.step_s + RUNTIME.instruction_s * sum(computed) + sum(busy)
+        each = RUNTIME.instruction_s + RUNTIME.cold_s * cold
+        step = RUNTIME.step_s + each * sum(computed) + sum(busy)
         messengers = [0.0] * len(plan.cluster)
         for message in messages:
             send = link.send_s + message.n_bytes / link.send_bytes_per_s
@@ -99,6 +102,7 @@ def test_what_the_runtime_adds_is_found() -> None:
     found = measure_runtime(Pretended())
     assert found.instruction_s == pytest.approx(RUNTIME.instruction_s)
     assert found.step_s == pytest.approx(RUNTIME.step_s)
+    assert found.cold_s == pytest.approx(RUNTIME.cold_s)
 
 
 @pytest.mark.parametrize(("shared_memory", "expected"), [(True, MEMORY), (False, TCP)])
@@ -121,7 +125,7 @@ def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store:
     bench, told = Pretended(), []
     found = calibrate(network(), batch=8, store=store, bench=bench, progress=lambda *t: told.append(t))
     assert bench.rehearsed == ["1 of 1", "2 of 1"]  # it is so small that no piece of it is worth measuring
-    assert bench.played == 3
+    assert bench.played == 4  # the runtime, warm and cold; two kinds of links
     assert [what for what, done, _ in told if not done] == [
         "the runtime",
         "messages by shared memory",
