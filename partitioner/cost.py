@@ -30,7 +30,7 @@ from partita.partitioner.work import Work, work_of
 Key: TypeAlias = tuple[object, ...]
 
 WARM_BYTES: Final = 1 << 20
-COLD_BYTES: Final = 8 << 20
+COLD_BYTES: Final = 32 << 20
 """Parameters and states of a machine: with fewer than the first, the runtime finds its own code and objects
 in a cache as it left them; with more than the second, it does not. Guesses for the servers of the 2020s."""
 

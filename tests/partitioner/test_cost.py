@@ -99,9 +99,9 @@ def test_the_runtime_is_slower_beside_networks_that_fill_the_caches() -> None:
         ]
 
     assert slower_s(256) == pytest.approx([0.0, 0.0, 0.0])  # half a MiB of weights for each machine
-    assert slower_s(8192) == pytest.approx([1e-3, 1e-3, 2e-3])
-    middle = slower_s(2048)[0]
-    assert 0.0 < middle < 1e-3 and slower_s(8192, machines=8)[0] == pytest.approx(middle, rel=0.02)
+    assert slower_s(1 << 16) == pytest.approx([1e-3, 1e-3, 2e-3])
+    middle = slower_s(1 << 12)[0]
+    assert 0.0 < middle < 1e-3 and slower_s(1 << 14, machines=8)[0] == pytest.approx(middle, rel=0.02)
 
 
 def test_squares_are_one_pass_over_parameters_and_gradients() -> None:
