@@ -31,7 +31,7 @@ from partita.partitioner.plan import Plan
 TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5
 _LEAST: Final = 8
-_LONGEST_S: Final = 2.0
+_LONGEST_S: Final = 0.7
 """Steps of a plan that takes long are as many as there is time for, but never fewer than that."""
 
 

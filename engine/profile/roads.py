@@ -24,7 +24,7 @@ ROWS: Final = (1, 128, 2048)
 FEW: Final = 2
 MANY: Final = 10
 """Layers of the two networks that are compared."""
-STEPS: Final = 150
+STEPS: Final = 1000
 BOTH_WAYS: Final = 0.7
 """A link goes both ways at once if so much of its rate is left to each."""
 _FASTEST: Final = 1e12
