@@ -20,7 +20,6 @@ from partita.engine.kernels.kernel import (
     Call,
     Kernel,
     PartialKernel,
-    PartialSums,
     Site,
     nothing,
 )
@@ -153,7 +152,7 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
 
     def multiply(self, rows: tuple[int, int]) -> Call:
         """One product with the machine's inputs, and the biases that the machine has."""
-        whole, partial = (0, self.site.grid.n_rows), self._partial
+        whole, partial = (0, self.site.grid.n_rows), self.partial
         out, per_row = columns(rows_of(partial.sums, rows, whole)), self._units_per_row
         weight = self._weight[rows[0] * per_row : rows[1] * per_row]
         multiply = self._product(weight, self._states_of(self._inputs), out)
@@ -167,7 +166,7 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
         sums = self._state if self._is_exact else self._scratch_of_blocks()[1]
-        terms = map(columns, self._partial.terms)
+        terms = map(columns, self.partial.terms)
         adds = (bound(_continue if n else _start, term, sums) for n, term in enumerate(terms))
         return in_turn(*adds, self._activate(sums))
 
@@ -181,15 +180,9 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         return bound(self._loops.activate, sums.reshape(-1))
 
     def _deltas(self) -> tuple[Array, tuple[int, int], tuple[int, int]]:
-        deltas, biased = self._partial.deltas, self._partial.biased
+        deltas, biased = self.partial.deltas, self.partial.biased
         assert deltas is not None, "nothing comes down to this layer"
         return deltas, (0, self.site.grid.n_rows), biased
-
-    @property
-    def _partial(self) -> PartialSums:
-        found = self.arrays.partial
-        assert found is not None, f"{self.site.grid.name} is cut by its inputs, but has no sums over them"
-        return found
 
 
 def dense_kernel(site: Site, arrays: Arrays, team: Team) -> DenseKernel:

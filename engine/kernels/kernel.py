@@ -196,6 +196,13 @@ class PartialKernel(Kernel):
     def multiply(self, rows: tuple[int, int]) -> Call:
         """Writes the sums over the machine's inputs for these rows of the layer."""
 
+    @property
+    def partial(self) -> PartialSums:
+        """Where these sums lie."""
+        found = self.arrays.partial
+        assert found is not None, f"{self.site.grid.name} is cut by its inputs, but has no sums over them"
+        return found
+
 
 class LossKernel(Kernel):
     """A loss also says how well its scores do."""

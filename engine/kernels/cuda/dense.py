@@ -10,7 +10,7 @@ import torch
 
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, PartialKernel, PartialSums, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, PartialKernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.layers.rows import WholeRows
 
@@ -129,10 +129,10 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         """One product with the machine's inputs, and the biases that the machine has."""
         whole, biased, per_row = (
             (0, self.site.grid.n_rows),
-            self._partial.biased,
+            self.partial.biased,
             self.site.grid.nodes_per_row,
         )
-        sums, inputs = tensor_of(self._partial.sums), self._states_of(self._inputs)
+        sums, inputs = tensor_of(self.partial.sums), self._states_of(self._inputs)
         out = columns(rows_of(sums, rows, whole))
         weight = self._weight[rows[0] * per_row : rows[1] * per_row]
         low, high = max(rows[0], biased[0]), min(rows[1], biased[1])
@@ -150,7 +150,7 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
-        terms = [columns(tensor_of(term)) for term in self._partial.terms]
+        terms = [columns(tensor_of(term)) for term in self.partial.terms]
         state, sums = columns(self.state), self._sums
 
         def call() -> None:
@@ -164,15 +164,9 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         return call
 
     def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
-        deltas = self._partial.deltas
+        deltas = self.partial.deltas
         assert deltas is not None, "nothing comes down to this layer"
-        return tensor_of(deltas), (0, self.site.grid.n_rows), self._partial.biased
-
-    @property
-    def _partial(self) -> PartialSums:
-        found = self.arrays.partial
-        assert found is not None, f"{self.site.grid.name} is cut by its inputs, but has no sums over them"
-        return found
+        return tensor_of(deltas), (0, self.site.grid.n_rows), self.partial.biased
 
 
 def dense_kernel(site: Site, arrays: Arrays, team: Team) -> TensorKernel:
