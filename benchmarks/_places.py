@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec import structs
 
@@ -20,9 +20,6 @@ from partita.partitioner import Cluster, Plan
 
 MACHINES: Final = 2
 """Of a network."""
-
-SessionOf: TypeAlias = Callable[[Plan, int, Rule], Session]
-"""Opens a session that trains: a plan, the seed of its parameters, a rule."""
 
 
 @dataclass(frozen=True)
