@@ -4,106 +4,22 @@ A row of states is a label; a row of errors is the list of the terms that were s
 list of the rows; parameters are a count of updates. Buffers keep what earlier steps left in them, as the
 engine's do, and machines drift apart by whole steps. Reading what is not finished, of this step and complete,
 is an `AssertionError`.
-
-A step may be of several portions: what a machine knows of each is a `Host` of its own, which forgets when the
-next takes its place; what is learnt they share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Plan, Program
 from partita.partitioner.buffer_names import is_learnt, number_of, place_of, plain
 from partita.partitioner.program import Operand
-from partita.partitioner.windows import WindowPlan
 from tests.partitioner.expected import Expected, Unit, members
+from tests.partitioner.symbolic_host import Host, Term, beside_each_other
 
-Term: TypeAlias = tuple[object, ...]
-"""Of an error: (step, consumer, which of its inputs, its row, on which machine), or (step, "delta")."""
 Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 """Picks among (machine, position) of everything that could run now."""
-
-
-@dataclass
-class Host:
-    """One machine: its buffers by (buffer, row), which of them share memory, and how far it is.
-
-    `step` is the step; in what belongs to a portion, the step and its number. `learnt` is the number of the
-    minibatch, of all steps; `updated` how often each parameter must have been updated before this portion's
-    instruction, and `lent` when those were that another machine has lent.
-    """
-
-    program: Program
-    beside: dict[str, set[str]]
-    step: object = 0
-    learnt: int = 0
-    updated: int = 0
-    lent: tuple[int, int] = (0, 0)
-    done: set[int] = field(default_factory=set)
-    states: dict[tuple[str, int], object] = field(default_factory=dict)
-    sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-    errors: dict[tuple[str, int], list[Term]] = field(default_factory=dict)
-    gradients: dict[str, list[Term]] = field(default_factory=dict)
-    told: dict[tuple[str, int], object] = field(default_factory=dict)
-    updates: dict[str, int] = field(default_factory=dict)
-    spoilt: set[str] = field(default_factory=set)
-    shared: dict[tuple[str, int], object] = field(default_factory=dict)
-    portions: dict[int, Host] = field(default_factory=dict)
-
-    @property
-    def number(self) -> int:
-        """Of the step."""
-        assert isinstance(self.step, int)
-        return self.step
-
-    def of(self, instruction: Instruction) -> Host:
-        """What the machine knows of an instruction's portion; of one that learns, of the last."""
-        names = [operand.buffer for operand in (instruction.target, *instruction.sources)]
-        numbers = [
-            number for name in names if not is_learnt(name) and (number := number_of(name)) is not None
-        ]
-        pipeline = self.program.pipeline
-        if pipeline.portions == 1:
-            return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
-        if not numbers:  # a message of what is learnt, or what follows it
-            named = [number for name in names if (number := number_of(name)) is not None]
-            learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].partition(".")[0], 0)
-            minibatch = named[0] if named else learnt % pipeline.overlap
-            is_lent = instruction.op in (Op.SEND, Op.RECV) and ".parameters" in names[0]
-            return self.portion(minibatch * pipeline.micro_batches, up=is_lent)
-        is_up = instruction.op in (Op.UP, Op.MULTIPLY, Op.SUMMARISE)
-        return self.portion(max(numbers), up=is_up)
-
-    def portion(self, number: int, *, up: bool) -> Host:
-        """What it knows of a portion, on its way up or down."""
-        pipeline = self.program.pipeline
-        size, depth, count = pipeline.micro_batches, pipeline.depth, pipeline.overlap
-        kept = self.portions.setdefault(number % pipeline.slots, Host(self.program, {}))
-        begun = self.number * count
-        latest = (number if up else min(number + depth, pipeline.portions - 1)) // size
-        return replace(
-            kept,
-            step=(self.step, number),
-            learnt=begun + number // size,
-            updated=begun + (max(0, number - depth) if up else number) // size,
-            lent=(begun + latest, begun + max(0, latest * size - depth) // size),
-            done=self.done,
-            gradients=self.gradients,
-            updates=self.updates,
-            shared=self.shared,
-        )
-
-
-def beside_each_other(windows: Mapping[str, WindowPlan]) -> dict[str, set[str]]:
-    """For each buffer the others that lie in the same bytes."""
-    ends = {name: (window.offset, window.offset + window.n_bytes) for name, window in windows.items()}
-    return {
-        name: {other for other, (c, d) in ends.items() if other != name and max(a, c) < min(b, d)}
-        for name, (a, b) in ends.items()
-    }
 
 
 def of_errors(buffer: str) -> bool:

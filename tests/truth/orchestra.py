@@ -42,7 +42,7 @@ from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.buffer_names import number_of, plain
 from partita.partitioner.program import COMPUTES, Instruction
-from tests.partitioner.interpreter import beside_each_other
+from tests.partitioner.symbolic_host import beside_each_other
 
 Array = npt.NDArray[Any]
 
