@@ -5,7 +5,8 @@ Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays
 Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive, and
 `coordinator` supervises a run with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
 (what it asks of its interpreter). `names` says what hosts are called, `verbs` who may say what to whom;
-`clocks` is how far apart two hosts' clocks are. This folder imports none of its neighbours.
+`clocks` is how far apart two hosts' clocks are. `commands` is what a batch method asks of the shards' vectors.
+This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator

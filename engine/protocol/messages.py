@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from partita.engine.protocol.commands import Operation, Scalars
+
 Rows: TypeAlias = tuple[tuple[int, ...], ...]
 """Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
@@ -253,6 +255,91 @@ class Lost(_Message, frozen=True, tag=True):
     pushes: int
 
 
+# Sandblaster: the coordinator directs shards by commands and replicas by portions.
+
+
+class Command(_Message, frozen=True, tag=True):
+    """Tells a shard to do these operations in order, once: numbers rise, and one below its last is nothing.
+
+    A new one drops an evaluation that is under way. The number of a command that evaluates names the
+    evaluation.
+    """
+
+    number: int
+    operations: tuple[Operation, ...]
+
+
+class Answer(_Message, frozen=True, tag=True):
+    """The shard has done the command: the scalars of its slice, but those of `Evaluate`. Said again for a
+    repeat.
+    """
+
+    number: int
+    scalars: Scalars
+
+
+class Missing(_Message, frozen=True, tag=True):
+    """Answers a repeat of a command whose evaluation is under way: the stretches that a shard still lacks.
+
+    Ranges `[start, stop)` of their numbers, ascending.
+    """
+
+    number: int
+    stretches: tuple[tuple[int, int], ...]
+
+
+class HandOut(_Message, frozen=True, tag=True):
+    """Gives all parts of a replica a stretch of an evaluation: portions `[first, first + count)`.
+
+    Turns count what a replica's process was given, from 0; they are played in this order.
+    """
+
+    evaluation: int
+    turn: int
+    stretch: int
+    first: int
+    count: int
+
+
+class Computed(_Message, frozen=True, tag=True):
+    """A part is through with a turn. Sums over its examples, as far as this part judges them.
+
+    Said again for a repeat of its `HandOut`.
+    """
+
+    turn: int
+    evaluation: int
+    stretch: int
+    loss: float
+    correct: int
+
+
+class FetchPoint(_Message, frozen=True, tag=True):
+    """Asks a shard for its slice of `x` in the first evaluation above `after`: answered when that begins."""
+
+    after: int
+
+
+class Point(_Message, frozen=True, tag=True):
+    """Answers `FetchPoint`. The payload is the machine's slice of `x` in this evaluation."""
+
+    evaluation: int
+
+
+class Contribution(_Message, frozen=True, tag=True):
+    """The gradient (the payload) of a machine's numbers on a shard, summed over the portions of a stretch."""
+
+    evaluation: int
+    stretch: int
+
+
+class Taken(_Message, frozen=True, tag=True):
+    """Acknowledges `Contribution`: it counts, another of this stretch does, or the evaluation is over."""
+
+    evaluation: int
+    stretch: int
+
+
 class Failed(_Message, frozen=True, tag=True):
     """The task raised: a sentence, and the traceback as text. `final`: trying again would end the same."""
 
@@ -296,6 +383,15 @@ Message: TypeAlias = (
     | Save
     | Saved
     | Lost
+    | Command
+    | Answer
+    | Missing
+    | HandOut
+    | Computed
+    | FetchPoint
+    | Point
+    | Contribution
+    | Taken
     | Failed
     | Refused
     | Stop

@@ -10,23 +10,31 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.protocol.messages import (
+    Answer,
     Assign,
     Begin,
+    Command,
+    Computed,
+    Contribution,
     Credit,
     Directory,
     Failed,
     Fetch,
+    FetchPoint,
     Finished,
+    HandOut,
     Heartbeat,
     Hello,
     Informed,
     Load,
     Lost,
     Message,
+    Missing,
     Parameters,
     Ping,
     Play,
     Played,
+    Point,
     Pong,
     Push,
     Pushed,
@@ -36,6 +44,7 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
     Stop,
+    Taken,
     Tensor,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
@@ -43,15 +52,19 @@ from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 Role: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
 
 VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
-    ("coordinator", "part"): frozenset({Assign, Directory, Heartbeat, Begin, Load, Play, Ping, Stop}),
-    ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Save, Stop}),
-    ("part", "coordinator"): frozenset(
-        {Hello, Informed, Ready, Heartbeat, Report, Finished, Played, Pong, Failed, Refused}
+    ("coordinator", "part"): frozenset(
+        {Assign, Directory, Heartbeat, Begin, HandOut, Load, Play, Ping, Stop}
     ),
-    ("shard", "coordinator"): frozenset({Hello, Informed, Ready, Heartbeat, Saved, Lost, Failed, Refused}),
+    ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Command, Save, Stop}),
+    ("part", "coordinator"): frozenset(
+        {Hello, Informed, Ready, Heartbeat, Report, Finished, Computed, Played, Pong, Failed, Refused}
+    ),
+    ("shard", "coordinator"): frozenset(
+        {Hello, Informed, Ready, Heartbeat, Answer, Missing, Saved, Lost, Failed, Refused}
+    ),
     ("part", "part"): frozenset({Tensor, Credit}),
-    ("part", "shard"): frozenset({Fetch, Push}),
-    ("shard", "part"): frozenset({Parameters, Pushed}),
+    ("part", "shard"): frozenset({Fetch, Push, FetchPoint, Contribution}),
+    ("shard", "part"): frozenset({Parameters, Pushed, Point, Taken}),
 }
 """By (sender, receiver); who is in none of the pairs says nothing to the other."""
 
