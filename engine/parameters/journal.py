@@ -15,8 +15,9 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -85,7 +86,8 @@ _WORDS: Final[Mapping[str, str]] = {
 """How what differs is said, in the order in which it is looked for."""
 
 
-class JournalEntry(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
     """A request that was answered."""
 
     index: int
