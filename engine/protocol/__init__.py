@@ -2,11 +2,11 @@
 
 `messages` is the closed union of everything that travels; `events` holds the words that all machines share.
 Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is
-Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive, and
-`coordinator` supervises a run with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
-(what it asks of its interpreter). `names` says what hosts are called, `verbs` who may say what to whom;
-`clocks` is how far apart two hosts' clocks are. `commands` is what a batch method asks of the shards' vectors.
-This folder imports none of its neighbours.
+Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive. `supervision` is
+what every coordinator does, with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
+(what it asks of its interpreter): `coordinator` is Downpour's. `commands` is what a batch method asks of the
+shards' vectors. `names` says what hosts are called, `verbs` who may say what to whom; `clocks` is how far
+apart two hosts' clocks are. This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator
