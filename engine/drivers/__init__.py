@@ -1,8 +1,10 @@
 """What a user calls: a plan, data and a driver become a run, and a run gives predictions.
 
 `downpour` holds a driver's settings; before anything starts, `checks` looks at arguments and `data` at the
-user's arrays. `job` makes the tasks of all hosts, `train` runs them and `supervisor` carries out what the
-coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts report and `display` shows it;
+user's arrays. `job` is what is trained and its files; `training` is any driver at work on it, and
+`downpour_training` what is Downpour's own: tasks, coordinator, manifests. `train` runs one after another and
+`supervisor` carries out what the coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts
+report and `display` shows it;
 `run` is what is left in the end. `session` plays single steps of one replica (`stages`: where its parts are;
 `step`: what they come to; `tracing`: what each did when); `evaluate` and `predict` stand on it.
 """
