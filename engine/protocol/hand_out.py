@@ -30,6 +30,9 @@ LATE: Final = 1.5
 REMEMBERED: Final = 15
 """Turns whose median is what one usually takes."""
 
+UNKNOWN_S: Final = 1.0
+"""When the first turn of all is late, seconds: nobody knows yet how long one takes."""
+
 Handed: TypeAlias = tuple[int, HandOut]
 """(replica, what all of its parts are told)."""
 
@@ -256,11 +259,12 @@ class HandOuts:
                         yield number
 
     def _late_at(self, crew: _Crew) -> float:
-        """When a replica is late with all that it owes; at once where nobody knows how long a turn takes."""
+        """When a replica is late with all that it owes."""
         first = next(iter(crew.turns.values()), None)
-        if first is None or not self._took:
-            return crew.progress_at
-        return crew.progress_at + LATE * median(self._took) * first.order.count
+        if first is None:
+            return math.inf
+        usual_s = median(self._took) * first.order.count if self._took else UNKNOWN_S / LATE
+        return crew.progress_at + LATE * usual_s
 
     @property
     def next_backup_at(self) -> float:
