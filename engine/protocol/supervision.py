@@ -88,6 +88,11 @@ class Supervision(ABC):
         return self._checkpoints.lost
 
     @property
+    def wakes_at(self) -> float:
+        """When a `Tick` is wanted, beyond the usual ones (seconds); infinity: the usual ones will do."""
+        return float("inf")
+
+    @property
     def gone(self) -> tuple[str, ...]:
         """Parts that ended, or fell silent, after their work was done, and were not replaced."""
         return tuple(h.name for h in self._roster.hosts.values() if h.state is HostState.GONE)
