@@ -78,7 +78,8 @@ class Display:
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=moment.done, moment=str(moment))
         else:
-            self.say(f"{self._gauge.unit} {moment.done}/{self._gauge.total}  {moment}")
+            total = "" if self._gauge.total is None else f"/{self._gauge.total}"
+            self.say(f"{self._gauge.unit} {moment.done}{total}  {moment}")
 
     def __enter__(self) -> Self:
         if self._bar is not None:

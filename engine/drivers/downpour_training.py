@@ -176,7 +176,7 @@ class DownpourTraining(Training):
         held = f"holds {sum(self.committed)} of {total} steps, and resume goes on from it"
         return f"the checkpoint in {self.job.checkpoints} {held}"
 
-    def _finished(self, done: Done) -> Run:
+    def _finished(self, done: Done, display: Display) -> Run:
         job, meter = self.job, self._meter
         number = self.resumed if done.checkpoint is None else done.checkpoint
         if number is None:

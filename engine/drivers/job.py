@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import tempfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +31,7 @@ class Job:
 
     Args:
         plan, seed: as `train` was given them.
-        examples: how many there are.
+        arrays: for each input and target, `[example, *shape]`.
         folder: for the files that hosts read; it goes when the run is over.
         checkpoints: folder for checkpoints.
         keep: whether that one stays.
@@ -37,10 +39,23 @@ class Job:
 
     plan: Plan
     seed: int
-    examples: int
+    arrays: Mapping[str, Array]
     folder: Path
     checkpoints: Path
     keep: bool
+
+    @cached_property
+    def examples(self) -> int:
+        """How many there are."""
+        return len(next(iter(self.arrays.values())))
+
+    @cached_property
+    def checksum(self) -> str:
+        """Of all arrays, with their names and the order of the examples: tells other data from these."""
+        found = 0
+        for name in sorted(self.arrays):
+            found = zlib.crc32(memoryview(self.arrays[name]).cast("B"), zlib.crc32(name.encode(), found))
+        return f"{found:08x}"
 
     @property
     def precision(self) -> str:
@@ -80,9 +95,9 @@ class Job:
                 "give another folder"
             ) from error
 
-    def write(self, arrays: Mapping[str, Array], initial: Mapping[str, Array] | str | Path | None) -> None:
+    def write(self, initial: Mapping[str, Array] | str | Path | None) -> None:
         """Puts the data and the first parameters where every host can read them."""
-        for name, array in arrays.items():
+        for name, array in self.arrays.items():
             self.files[name].write(array)
         if initial is None:
             parameters = initialise(self.plan.graph.parameters.values(), self.seed, dtype=self.precision)

@@ -37,8 +37,8 @@ class Gauge(Protocol):
     unit: str
 
     @property
-    def total(self) -> int:
-        """How much there is to do, at most."""
+    def total(self) -> int | None:
+        """How much there is to do, at most; None where nobody knows."""
 
     def add(self, effect: CoordinatorEffect) -> None:
         """Takes in what the coordinator says."""

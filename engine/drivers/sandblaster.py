@@ -1,7 +1,7 @@
 """Sandblaster: a coordinator that holds no parameters directs replicas and shards through a batch method.
 
-Source: DistBelief, section 4.2. The method asks for operations on vectors, which the shards do on their slices,
-and for the function's value and gradient, which the replicas compute portion by portion.
+The method asks for operations on vectors, which the shards do on their slices, and for the function's value
+and gradient, which the replicas compute portion by portion. Source: DistBelief, section 4.2.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Sandblaster:
     those settings that say so below; not from the number of replicas, nor from who fails or is slow.
 
     Args:
-        method: what is done with values and gradients: `LBFGS()`, `NonlinearCG()`, `GradientDescent()`, or one
-            of your own.
-        replicas: copies of the network, each over all machines of the plan. A free one gets the next portions.
+        method: what is done with values and gradients: `LBFGS()`, `NonlinearCG()`, `GradientDescent()`, or
+            one of your own.
+        replicas: copies of the network, each over all machines of the plan. A free one gets the next
+            portions.
         shards: servers among which the parameters and all vectors of the method are divided.
         portion: examples in a portion, which a replica computes in one step. The plan's batch if not given.
             Changes the order of sums.
@@ -75,8 +76,8 @@ class Sandblaster:
         object.__setattr__(self, "overlap", _real(self.overlap, "overlap", "above 0 and at most 0.5"))
         if not 0 < self.overlap <= 0.5:
             raise ValueError(
-                f"Sandblaster's overlap is {self.overlap}; of a batch, share more than 0 with the next one, and "
-                "at most 0.5, so that half of it is new"
+                f"Sandblaster's overlap is {self.overlap}; share more than 0 and at most 0.5 of a batch with "
+                "the next one"
             )
         object.__setattr__(self, "l2", _real(self.l2, "l2", "0 or above"))
         if not self.l2 >= 0:
@@ -85,7 +86,7 @@ class Sandblaster:
             raise ValueError(f"Sandblaster's backups is {self.backups!r}; give True or False")
         if not isinstance(self.warm_start, Downpour | None):
             raise ValueError(
-                f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour with its settings, or leave it out"
+                f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour, or leave it out"
             )
 
     def objective(self, *, plan_batch: int, examples: int) -> Objective:
@@ -98,14 +99,14 @@ class Sandblaster:
         batch = examples if self.batch is None else self.batch
         if batch > examples:
             raise ValueError(
-                f"a batch of {batch} examples is more than the data has, {examples}; leave batch out to take all, "
-                "or use a smaller one"
+                f"a batch of {batch} examples is more than the data has, {examples}; use a smaller one, or "
+                "leave it out to take all"
             )
         if portions.size > batch:
             what = "the data has" if self.batch is None else "a batch has"
             raise ValueError(
-                f"a portion of {portions.size} examples is more than {what}, {batch}; use portions of at most "
-                f"{batch}, and much smaller ones where several replicas shall share a batch"
+                f"a portion of {portions.size} examples is more than {what}, {batch}; use portions of at "
+                f"most {batch}, and much smaller ones for several replicas"
             )
         if batch == examples:
             return Objective(portions, l2=self.l2)
@@ -118,8 +119,8 @@ class Sandblaster:
         shared = max(1, round(self.overlap * n))
         if 2 * shared > n:
             raise ValueError(
-                f"batches of {n} portion{'s' * (n > 1)} cannot share {shared} with the next one: too little would "
-                f"be new; use larger batches, or portions of at most {batch // 2}"
+                f"batches of {n} portion{'s' * (n > 1)} cannot share {shared} with the next one, because at "
+                "least half of a batch must be new; use larger batches, or smaller portions"
             )
         return Objective(portions, batch=n, overlap=shared, l2=self.l2)
 

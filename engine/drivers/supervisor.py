@@ -86,7 +86,8 @@ class Supervisor:
         self._tell(Opened())
         told_stop, ticked_at = False, float("-inf")
         while self._done is None:
-            for event in self._launcher.mailbox.receive(TICK_S):
+            until_s = self._coordinator.wakes_at - time.monotonic()
+            for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
             for name, incarnation, reason in self._launcher.ended():
                 self._tell(Died(name, incarnation, reason))
@@ -94,8 +95,9 @@ class Supervisor:
                 told_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
                 self._tell(StopRequested())
-            if time.monotonic() - ticked_at >= TICK_S:
-                ticked_at = time.monotonic()
+            now = time.monotonic()
+            if now - ticked_at >= TICK_S or now >= self._coordinator.wakes_at:
+                ticked_at = now
                 self._tell(Tick())
         return self._done
 

@@ -48,8 +48,6 @@ class Training(ABC):
         skipped: newer checkpoints that could not be used, one sentence each.
     """
 
-    run_id: str
-
     def __init__(self, job: Job, settings: Settings) -> None:
         """Nothing is found and nothing has started yet."""
         self.job: Final = job
@@ -91,12 +89,12 @@ class Training(ABC):
             display.follow(self._gauge())
             try:
                 done = supervisor.run()
+                display.draw()
+                return self._finished(done, display)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
             finally:
-                display.draw()
                 self._close()
-        return self._finished(done)
 
     def _announce(self, display: Display) -> None:
         has = self.topology
@@ -176,7 +174,7 @@ class Training(ABC):
         """What of the run is on disk, and how to go on with it; empty when there is nothing."""
 
     @abstractmethod
-    def _finished(self, done: Done) -> Run:
+    def _finished(self, done: Done, display: Display) -> Run:
         """What the run leaves. Raises Interrupted, RunFailed."""
 
     def _close(self) -> None:  # noqa: B027

@@ -248,9 +248,13 @@ class Journal:
         """What fails is not tried again: the kernel may then claim success for what it has dropped."""
         try:
             yield
-        except BaseException:
+        except OSError as error:
             self._failed = True
-            raise
+            raise OSError(
+                error.errno,
+                f"the journal {self.path} cannot be written ({error.strerror or error}); what it holds is "
+                "kept, so make room and resume",
+            ) from error
 
 
 def _said(words: str, value: object) -> str:
