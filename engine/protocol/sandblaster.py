@@ -414,7 +414,7 @@ class SandblasterCoordinator(Supervision):
         assert self._held <= self.recorded, (self._held, self.recorded)
         if self._command is not None:
             assert self._command.number == self._number, self._command
-            assert self.phase in (Phase.RUNNING, Phase.STOPPING), self.phase
+            assert self.phase is not Phase.FINISHING, self._command
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None
 
 
