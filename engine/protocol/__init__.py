@@ -5,8 +5,9 @@ Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays
 Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive, and
 `coordinator` supervises a run with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
 (what it asks of its interpreter). `names` says what hosts are called, `verbs` who may say what to whom;
-`clocks` is how far apart two hosts' clocks are. `commands` is what a batch method asks of the shards' vectors.
-This folder imports none of its neighbours.
+`clocks` is how far apart two hosts' clocks are, `repeats` when what was not answered is sent again.
+`commands` is what a batch method asks of the shards' vectors, `portion_client` is Sandblaster as a part
+speaks it. This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -14,6 +15,7 @@ from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.part import PartMachine
+from partita.engine.protocol.portion_client import PortionClient
 from partita.engine.protocol.replica import DownpourClient
 from partita.engine.protocol.shard import ShardMachine
 
@@ -24,6 +26,7 @@ __all__ = [
     "Membership",
     "Message",
     "PartMachine",
+    "PortionClient",
     "ShardMachine",
     "Topology",
     "decode",
