@@ -138,9 +138,10 @@ class PortionClient:
 
     @property
     def following(self) -> HandOut | None:
-        """The turn that will be played after the one that is played now, as far as is known."""
-        after = self._next + (self._playing is not None)
-        return next((self._handed[turn] for turn in (after,) if turn in self._handed), None)
+        """The turn that will be played after the one that is played now, as far as is known. Any thread may
+        ask.
+        """
+        return self._handed.get(self._next + (self._playing is not None))
 
     @property
     def waits_for(self) -> tuple[str, ...]:
