@@ -21,6 +21,7 @@ from partita.engine.protocol.portion_client import PortionClient
 from partita.engine.protocol.replica import DownpourClient
 from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.protocol.shard import ShardMachine
+from partita.engine.protocol.vector_shard import VectorShard
 
 __all__ = [
     "Coordinator",
@@ -33,6 +34,7 @@ __all__ = [
     "SandblasterCoordinator",
     "ShardMachine",
     "Topology",
+    "VectorShard",
     "decode",
     "encode",
 ]
