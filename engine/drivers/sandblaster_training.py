@@ -110,7 +110,6 @@ class SandblasterTraining(Training):
             job.seed,
             self.objective.sampled,
             driver.shards,
-            self.stretch,
         )
 
     @property
