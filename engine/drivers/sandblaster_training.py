@@ -46,6 +46,7 @@ class SandblasterTraining(Training):
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
         self.stretch: Final = driver.stretch(self.objective)
         self.plan: Final = job.plan.with_batch(self.objective.portions.size)
+        self.run_id = uuid.uuid4().hex  # of this call: a run that goes on counts its commands anew
         self._journal: Final = RunJournal(self.store, self._header())
         self._position = 0
         self._committed_at: int | None = None  # iterations that the last checkpoint holds
@@ -53,7 +54,7 @@ class SandblasterTraining(Training):
     def _header(self) -> JournalHeader:
         job, objective = self.job, self.objective
         return JournalHeader(
-            run=uuid.uuid4().hex,
+            run=self.run_id,
             first_checkpoint=self.store.next_number(),
             start="",
             shapes=job.shapes,
@@ -90,7 +91,7 @@ class SandblasterTraining(Training):
         return VectorShardTask(
             shard,
             layout_of(self.plan, shards=self.driver.shards),
-            self._journal.run,
+            self.run_id,
             job.checkpoints,
             checkpoint,
             self._start,
@@ -126,7 +127,7 @@ class SandblasterTraining(Training):
                 journal=[(entry.digest, entry.scalars) for entry in self._journal.entries],
                 position=self._position,
                 backups=self.driver.backups,
-                run=self._journal.run,
+                run=self.run_id,
                 next_checkpoint=self.store.next_number(),
                 versions=versions(),
                 patience=patience,
