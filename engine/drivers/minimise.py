@@ -118,9 +118,7 @@ def _next(steps: Steps, scalars: Scalars | None) -> Request | Iterated | Outcome
         return outcome
 
 
-def _answered(
-    request: Request, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]
-) -> Scalars:
+def _answered(request: Request, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]) -> Scalars:
     scalars: list[float] = []
     for operation in request:
         if not isinstance(operation, Evaluate):

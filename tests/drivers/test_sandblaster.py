@@ -22,9 +22,7 @@ TWELVE = Sandblaster(LBFGS(max_iterations=12), replicas=2, shards=2, l2=1e-3)
 
 
 def plan_of_toy(*, machines: int = 2, batch: int = 16) -> Plan:
-    return partition(
-        toy.network(), Cluster.local(machines=machines), batch=batch, strategy="balanced"
-    )
+    return partition(toy.network(), Cluster.local(machines=machines), batch=batch, strategy="balanced")
 
 
 def train_toy(driver: Sandblaster, *, plan: Plan | None = None, examples: int = 256, **more: object) -> Run:
