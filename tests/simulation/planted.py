@@ -15,7 +15,7 @@ from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, P
 from partita.engine.protocol.orders import Restart
 from partita.engine.protocol.replica import DownpourClient, Install, StepBegins
 from partita.engine.protocol.shard import Apply, Persist, ShardMachine, _Part
-from partita.engine.runtime.simulation.hosts import Machines
+from partita.engine.runtime.simulation.downpour import Machines
 
 # Shards.
 
