@@ -39,7 +39,7 @@ def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
     victim = random.choice(hosts)
     if kind.startswith("crash"):
         world.note(victim, "crashes", None)
-        victim.exit()
+        victim.crash()
         if kind.endswith("successor"):
             world.at(world.now + random.uniform(1.0, 4.0), None, _crash_newest, (world, victim.name))
     elif kind.startswith("freeze"):
@@ -55,7 +55,7 @@ def _crash_newest(target: tuple[World, str]) -> None:
     alive = world.living(name)
     if alive:
         world.note(alive[-1], "crashes", "again")
-        alive[-1].exit()
+        alive[-1].crash()
 
 
 def _freeze(world: World, victim: Process, seconds: float) -> None:

@@ -99,14 +99,17 @@ class CoordinatorHost(Process):
 
     def _do(self, event: CoordinatorEvent) -> None:
         for effect in self.machine.receive(event, self.clock):
-            if not self.alive:
-                return
-            if isinstance(effect, Send):
-                self.send(effect.to, effect.message)
-            elif isinstance(effect, Restart):
-                self._restart(effect)
-            else:
-                self.carry_out(effect)
+            if self.alive:
+                self.perform(effect)
+
+    def perform(self, effect: CoordinatorEffect) -> None:
+        """One effect, in its order."""
+        if isinstance(effect, Send):
+            self.send(effect.to, effect.message)
+        elif isinstance(effect, Restart):
+            self._restart(effect)
+        else:
+            self.carry_out(effect)
 
     @abstractmethod
     def carry_out(self, effect: CoordinatorEffect) -> None:

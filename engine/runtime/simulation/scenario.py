@@ -45,9 +45,8 @@ class Surroundings:
     stop_at: float | None
 
 
-def draw_surroundings(random: Random) -> Surroundings:
-    """Those of a seed: most are small, so that many are played, and a fifth has no accidents."""
-    topology = Topology(few(random), few(random), few(random))
+def draw_surroundings(random: Random, topology: Topology) -> Surroundings:
+    """Those of a seed, for these hosts; a fifth has no accidents."""
     raising = None
     if random.random() < 0.15:
         part = random.choice(topology.parts(random.randrange(topology.replicas)))
@@ -79,7 +78,7 @@ def _draw_faults(random: Random) -> NetworkFaults:
 
 
 def few(random: Random) -> int:
-    """1 to 3, mostly 1."""
+    """1 to 3, mostly 1: small schedules, so that many are played."""
     return random.choice((1, 1, 1, 1, 2, 2, 3))
 
 

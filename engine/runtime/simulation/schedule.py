@@ -44,6 +44,7 @@ class Schedule(ABC):
         """Sets up what every schedule has, once it is drawn."""
         self.around = around
         self._raises_left = around.raising[1] if around.raising else 0
+        self._raised_at = 0.0
         self.world.network = SimulatedNetwork(self.world.random, around.network)
         self.world.when_exited = self.exited
 
@@ -62,9 +63,10 @@ class Schedule(ABC):
                 assert self.ending is not None
                 self._judge_raising()
                 self.judge(self.ending)
-        except AssertionError as error:
-            kind = "" if isinstance(error, Violation) else "validate: "
-            violation = f"{kind}{error}" or "validate: an assertion"
+        except Violation as error:
+            violation = str(error)
+        except (AssertionError, LookupError, ValueError) as error:  # a machine's own, or of what it asks for
+            violation = f"validate: {type(error).__name__} {error}"
         told = violation is not None or self._keep_all
         story = tuple(world.story()) if told else ()
         return Outcome(self._seed, violation, type(self.ending).__name__, world.events, world.now, story)
@@ -99,6 +101,7 @@ class Schedule(ABC):
         if not self._raises_left or raising is None or name != raising[0]:
             return False
         self._raises_left -= 1
+        self._raised_at = self.world.now
         return True
 
     def end(self, order: Done | Fail) -> None:
@@ -118,8 +121,10 @@ class Schedule(ABC):
 
     def _judge_raising(self) -> None:
         around = self.around
-        quiet = around.accidents == 0 and around.network.drop == 0.0 and around.stop_at is None
-        raised = around.raising is not None and around.raising[1] >= 3 and self._raises_left == 0
+        network = around.network
+        quiet = not (around.accidents or network.drop or network.slow) and around.stop_at is None
+        told = self.world.now > self._raised_at + 2 * network.delay_s
+        raised = around.raising is not None and around.raising[1] >= 3 and self._raises_left == 0 and told
         demand(not (quiet and raised), "I13", around.raising, "raised, and the run went on")
 
     @abstractmethod

@@ -73,6 +73,10 @@ class Process(ABC):
             for handler, argument in backlog:
                 self.world.at(self.world.now, self, handler, argument)
 
+    def crash(self) -> None:
+        """SIGKILL: it ends wherever it is."""
+        self.exit()
+
     def exit(self) -> None:
         """It ends; nothing that it remembered is left."""
         if self.alive:

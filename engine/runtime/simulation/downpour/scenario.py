@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from partita.engine.runtime.simulation.scenario import Surroundings, draw_surroundings
+from partita.engine.protocol.names import Topology
+from partita.engine.runtime.simulation.scenario import Surroundings, draw_surroundings, few
 
 NUMBERS_OF_A_MACHINE: Final = 4
 """Parameters of each machine: enough to be cut over shards, few enough to be summed at every event."""
@@ -35,12 +36,13 @@ class Scenario:
 
 def draw(random: Random) -> Scenario:
     """The scenario of a seed; one in ten resumes an earlier run."""
-    around = draw_surroundings(random)
+    topology = Topology(few(random), few(random), few(random))
+    around = draw_surroundings(random, topology)
     steps, resumes = random.randint(1, 10), random.random() < 0.1
     return Scenario(
         around=around,
         steps=steps,
-        done=tuple(random.randint(0, steps) if resumes else 0 for _ in range(around.topology.replicas)),
+        done=tuple(random.randint(0, steps) if resumes else 0 for _ in range(topology.replicas)),
         fetch_every=random.choice((1, 1, 2, 3)),
         push_every=random.choice((1, 1, 2, 3)),
         step_s=random.choice((0.2, 0.6, 1.2)),
