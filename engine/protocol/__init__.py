@@ -2,11 +2,12 @@
 
 `messages` is the closed union of everything that travels; `events` holds the words that all machines share.
 Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is
-Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive, and
-`coordinator` supervises a run with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
-(what it asks of its interpreter). `names` says what hosts are called, `verbs` who may say what to whom;
-`clocks` is how far apart two hosts' clocks are. `commands` is what a batch method asks of the shards' vectors.
-This folder imports none of its neighbours.
+Downpour as a part speaks it, `shard` applies each push once, `membership` says who is alive. `supervision` is
+what every coordinator does, with the help of `roster` (who there is), `rounds` (checkpoints) and `orders`
+(what it asks of its interpreter): `coordinator` is Downpour's, `sandblaster` that of batch methods, with
+`hand_out` (who computes what) and `recovery` (what is done again). `commands` is what a method asks of the
+shards' vectors. `names` says what hosts are called, `verbs` who may say what to whom; `clocks` is how far
+apart two hosts' clocks are. This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -15,6 +16,7 @@ from partita.engine.protocol.messages import MalformedMessage, Message, decode, 
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.part import PartMachine
 from partita.engine.protocol.replica import DownpourClient
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.protocol.shard import ShardMachine
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Membership",
     "Message",
     "PartMachine",
+    "SandblasterCoordinator",
     "ShardMachine",
     "Topology",
     "decode",
