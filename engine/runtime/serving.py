@@ -17,18 +17,11 @@ from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.storage import NotFinite, Snapshot, Storage
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Tick
+from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Message, Push
 from partita.engine.protocol.names import shard_name
-from partita.engine.protocol.shard import (
-    Apply,
-    Fenced,
-    Persist,
-    Persisted,
-    ShardEffect,
-    ShardMachine,
-    Watermark,
-)
+from partita.engine.protocol.shard import Apply, ShardEffect, ShardMachine, Watermark
 from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.transport.payload import Payload, PayloadLike
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed
-from partita.engine.protocol.shard import (
-    Apply,
-    Fenced,
-    Persist,
-    Persisted,
-    ShardEffect,
-    ShardEvent,
-    ShardMachine,
-)
+from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
 from partita.engine.runtime.simulation.downpour.setting import File, Setting
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, Run
 from partita.engine.runtime.simulation.judgement import Life, Violation
