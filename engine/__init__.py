@@ -3,17 +3,21 @@
 `train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`, `Adam` and others),
 whose rate may follow a schedule (`Cosine` and others); its `Run` saves itself; `evaluate` and `predict` play
 a run on data; `Session` plays single steps; `check_gradients` compares a layer's way down with differences.
+`minimise` plays a batch method (`LBFGS`, `NonlinearCG`, `GradientDescent`, or a `Method` of one's own) on any
+function.
 """
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
 from partita.engine.drivers.interrupt import Interrupted
+from partita.engine.drivers.minimise import Minimum, minimise
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import Session
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
 from partita.engine.kernels.check import GradientCheck, check_gradients
+from partita.engine.methods import LBFGS, GradientDescent, LineSearchMethod, Method, NonlinearCG
 from partita.engine.parameters.rules import (
     LARS,
     SGD,
@@ -33,6 +37,7 @@ from partita.engine.parameters.rules import (
 
 __all__ = [
     "LARS",
+    "LBFGS",
     "SGD",
     "Adagrad",
     "Adam",
@@ -42,11 +47,16 @@ __all__ = [
     "Evaluation",
     "ExponentialDecay",
     "GradientCheck",
+    "GradientDescent",
     "HostError",
     "Interrupted",
     "InverseTime",
+    "LineSearchMethod",
     "LinearWarmup",
+    "Method",
+    "Minimum",
     "Momentum",
+    "NonlinearCG",
     "RMSProp",
     "Rule",
     "Run",
@@ -56,6 +66,7 @@ __all__ = [
     "StepDecay",
     "check_gradients",
     "evaluate",
+    "minimise",
     "predict",
     "train",
 ]

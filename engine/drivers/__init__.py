@@ -5,11 +5,13 @@ user's arrays. `job` makes the tasks of all hosts, `train` runs them and `superv
 coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts report and `display` shows it;
 `run` is what is left in the end. `session` plays single steps of one replica (`stages`: where its parts are;
 `step`: what they come to; `tracing`: what each did when); `evaluate` and `predict` stand on it.
+`minimise` plays a batch method in one process, on any function.
 """
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
 from partita.engine.drivers.interrupt import Interrupted
+from partita.engine.drivers.minimise import Minimum, minimise
 from partita.engine.drivers.progress import Moment
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import Session
@@ -22,12 +24,14 @@ __all__ = [
     "Evaluation",
     "HostError",
     "Interrupted",
+    "Minimum",
     "Moment",
     "Run",
     "RunFailed",
     "Session",
     "Step",
     "evaluate",
+    "minimise",
     "predict",
     "train",
 ]
