@@ -15,7 +15,7 @@ from partita.engine.protocol.commands import Portions
 Vector: TypeAlias = tuple[float, ...]
 
 Stretched: TypeAlias = tuple[tuple[Vector, ...], tuple[float, ...], tuple[int, ...]]
-"""What a replica finds out in a stretch: by machine, the gradient, the sum of losses, and how many are right."""
+"""What a replica finds out in a stretch: by machine, gradients, sums of losses, and how many are right."""
 
 
 def added(left: Sequence[float], right: Sequence[float]) -> Vector:

@@ -1,7 +1,7 @@
 """Judges a run of Sandblaster against the naive reference, after every event.
 
-It sees what crosses the surface of the machines and nothing inside. What outlives a coordinator (the journal,
-the checkpoints) is judged by `Ledger`, what a run's hosts do by a `RunLedger`, and one process of a shard by a
+It sees what crosses the surface of the machines and nothing inside. What outlives a coordinator (journal and
+checkpoints) is judged by `Ledger`, what a run's hosts do by a `RunLedger`, one process of a shard by a
 `ShardLedger`.
 """
 
@@ -103,7 +103,7 @@ class Ledger:
 
 
 def _live_vectors(reference: Reference) -> list[frozenset[str]]:
-    """By position: the vectors whose numbers matter then, because they are read later, or are there in the end."""
+    """By position: the vectors whose numbers matter then, as they are read later, or are there in the end."""
     live = set(reference.states[-1]["shard 0"])
     found = [frozenset(live)]
     for request in reversed(reference.requests):
@@ -163,7 +163,7 @@ class RunLedger:
         points = self._points.get(evaluation, {})
         for shard, start, stop in self.ledger.layout.of_machine[machine]:
             begin, end = self.ledger.layout.of_shard[shard][machine]
-            demand(shard in points, "I6", part, "plays evaluation", evaluation, "which has not begun on", shard)
+            demand(shard in points, "I6", part, "plays", evaluation, "which has not begun on", shard)
             held, expected = parameters[start:stop], points[shard][begin:end]
             demand(held == expected, "I6", part, "plays evaluation", evaluation, "at", held, "not", expected)
 
@@ -179,9 +179,7 @@ class RunLedger:
         order = self._stretches[evaluation][stretch]
         gradients, _, _ = self.ledger.function.stretch(self._x(evaluation), order.first, order.count)
         start, stop = next(
-            (start, stop)
-            for name, start, stop in self.ledger.layout.of_machine[machine]
-            if name == shard
+            (start, stop) for name, start, stop in self.ledger.layout.of_machine[machine] if name == shard
         )
         return gradients[machine][start:stop]
 
@@ -212,6 +210,7 @@ class ShardLedger:
         self._vectors = vectors
         self._machines = run.ledger.layout.of_shard[life[0]]
         self._number = -1
+        self._given_up = max(run.commands, default=0)  # what was under way when it was launched
         self._rest: deque[Operation] = deque()
         self._zeros: list[Operation] = []
         self._scalars: list[float] = []
@@ -300,7 +299,8 @@ class ShardLedger:
         self._run.writers.demand_writer(self._life, "acknowledges", what)
         under_way = evaluation == self._number and self._evaluation is not None
         counts = not under_way or (stretch, machine) in self._counted
-        demand(counts and evaluation <= self._number, "I6", self._life, "acknowledges", what, "uncounted")
+        known = evaluation <= max(self._number, self._given_up)
+        demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
 
     def shows(self, evaluation: int, machine: int, payload: Vector) -> None:
         """It hands out the point of the evaluation under way (I6), while it is the one (I4)."""

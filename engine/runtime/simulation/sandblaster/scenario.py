@@ -1,4 +1,4 @@
-"""What one seed stands for under Sandblaster: its surroundings, a function, a method, and how both are cut."""
+"""What one seed stands for under Sandblaster: surroundings, a function, a method, and how they are cut."""
 
 from __future__ import annotations
 

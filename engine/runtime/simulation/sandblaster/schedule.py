@@ -6,6 +6,7 @@ and the newest checkpoint, with hosts of a new run.
 
 from __future__ import annotations
 
+from partita.engine.protocol.messages import Command, HandOut
 from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.protocol.orders import (
     Advanced,
@@ -15,10 +16,8 @@ from partita.engine.protocol.orders import (
     Fail,
     Opened,
     Record,
-    Send,
     Warn,
 )
-from partita.engine.protocol.messages import Command, HandOut
 from partita.engine.protocol.portion_client import PlayTurn
 from partita.engine.runtime.simulation import accidents
 from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience

@@ -27,7 +27,7 @@ _NAMES: Final = ("a", "b", "c", "d")
 
 
 class Walk:
-    """Goes on for some requests. Its numbers stay small, because a vector that grows is scaled by its own size."""
+    """Goes on for some requests. Its numbers stay small: a vector that grows is scaled by its own size."""
 
     def __init__(self, seed: int, *, requests: int, portions: int) -> None:
         self._seed = seed
