@@ -1,6 +1,7 @@
 """The folder of a run on a simulated disk: shards' files, manifests, and the coordinator's journal.
 
-What was written is not yet synced: a power cut takes it away, the end of a process does not.
+An entry of the journal that is written survives the end of every process, and a power cut only once it is
+synced: before each manifest.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ class Disk:
         return max(self.folders, default=0) + 1
 
     def newest(self) -> Commit | None:
-        """The newest checkpoint of which every file is as its manifest says."""
+        """The newest checkpoint of which every file is as its manifest says, and that the journal reaches."""
         for number in sorted(self.manifests, reverse=True):
-            entries = self.manifests[number].entries
-            if all(self.files[entry.file].sha256 == entry.sha256 for entry in entries):
-                return self.manifests[number]
+            manifest = self.manifests[number]
+            whole = all(self.files[entry.file].sha256 == entry.sha256 for entry in manifest.entries)
+            if whole and (manifest.position or 0) <= len(self.journal):
+                return manifest
         return None
 
     def read(self, shard: str, checkpoint: int) -> File | None:

@@ -86,8 +86,12 @@ class Ledger:
             held = found.get(name)
             demand(held == expected[name], "I5", shard, "holds", name, held, "instead of", expected[name])
 
+    def resumes(self) -> None:
+        """Another coordinator begins: it tells of what the journal does not hold."""
+        self._told = 0
+
     def tells(self, iterated: Iterated) -> None:
-        """Iterations are told in order, none twice; one that a coordinator took to its grave is not."""
+        """Iterations are told in order, none twice by the same coordinator."""
         following = self.reference.iterations[self._told :]
         demand(iterated in following, "I10", iterated, "after", self._told, "iterations")
         self._told += following.index(iterated) + 1
@@ -303,10 +307,11 @@ class ShardLedger:
         demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
 
     def shows(self, evaluation: int, machine: int, payload: Vector) -> None:
-        """It hands out the point of the evaluation under way (I6), while it is the one (I4)."""
+        """It hands out the point of the last evaluation (I6), while it is the one shard (I4)."""
         self._run.writers.demand_writer(self._life, "shows the point of", evaluation)
-        inside = evaluation == self._number and self._evaluation is not None
-        demand(inside, "I6", self._life, "shows the point of", evaluation, "in command", self._number)
+        demand(
+            evaluation == self._number, "I6", self._life, "shows the point of", evaluation, "in", self._number
+        )
         self._run.begins(self._name, evaluation, self._vectors[POINT])
         start, stop = self._machines[machine]
         expected = self._vectors[POINT][start:stop]

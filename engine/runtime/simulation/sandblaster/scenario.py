@@ -47,16 +47,16 @@ def draw(random: Random) -> Scenario:
     size = random.choice((1, 2, 2))
     n_portions = random.randint(2, 9)
     portions = Portions(n_portions * size - random.randrange(size), size)
-    stretch = random.choice((1, 2, 2, 3))
+    stretch, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
     return Scenario(
         around=draw_surroundings(random, topology),
         machines=_machines(random, topology.machines),
         portions=portions,
         stretch=stretch,
         begin=_draw_method(random, portions),
-        backups=random.random() < 0.9,
+        backups=backups,
         portion_s=random.choice((0.01, 0.05, 0.2)),
-        straggler=random.choice((1.0, 1.0, 1.0, 4.0, 50.0)),
+        straggler=random.choice((1.0, 1.0, 4.0, 50.0 if backups and topology.replicas > 1 else 10.0)),
         loses_power=random.random() < 0.5,
     )
 

@@ -64,15 +64,13 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             self._left = self.world.random.randrange(12)
 
     def perform(self, effect: CoordinatorEffect) -> None:
-        """One effect, if it comes to that. An entry of the journal may be written and not synced."""
+        """One effect, if it comes to that."""
         if self._left is None:
             super().perform(effect)
         elif self._left > 0:
             self._left -= 1
             super().perform(effect)
         else:
-            if isinstance(effect, Record):
-                self.schedule.disk.append(effect.digest, effect.scalars)
             self.world.note(self, "crashes before", effect)
             self.exit()
 
@@ -93,8 +91,8 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             case Record():
                 schedule.ledger.records(effect)
                 disk.append(effect.digest, effect.scalars)
-                disk.sync()
             case Commit():
+                disk.sync()  # a checkpoint without its journal would be good for nothing
                 schedule.ledger.commits(effect, self.current)
                 disk.manifests[effect.checkpoint] = effect
                 self.world.note(self, "Commit", effect)
@@ -216,6 +214,7 @@ class SandblasterSchedule(Schedule):
 
     def _resume(self, _: object) -> None:
         """With what is on disk, and nothing else (I10)."""
+        self.ledger.resumes()
         coordinator = SandblasterCoordinatorHost(self, run=self.coordinator.incarnation + 1)
         self.coordinator = coordinator
         self.world.note(coordinator, "resumes after", len(self.disk.journal))

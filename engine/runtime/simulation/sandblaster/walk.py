@@ -6,6 +6,7 @@ good method would make: vectors that nobody reads, evaluations whose gradient is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 from typing import Final
 
@@ -42,11 +43,13 @@ class Walk:
             request: list[Operation] = []
             if "d" in known and random.random() < 0.5:
                 request.append(Combine("d", ((1.0 / (1.0 + largest), "d"),)))
-            request += [self._calculation(random, known) for _ in range(random.randrange(3))]
+            to = (POINT, *_NAMES[:3])
+            request += [self._calculation(random, known, to) for _ in range(random.randrange(3))]
             if random.random() < 0.6:
                 request.append(self._evaluation(random, known))
                 evaluations += 1
-            request += [self._calculation(random, known) for _ in range(random.randrange(3))]
+                to = _NAMES[:3]
+            request += [self._calculation(random, known, to) for _ in range(random.randrange(3))]
             if random.random() < 0.5:
                 request.append(Multiply("d", random.choice(known), random.choice(known)))
                 known += ["d"] * ("d" not in known)
@@ -57,13 +60,13 @@ class Walk:
                 yield Iterated(n, scalars[0], largest, 1.0, evaluations)
         return Outcome("stopped", "the walk is over")
 
-    def _calculation(self, random: Random, known: list[str]) -> Operation:
+    def _calculation(self, random: Random, known: list[str], to: Sequence[str]) -> Operation:
         if random.random() < 0.2:
             return Dots((random.choice(known),), tuple(random.sample(known, min(2, len(known)))))
         terms = tuple((random.uniform(-0.5, 0.5), random.choice(known)) for _ in range(random.randrange(3)))
-        to = random.choice((POINT, *_NAMES[:3])) if terms else random.choice(_NAMES[:3])
-        known += [to] * (to not in known)
-        return Combine(to, terms)
+        vector = random.choice(to if terms else _NAMES[:3])
+        known += [vector] * (vector not in known)
+        return Combine(vector, terms)
 
     def _evaluation(self, random: Random, known: list[str]) -> Evaluate:
         names = random.sample(_NAMES[:3], random.choice((1, 1, 2, 3)))
