@@ -15,10 +15,10 @@ Verdict: TypeAlias = Literal["found", "short", "unbounded", "nothing"]
 """`found`: the last step satisfies both conditions. `short`: `best` is lower, but the slope there is still
 steep. `unbounded`: the loss falls as far as one looks. `nothing`: no step is low enough."""
 
-_SHRINKS: Final = 2 / 3
+_SHRINKS: Final = 0.66
 """An interval that keeps more than this of its length over two trials is cut in half."""
 
-_NARROW: Final = 1e-2
+_NARROW: Final = 1e-3
 """An interval this narrow, as part of its end, is not looked into any more."""
 
 _BACK: Final = 0.1
