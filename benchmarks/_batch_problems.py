@@ -5,6 +5,7 @@ What is minimised is the mean loss of all examples and `l2 / 2` times the square
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +47,7 @@ class Problem:
         return len(next(iter(self.data.values())))
 
 
-SHIFTS: Final = tuple((down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)) + ((0, -2), (0, 2))
+SHIFTS: Final = (*itertools.product((-1, 0, 1), repeat=2), (0, -2), (0, 2))
 """By how many points the pictures of the larger set of digits are moved: eleven pictures of each."""
 
 

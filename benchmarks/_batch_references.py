@@ -1,7 +1,8 @@
-"""The problems in PyTorch, and how SciPy and PyTorch minimise them. Nothing here knows how ours are played."""
+"""The problems in PyTorch, and how SciPy and PyTorch minimise them. Nothing here knows how ours play."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -133,13 +134,16 @@ def by_scipy(
     ftol: float,
     history: int = 10,
     max_iterations: int = 10_000,
+    until: float = -np.inf,
 ) -> Found:
-    """L-BFGS-B without bounds."""
+    """L-BFGS-B without bounds; `until`: an iteration whose loss is as small ends it."""
     losses, seconds, began = [], [], time.perf_counter()
 
     def after_iteration(intermediate_result: Any) -> None:
         losses.append(float(intermediate_result.fun))
         seconds.append(time.perf_counter() - began)
+        if losses[-1] <= until:
+            raise StopIteration
 
     options = {"maxcor": history, "gtol": gtol, "ftol": ftol, "maxiter": max_iterations, "maxfun": 10**6}
     found = optimize.minimize(
@@ -192,10 +196,8 @@ def by_torch(
         return value
 
     began = time.perf_counter()
-    try:
+    with contextlib.suppress(_Reached):
         method.step(closure)  # type: ignore[arg-type, unused-ignore]
-    except _Reached:
-        pass
     (state,) = method.state.values()
     iterations = int(state.get("n_iter", 0))
     return Found(losses[-1], iterations, len(losses), tuple(losses), tuple(seconds), reference.point)
