@@ -74,7 +74,7 @@ CASES: Final = {
     "large": Case("large digits, two layers", 256, 4, after=40, gain=1.8),
     "rosenbrock": Case("rosenbrock, 100", 4, 1, after=200, one=0.0, two=0.0),
 }
-"""By the name that `--rows` takes. Rosenbrock's function computes next to nothing: messages are what it shows."""
+"""By the name that `--rows` takes. Rosenbrock's function computes next to nothing and shows messages."""
 
 
 @dataclass
