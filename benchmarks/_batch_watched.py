@@ -6,13 +6,15 @@ and when its answer came. Nothing before the first request is counted: by then a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from benchmarks._batch_problems import Problem
 from benchmarks._recipe import Array
-from partita.engine import Method, Objective, Sandblaster, train
+from partita.engine import Sandblaster, train
+from partita.engine.methods import Method, Objective
 from partita.engine.protocol.commands import (
     POINT,
     Evaluate,
@@ -46,14 +48,14 @@ class Watched(Method):
     """
 
     method: Method
-    until: float = float("-inf")
-    begun: Callable[[], None] = field(default=lambda: None)
-    done: Callable[[], None] = field(default=lambda: None)
-    asked: list[float] = field(default_factory=list)
-    answered: list[float] = field(default_factory=list)
-    ended: float = 0.0
-    iterated: list[tuple[Iterated, float]] = field(default_factory=list)
-    outcome: Outcome | None = None
+    until: float = field(default=-math.inf, repr=False)
+    begun: Callable[[], None] = field(default=lambda: None, repr=False)
+    done: Callable[[], None] = field(default=lambda: None, repr=False)
+    asked: list[float] = field(default_factory=list, repr=False)
+    answered: list[float] = field(default_factory=list, repr=False)
+    ended: float = field(default=0.0, repr=False)
+    iterated: list[tuple[Iterated, float]] = field(default_factory=list, repr=False)
+    outcome: Outcome | None = field(default=None, repr=False)
 
     def steps(self, objective: Objective) -> Steps:
         """Those of the method."""
