@@ -4,7 +4,7 @@
 
 A two-layer network of 38,410 parameters on 19,767 pictures of digits; every batch is one evaluation of all of
 them, of which the first ones are not counted. Replicas are slowed by stopping their own processes for most
-of each twentieth of a second (SIGSTOP, SIGCONT). A stopped process leaves its core to others, so "without
+of each fiftieth of a second (SIGSTOP, SIGCONT). A stopped process leaves its core to others, so "without
 them" is the same with as many replicas as are not slow. Each batch must have the same loss, to the bit.
 """
 
@@ -24,7 +24,7 @@ from benchmarks._slowed import Slowed
 from partita.partitioner.plan import Plan
 
 PROBLEM: Final = "large digits, two layers"
-PORTION: Final = 128
+PORTION: Final = 256
 STRETCH: Final = 2
 
 REPLICAS: Final = 4
@@ -39,17 +39,20 @@ class Case:
 
     Args:
         factors: by how much, of the last replicas.
+        gain: how many times as long a batch should take without backups. A replica that is 10 times slower
+            and never has more than two small turns delays a batch by little.
         batches: counted ones, with backups and without.
     """
 
     factors: tuple[float, ...]
-    batches: tuple[int, int]
+    gain: float
+    batches: tuple[int, int] = (40, 10)
 
 
 CASES: Final = {
-    "one, 10 times slower": Case((10.0,), (20, 10)),
-    "one, 100 times slower": Case((100.0,), (20, 4)),
-    "two, 10 and 100 times slower": Case((10.0, 100.0), (20, 4)),
+    "one, 10 times slower": Case((10.0,), 1.0),
+    "one, 100 times slower": Case((100.0,), 3.0),
+    "two, 10 and 100 times slower": Case((10.0, 100.0), 3.0),
 }
 
 
@@ -116,7 +119,7 @@ def rows(measured: Mapping[str, list[float]]) -> list[Row]:
             row(
                 f"{name}: a batch without backups over one with",
                 ratios(bare, backed),
-                at_least=3.0,
+                at_least=case.gain,
                 note=f"{readable_seconds(bare)} and {readable_seconds(backed)}",
             ),
         ]
