@@ -1,16 +1,18 @@
 """What the shards hold, and how it changes: vectors, update rules, first values and checkpoints.
 
 `vector` is the one kind of array; `slots` are ranges of parameters, `layout` says which lives where,
-`storage` keeps a shard's vectors, `rules` changes them in one pass over memory, `initialise` makes first
-values from names and a seed, `checkpoint` writes what a shard holds and `reader` reads it into any other
-layout, `manifest` says what is in it, `files` keeps whole networks. No module here knows a socket or a
-thread. A part makes its local steps with the same rules and a state of its own: for `SGD` that is the paper's
-w <- w - alpha*g, for the others it is ours (the paper does not say what a part's own rate is).
+`storage` keeps a shard's vectors, `rules` changes them in one pass over memory, `vectors` does a batch
+method's operations on vectors of any name, `initialise` makes first values from names and a seed,
+`checkpoint` writes what a shard holds and `reader` reads it into any other layout, `manifest` says what is in
+it, `files` keeps whole networks, `journal` keeps what a batch method was told. No module here knows a socket
+or a thread. A part makes its local steps with the same rules and a state of its own: for `SGD` that is the
+paper's w <- w - alpha*g, for the others it is ours (the paper does not say what a part's own rate is).
 """
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.initialise import Spec, initial_range, initialise
+from partita.engine.parameters.journal import Journal, JournalEntry, JournalHeader
 from partita.engine.parameters.layout import Layout, Overlap, gather, scatter
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord
 from partita.engine.parameters.reader import Checkpoint
@@ -34,6 +36,7 @@ from partita.engine.parameters.rules import (
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.storage import Snapshot, Storage
 from partita.engine.parameters.vector import Vector
+from partita.engine.parameters.vectors import VectorStore
 
 __all__ = [
     "LARS",
@@ -47,6 +50,9 @@ __all__ = [
     "Cosine",
     "ExponentialDecay",
     "InverseTime",
+    "Journal",
+    "JournalEntry",
+    "JournalHeader",
     "Layout",
     "LinearWarmup",
     "Manifest",
@@ -63,6 +69,7 @@ __all__ = [
     "StepDecay",
     "Storage",
     "Vector",
+    "VectorStore",
     "gather",
     "initial_range",
     "initialise",

@@ -1,0 +1,19 @@
+"""Gradient descent with a line search: the shortest method, and a pattern for others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita.engine.methods.line_search_method import LineSearchMethod
+from partita.engine.methods.objective import GRADIENT
+from partita.engine.methods.toward import Directions, Toward
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientDescent(LineSearchMethod):
+    """Goes down the gradient, as far as the line search finds good."""
+
+    def directions(self) -> Directions:
+        """See `LineSearchMethod.directions`."""
+        while True:
+            yield Toward(((-1.0, GRADIENT),))

@@ -1,0 +1,194 @@
+"""The named vectors of a shard under batch optimisation, and what a method's operations do to them.
+
+It must not know messages, evaluations, or who asks: `partita.engine.protocol.vector_shard` decides what is
+done, and when. A method tried in one process uses the same store, so that it adds up as a shard does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation
+
+_BLOCK: Final = 1 << 17
+"""Numbers of all vectors of an operation that are worked on at a time: 1 MiB in float64, to stay in cache."""
+
+_SHORTEST: Final = 8192
+"""A vector's share of a block is not below this, however many vectors there are: memory likes long runs."""
+
+_NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as it stands in a shard's file
+
+_Rows = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class VectorStore:
+    """Vectors of one size by name, `x` and whatever a method needs. One thread uses it at a time.
+
+    Numbers are stored as float32 or float64. All sums are in float64, whatever is stored, and always in the
+    same order: the same operations on the same numbers give the same bits.
+    """
+
+    def __init__(
+        self,
+        values: Vector,
+        state: Mapping[str, Vector] | None = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+    ) -> None:
+        """Takes copies.
+
+        Args:
+            values: `[n]`, what `x` begins with.
+            state: `[n]` each, the other vectors, by name.
+            dtype: of all numbers, float32 or float64; None: as `values` has it.
+
+        Raises:
+            ValueError: another dtype, a vector of another size, or a name with more than letters, digits and
+                underscores.
+        """
+        self.dtype: Final = np.dtype(values.dtype if dtype is None else dtype)
+        if values.ndim != 1 or self.dtype not in (np.float32, np.float64):
+            raise ValueError(f"values are {self.dtype} {values.shape}; use a float32 or float64 vector")
+        self.size: Final = values.size
+        self._vectors: dict[str, Vector] = {}
+        self._scratch: _Rows = np.empty(0)
+        self.restore(Snapshot(values, {} if state is None else state))
+
+    def names(self) -> tuple[str, ...]:
+        """Of all vectors, in the order in which they were made; `x` is the first."""
+        return tuple(self._vectors)
+
+    def vector(self, name: str) -> Vector:
+        """The vector itself, to be read: it changes with the next operation that writes it.
+
+        Raises:
+            ValueError: nothing was ever written to it.
+        """
+        found = self._vectors.get(name)
+        if found is None:
+            known = ", ".join(map(repr, self._vectors))
+            raise ValueError(f"there is no vector {name!r} to read, only {known}; write it before")
+        return found
+
+    def target(self, name: str) -> Vector:
+        """The vector itself, to be written; made, all zeros, where there is none.
+
+        Raises:
+            ValueError: no vector may have this name.
+        """
+        found = self._vectors.get(name)
+        if found is None:
+            if not _NAME.fullmatch(name):
+                raise ValueError(
+                    f"{name!r} cannot name a vector; use letters, digits and underscores, as in 'g' or 's_0'"
+                )
+            found = self._vectors[name] = np.zeros(self.size, self.dtype)
+        return found
+
+    def do(self, operation: Operation) -> list[float]:
+        """Does one operation; returns the scalars that it gives.
+
+        Numbers that run away become infinite or NaN, as IEEE 754 has it, and nothing is said: a method tries
+        points that are too far, and sees it in the scalars.
+
+        Args:
+            operation: on vectors alone. `Evaluate`, `Snapshot` and `Restore` need more than a store.
+
+        Raises:
+            ValueError: it reads a vector that is not there, or writes one whose name cannot be. Nothing is
+                changed.
+        """
+        with np.errstate(all="ignore"):
+            match operation:
+                case Combine(to=to, terms=terms):
+                    self._combine(to, terms)
+                    return []
+                case Multiply(to=to, left=left, right=right):
+                    factors = self.vector(left), self.vector(right)
+                    np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
+                    return []
+                case Dots(left=lefts, right=rights):
+                    return self._dots(lefts, rights)
+                case Largest(vector=name):
+                    return [_largest(self.vector(name))]
+        raise ValueError(
+            f"{type(operation).__name__} is not for vectors alone; a shard takes it in a command"
+        )
+
+    def snapshot(self) -> Snapshot:
+        """A copy of everything: `x` as values, the others as state."""
+        state = {name: vector.copy() for name, vector in self._vectors.items() if name != POINT}
+        return Snapshot(self._vectors[POINT].copy(), state)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """All vectors become a copy of what the snapshot holds; others are gone.
+
+        Raises:
+            ValueError: a vector has another size, or a name that cannot be. Nothing is changed.
+        """
+        before, self._vectors = self._vectors, {}
+        try:
+            for name, vector in {POINT: snapshot.values, **snapshot.state}.items():
+                if vector.shape != (self.size,):
+                    raise ValueError(f"vector {name!r} is {vector.shape}; all vectors must be ({self.size},)")
+                self.target(name)[...] = vector
+        except ValueError:
+            self._vectors = before
+            raise
+
+    def _combine(self, to: str, terms: Sequence[tuple[float, str]]) -> None:
+        """Block by block, so that `to` may be among the terms."""
+        vectors = [self.vector(name) for _, name in terms]
+        target = self.target(to)
+        if not terms:
+            target.fill(0)
+        elif len(terms) == 1 and terms[0][0] == 1:
+            np.copyto(target, vectors[0])
+        else:
+            factors = np.array([factor for factor, _ in terms], np.float64)
+            for start, rows in self._blocks(vectors):
+                target[start : start + rows.shape[1]] = np.einsum("k,kn->n", factors, rows)  # row after row
+
+    def _dots(self, lefts: Sequence[str], rights: Sequence[str]) -> list[float]:
+        """Every vector is read once, whichever products it is in."""
+        place = {name: row for row, name in enumerate(dict.fromkeys((*lefts, *rights)))}
+        columns = [place[name] for name in rights]
+        n_left = len(dict.fromkeys(lefts))
+        products = np.zeros((n_left, len(place)))
+        for _, rows in self._blocks([self.vector(name) for name in place]):
+            products += rows[:n_left] @ rows.T
+        found: list[float] = products[[place[name] for name in lefts]][:, columns].reshape(-1).tolist()
+        return found
+
+    def _blocks(self, vectors: Sequence[Vector]) -> Iterator[tuple[int, _Rows]]:
+        """(start, float64 copies `[vector, n]` of the numbers from there on) in turn, each in the same place.
+
+        The blocks follow from the size and the number of vectors alone.
+        """
+        if not vectors or not self.size:
+            return
+        length = min(self.size, max(_SHORTEST, _BLOCK // len(vectors)))
+        if self._scratch.size < length * len(vectors):
+            self._scratch = np.empty(length * len(vectors))
+        for start in range(0, self.size, length):
+            pieces = _cut(vectors, start, start + length) if length < self.size else vectors
+            n = min(length, self.size - start)
+            flat = self._scratch[: n * len(vectors)]
+            np.concatenate(pieces, out=flat)
+            yield start, flat.reshape(len(vectors), n)
+
+
+def _cut(vectors: Iterable[Vector], start: int, stop: int) -> list[Vector]:
+    return [vector[start:stop] for vector in vectors]
+
+
+def _largest(vector: Vector) -> float:
+    """The largest absolute value; 0 of no numbers, NaN where there is one (both passes bring it along)."""
+    return float(np.maximum(vector.max(), -vector.min())) if vector.size else 0.0
