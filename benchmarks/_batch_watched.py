@@ -1,7 +1,7 @@
 """Our batch methods on a problem, by `train` over processes, and what a clock beside the method sees.
 
 A method runs in the process that called `train`, so a method around it knows when an evaluation was asked for
-and when its answer came. Nothing before the first request is counted: by then all processes are there.
+and when its answer came. Nothing before the first answer is counted: processes start until then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Watched(Method):
     Args:
         method: what it does.
         until: it ends with an iteration whose loss is as small.
-        begun: called when the method begins; then all hosts are there.
+        begun: called with the first answer; then all hosts are there.
         done: called with its end.
 
     Attributes:
@@ -60,7 +60,6 @@ class Watched(Method):
     def steps(self, objective: Objective) -> Steps:
         """Those of the method."""
         inner = self.method.steps(objective)
-        self.begun()
         try:
             item = next(inner)
             while True:
@@ -86,6 +85,8 @@ class Watched(Method):
         found: Scalars = yield request
         if evaluates:
             self.answered.append(time.perf_counter())
+            if len(self.answered) == 1:
+                self.begun()
         return found
 
 
@@ -117,7 +118,7 @@ class Ours:
     """How a run went.
 
     Args:
-        start_s: from the call of `train` to the first request: processes, data, connections.
+        start_s: from the call of `train` to the first answer: processes, data, connections.
         method: what was seen of it.
     """
 
@@ -126,8 +127,8 @@ class Ours:
 
     @property
     def seconds(self) -> float:
-        """From the first evaluation to the end of the last iteration."""
-        return self.method.iterated[-1][1] - self.method.asked[0]
+        """From the end of the first evaluation to that of the last iteration."""
+        return self.method.iterated[-1][1] - self.method.answered[0]
 
     @property
     def evaluation_s(self) -> list[float]:
@@ -136,9 +137,9 @@ class Ours:
 
     @property
     def evaluations_per_s(self) -> float:
-        """With all that is done between them, but for the first, in which data comes in."""
-        asked = self.method.asked
-        return (len(asked) - 2) / (asked[-1] - asked[1])
+        """With all that is done between them, but for the first."""
+        answered = self.method.answered
+        return (len(answered) - 1) / (answered[-1] - answered[0])
 
 
 def plan_of(problem: Problem, portion: int, *, precision: str = "float32", machines: int = 1) -> Plan:
@@ -166,4 +167,4 @@ def play(problem: Problem, plan: Plan, method: Watched, **settings: object) -> O
     driver = Sandblaster(method=method, l2=problem.l2, **settings)
     called = time.perf_counter()
     train(plan, data_of(problem, plan.precision), driver=driver, show="nothing")
-    return Ours(method.asked[0] - called, method)
+    return Ours(method.answered[0] - called, method)

@@ -7,8 +7,8 @@ gradients). The loss to reach is what SciPy's L-BFGS-B has: of a convex problem 
 ten-thousandth of it, else where it is after some iterations, before the ways of the methods part. PyTorch has
 one thread, is eager or compiled, whichever is faster on the problem, and keeps freed memory (otherwise it
 asks the system for pages at each evaluation). Its clock stops at the evaluation that has the loss, ours at
-the end of the iteration. Time is counted from the first evaluation on: what starting our processes takes has
-a column of its own, and what compiling takes is not shown.
+the end of the iteration. Time is counted from the end of the first evaluation on: what starting our processes
+takes has a column of its own, and what compiling takes is not shown.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def torch(worker: Worker, goal: float, limit: int, seen: Seen) -> Callable[[], f
         seen.iterations.append(found["iterations"])
         seen.evaluations.append(len(losses))
         seen.per_s.append((len(losses) - 1) / (seconds[-1] - seconds[0]))
-        return float(seconds[-1])
+        return float(seconds[-1] - seconds[0])
 
     return turn
 
