@@ -20,7 +20,7 @@ class Iteration:
         step: of the line search, as a multiple of the direction.
         evaluations: of the function and its gradient, since the method began.
         redone: portions that were handed out more than once, since this run began.
-        busy: replicas at work.
+        busy: replicas that had a share in the last evaluation.
         replicas: of so many.
         note: what was out of the ordinary, in a few words; "" is nothing.
     """

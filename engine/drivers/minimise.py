@@ -30,8 +30,8 @@ from partita.engine.protocol.commands import (
 )
 
 Summed: TypeAlias = tuple[float, float, Vector]
-"""Of a segment: the sum of the losses of its examples, how many are right, and `[n]` the sum of their gradients,
-divided by the size of a portion."""
+"""Of a segment: the sum of the losses of its examples, how many are right, and `[n]` the sum of their
+gradients, divided by the size of a portion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def minimise(
     """Minimises a function of a vector.
 
     Args:
-        function: `x` `[n]` -> (value, gradient `[n]`). It must give the same for the same `x`, and gets a vector
-            of its own.
+        function: `x` `[n]` -> (value, gradient `[n]`). It must give the same for the same `x`, and gets a
+            vector of its own.
         start: `[n]`; float32 stays so, anything else becomes float64.
         method: None is `LBFGS()`.
         l2: `l2 / 2 * |x|^2` is added to the function.
@@ -118,9 +118,7 @@ def _next(steps: Steps, scalars: Scalars | None) -> Request | Iterated | Outcome
         return outcome
 
 
-def _answered(
-    request: Request, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]
-) -> Scalars:
+def _answered(request: Request, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]) -> Scalars:
     scalars: list[float] = []
     for operation in request:
         if not isinstance(operation, Evaluate):

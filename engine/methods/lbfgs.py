@@ -1,8 +1,8 @@
 """L-BFGS whose vectors stay where they are: all products in one request, the direction in the next.
 
-Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen, Wang
-and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled: Berahas,
-Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
+Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
+Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
+Berahas, Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ class LBFGS(LineSearchMethod):
         pairs, note = Pairs(self.history), ""
         while True:
             s, y = pairs.free
-            yield Toward(
-                pairs.direction(), step=1.0 if pairs.kept else None, move=s, change=y, note=note
-            )
+            yield Toward(pairs.direction(), step=1.0 if pairs.kept else None, move=s, change=y, note=note)
             kept = pairs.take((yield pairs.request()))
             note = "" if kept else "a pair without curvature was left out"
 
@@ -73,7 +71,7 @@ class Pairs:
         return (Dots((*self.free, GRADIENT), self._vectors()),)
 
     def take(self, scalars: Scalars) -> bool:
-        """Takes the answer; the oldest pair makes room. False: the new pair has no curvature, and is left out."""
+        """Takes the answer; the oldest pair makes room. False: the new one lacks curvature, and is out."""
         new, vectors = self.free, self._vectors()
         products = iter(scalars)
         for left in (*new, GRADIENT):

@@ -2,8 +2,8 @@
 
 It must not know vectors: it is told the loss and its slope at each step that it asks for.
 
-Source: More and Thuente 1994, "Line search algorithms with guaranteed sufficient decrease": the trial values of
-section 4, the auxiliary function of section 2, and the interval that must shrink of section 3.
+Source: More and Thuente 1994, "Line search algorithms with guaranteed sufficient decrease": the trial values
+of section 4, the auxiliary function of section 2, and the interval that must shrink of section 3.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ Verdict: TypeAlias = Literal["found", "short", "unbounded", "nothing"]
 """`found`: the last step satisfies both conditions. `short`: `best` is lower, but the slope there is still
 steep. `unbounded`: the loss falls as far as one looks. `nothing`: no step is low enough."""
 
-_SHRINKS: Final = 2 / 3
+_SHRINKS: Final = 0.66
 """An interval that keeps more than this of its length over two trials is cut in half."""
 
-_NARROW: Final = 1e-2
+_NARROW: Final = 1e-3
 """An interval this narrow, as part of its end, is not looked into any more."""
 
 _BACK: Final = 0.1
@@ -43,9 +43,9 @@ class Trial(NamedTuple):
 
 
 class LineSearch:
-    """Finds a step where the loss is below `loss + c1 * step * slope`, and the slope no steeper than `c2 * slope`.
+    """Finds a step where the loss is below `loss + c1 * step * slope` and the slope at most `c2` of `slope`.
 
-    `step` is to be tried next; `best` is the lowest trial with enough decrease so far, None where there is none.
+    `step` is to be tried next; `best` is the lowest trial with enough decrease so far, if there is one.
 
     Args:
         loss: at step 0.
@@ -142,7 +142,7 @@ class LineSearch:
         if self.step * -self._start.slope <= _ROUNDING * abs(self._start.loss):
             return True  # the loss cannot show a fall as small as this
         if self._far is None:
-            return self._limit - self._low.step <= _NARROW * self._limit
+            return self._limit < math.inf and self._limit - self._low.step <= _NARROW * self._limit
         inner, outer = sorted((self._low.step, self._far.step))
         return outer - inner <= _NARROW * outer or not inner < self.step < outer
 
@@ -176,7 +176,7 @@ def _farther(low: Trial, far: Trial | None, new: Trial, bounds: tuple[float, flo
 
 
 def _cubic(a: Trial, b: Trial, *, beyond: float | None = None) -> float:
-    """The minimum of the cubic through both; `beyond` where it is wanted on the far side of `b` and is not."""
+    """The minimum of the cubic through both; `beyond`, where given, unless that is farther on than `b`."""
     ahead = b.step - a.step
     mean = 3 * (a.loss - b.loss) / ahead + a.slope + b.slope
     size = max(abs(mean), abs(a.slope), abs(b.slope))

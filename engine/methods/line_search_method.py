@@ -1,11 +1,12 @@
 """A method that chooses a direction and searches along it: all but the direction.
 
-The loop is here: evaluations, trials, tolerances, what happens when nothing is lower, and what is told. It must
-not know how a direction comes about.
+The loop is here: evaluations, trials, tolerances, what happens when nothing is lower, and what is told. It
+must not know how a direction comes about.
 
 With sampled batches a trial evaluates the next batch at once, and only the examples that both batches share
-tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation makes
-an iteration, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared examples.
+tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation
+makes an iteration, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared
+examples.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class _Descent:
         method, done, note = self._method, 0, ""
         now = yield from self._evaluated()
         if not now.finite:
-            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite.")
+            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.")
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
@@ -140,7 +141,7 @@ class _Descent:
         return wish
 
     def _along(self, toward: Toward, now: Value) -> Generator[Request, Scalars, _Found | None]:
-        """Searches; None when nothing is lower. Has set the direction and kept point and gradient in any case."""
+        """Searches; None when nothing is lower. In any case, the point and the gradient before are kept."""
         opening: Request = (
             Combine(DIRECTION, toward.terms),
             copy(toward.move, POINT),
@@ -160,9 +161,7 @@ class _Descent:
         if not slope < 0:
             return None
         method = self._method
-        search = LineSearch(
-            now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations
-        )
+        search = LineSearch(now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations)
         value = self._value(told)
         while (verdict := search.tell(value.head + step * tilt, told[-1] + tilt)) is None:
             step = search.step
@@ -205,7 +204,7 @@ class _Descent:
         return found
 
     def _back(self, toward: Toward, now: Value) -> Generator[Request, Scalars, Value]:
-        """To where the search began; a sampled batch's gradient is gone, so the next one is evaluated there."""
+        """To where the search began. A sampled batch's gradient is gone: the next one is evaluated there."""
         if not self._objective.sampled:
             yield from self._asked((copy(POINT, toward.move), copy(GRADIENT, toward.change)))
             return now
@@ -243,22 +242,25 @@ class _Descent:
         if now.largest <= self._method.gtol:
             return _flat(now)
         if found.verdict == "unbounded":
-            reason = f"The loss still falls at {found.step:.3g} times the direction, and seems to have no minimum"
-            return Outcome("stopped", f"{reason}; an l2 above 0 gives it one.")
+            where = f"at {found.step:.3g} times the direction"
+            reason = f"The loss still falls {where} and seems to have no minimum; an l2 above 0 gives it one."
+            return Outcome("stopped", reason)
         fall = before.loss - now.loss
         if self._objective.sampled or fall > self._method.ftol * max(abs(before.loss), abs(now.loss), 1.0):
             return None
-        return Outcome("converged", f"The last iteration lowered the loss by {fall:.3g}, which is within ftol.")
+        reason = f"The last iteration lowered the loss by {fall:.3g}, which is within ftol."
+        return Outcome("converged", reason)
 
 
 def _flat(now: Value) -> Outcome:
-    return Outcome("converged", f"No number in the gradient is above {now.largest:.3g}, which is within gtol.")
+    reason = f"No number in the gradient is above {now.largest:.3g}, which is within gtol."
+    return Outcome("converged", reason)
 
 
 def _stuck(done: int, now: Value) -> Outcome:
     reason = (
-        f"Nothing lower is found along the gradient, whose largest number is {now.largest:.3g}, from a loss of "
-        f"{now.loss:.9g}: either the fall is below what rounding lets one see, and a larger gtol or ftol ends "
-        f"before this, or the gradient is not the loss's."
+        f"Along the gradient, whose largest number is {now.largest:.3g}, nothing is lower than a loss of "
+        f"{now.loss:.9g}: either rounding hides the fall, and a larger gtol or ftol ends before this, or the "
+        f"gradient is not the loss's."
     )
     return Outcome("stopped" if done else "failed", reason)

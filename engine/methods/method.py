@@ -16,10 +16,11 @@ class Method(ABC):
 
     @abstractmethod
     def steps(self, objective: Objective) -> Steps:
-        """Minimises the objective from the point that `x` holds; at the end `x` holds the point that was found.
+        """Minimises the objective from the point that `x` holds; at the end `x` holds the point that was
+        found.
 
-        It must ask for the same again when it is told the same scalars: an interrupted run is repeated from its
-        journal. So no clock, no random numbers without a fixed seed, nothing kept between two calls.
+        It must ask for the same again when it is told the same scalars: an interrupted run is repeated from
+        its journal. So no clock, no random numbers without a fixed seed, nothing kept between two calls.
 
         Args:
             objective: makes the operations that evaluate it, and reads their scalars.

@@ -24,6 +24,9 @@ class NonlinearCG(LineSearchMethod):
         """See `LineSearchMethod.directions`."""
         yield Toward(((-1.0, GRADIENT),))
         while True:
-            yy, sy, yg, sg, gg = yield (Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT)))
+            yy, sy, yg, sg, gg = yield (
+                Dots(("y",), ("y", "s", GRADIENT)),
+                Dots((GRADIENT,), ("s", GRADIENT)),
+            )
             factor = (yg - 2 * sg * yy / sy) / sy if sy > 0 else 0.0
             yield Toward(((-1.0, GRADIENT), (factor, "s")), slope=factor * sg - gg)

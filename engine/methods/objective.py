@@ -1,4 +1,4 @@
-"""What is minimised, as operations: the mean loss of all examples, or of a sample that moves on, and its gradient.
+"""What is minimised, as operations: the mean loss of all examples, or of a sample that moves on.
 
 It says which portions a batch has, what becomes of their sums, and how the scalars are read. It must not know
 how a method chooses its steps.
@@ -56,16 +56,16 @@ class Value:
 class Objective:
     """The mean loss over a batch plus `l2 / 2 * |x|^2`, over all parameters.
 
-    A replica sums the gradients of a portion's examples and divides by `portions.size`, also where the portion
-    has fewer; so the mean is that sum times `size / examples`.
+    A replica sums the gradients of a portion's examples and divides by `portions.size`, also where the
+    portion has fewer; so the mean is that sum times `size / examples`.
 
     Args:
         portions: how the data is cut.
         batch: portions in a sampled batch; None, or all there are, is the full batch. Sampled batches follow
             each other through the data, epoch after epoch.
-        overlap: portions that a sampled batch shares with the next one, so that a change of the gradient can be
-            told from a change of the examples. At least 1, at most half of the batch. Source: Berahas, Nocedal
-            and Takac 2016, "A multi-batch L-BFGS method for machine learning".
+        overlap: portions that a sampled batch shares with the next one, so that a change of the gradient can
+            be told from a change of the examples. At least 1, at most half of the batch. Source: Berahas,
+            Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
         l2: not below 0.
 
     Raises:
@@ -92,8 +92,8 @@ class Objective:
         if self.sampled and not 1 <= self.overlap <= self.batch // 2:
             raise ValueError(
                 f"batches of {self.batch} portions cannot share {self.overlap} with the next; they share at "
-                f"least 1, to see how the gradient changes, and at most half, so take larger batches or smaller "
-                f"portions"
+                f"least 1, to see how the gradient changes, and at most half: take larger batches "
+                f"or smaller portions"
             )
 
     @property

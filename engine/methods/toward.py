@@ -13,8 +13,8 @@ from partita.engine.protocol.commands import Request, Scalars
 class Toward:
     """Search along the sum of `factor * vector`.
 
-    When the generator goes on, `x` is the point that was accepted and `g` the gradient there. Two more vectors
-    say how it was reached: the move, and how the gradient changed along it.
+    When the generator goes on, `x` is the point that was accepted and `g` the gradient there. Two more
+    vectors say how it was reached: the move, and how the gradient changed along it.
 
     Args:
         terms: (factor, vector).

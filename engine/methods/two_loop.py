@@ -2,8 +2,8 @@
 
 It must not know where vectors are: it is told their products.
 
-Source: Nocedal and Wright, "Numerical optimization", algorithm 7.4; Chen, Wang and Zhou 2014, "Large-scale L-BFGS
-using MapReduce", for the form without vectors.
+Source: Nocedal and Wright, "Numerical optimization", algorithm 7.4; Chen, Wang and Zhou 2014, "Large-scale
+L-BFGS using MapReduce", for the form without vectors.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def two_loop(
 
     Args:
         product: of two vectors: every `s` with every `y`, every `y` with every `y`, the gradient with all.
-        pairs: the names of (move, change of the gradient), oldest first, each with a product above 0. `H` begins
-            as `s'y / y'y` of the newest; without pairs it is 1.
+        pairs: the names of (move, change of the gradient), oldest first, each with a product above 0. `H`
+            begins as `s'y / y'y` of the newest; without pairs it is 1.
         gradient: its name.
     """
     factors = {gradient: 1.0}

@@ -77,6 +77,7 @@ class HandOuts:
 
     Attributes:
         redone: portions that were handed out more than once, in all evaluations.
+        busy: replicas of today that computed something for the last evaluation that was completed.
     """
 
     def __init__(self, machines: int, *, backups: bool = True) -> None:
@@ -87,6 +88,7 @@ class HandOuts:
             backups: whether stretches are handed out again at the end of an evaluation.
         """
         self.redone = 0
+        self.busy = 0
         self._machines: Final = machines
         self._backups: Final = backups
         self._crews: dict[int, _Crew] = {}
@@ -100,11 +102,6 @@ class HandOuts:
     def replicas(self) -> int:
         """How many replicas there are."""
         return len(self._crews)
-
-    @property
-    def busy(self) -> int:
-        """How many of them owe something."""
-        return sum(bool(crew.turns) for crew in self._crews.values())
 
     @property
     def complete(self) -> bool:
@@ -165,6 +162,9 @@ class HandOuts:
 
     def end(self) -> None:
         """It is over, or was given up; what is still computed for it counts for nothing."""
+        if self._progress and self.complete:
+            crews = self._crews.values()
+            self.busy = sum(any(crew in p.computed_by for p in self._progress) for crew in crews)
         self._evaluation = 0
         self._progress, self._left = [], 0
         self._orphans.clear()
