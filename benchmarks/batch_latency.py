@@ -14,14 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from benchmarks._batch_problems import PROBLEMS, Problem
 from benchmarks._batch_watched import SamePoint, Watched, data_of, plan_of, play
 from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
 from benchmarks._machine import describe
-from benchmarks._slowed import hosts
+from benchmarks._slowed import hosts, on_core_s
 from partita.engine import Session
 
 EVALUATIONS: Final = 1000
@@ -52,13 +51,8 @@ class Busy:
 
     @staticmethod
     def _read() -> dict[str, float]:
-        """Nanoseconds on a core are the first number of a thread's `schedstat`."""
-        found: dict[str, float] = {}
-        processes = {"coordinator": "self", **{name: str(pid) for name, pid in hosts().items()}}
-        for name, pid in processes.items():
-            threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-            found[name] = 1e-9 * sum(int(thread.read_text().split()[0]) for thread in threads)
-        return found
+        processes = {"coordinator": "self", **hosts()}
+        return {name: on_core_s(pid) for name, pid in processes.items()}
 
 
 def main() -> None:

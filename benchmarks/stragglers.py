@@ -3,9 +3,10 @@
     python -m benchmarks.stragglers [--rounds N] [--json FILE]
 
 A two-layer network of 38,410 parameters on 19,767 pictures of digits; every batch is one evaluation of all of
-them, of which the first ones are not counted. Replicas are slowed by stopping their own processes for most
-of each fiftieth of a second (SIGSTOP, SIGCONT). A stopped process leaves its core to others, so "without
-them" is the same with as many replicas as are not slow. Each batch must have the same loss, to the bit.
+them, of which the first ones are not counted. Replicas are slowed by stopping their own processes (SIGSTOP,
+SIGCONT) so that they have a tenth or a hundredth of a core's time. A stopped process leaves its core to
+others, so "without them" is the same with as many replicas as are not slow. Each batch must have the same
+loss, to the bit.
 """
 
 from __future__ import annotations
