@@ -108,7 +108,10 @@ class _Descent:
         method, done, note = self._method, 0, ""
         now = yield from self._evaluated()
         if not now.finite:
-            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.")
+            return Outcome(
+                "failed",
+                f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.",
+            )
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
