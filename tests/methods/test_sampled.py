@@ -10,7 +10,7 @@ import pytest
 
 from partita.engine import LBFGS, GradientDescent, NonlinearCG
 from partita.engine.drivers.minimise import Summed, play
-from partita.engine.methods import LineSearchMethod, Objective
+from partita.engine.methods import GRADIENT, LineSearchMethod, Objective
 from partita.engine.parameters.vectors import VectorStore
 from partita.engine.protocol.commands import POINT, Evaluate, Iterated, Outcome, Segment, evaluation_in
 from tests.methods.problems import Array, Logistic, examples
@@ -68,6 +68,20 @@ def test_a_search_that_finds_nothing_goes_on_from_where_it_was_with_the_next_bat
     assert outcome.kind == "failed" and iterations == ()
     np.testing.assert_array_equal(store.vector(POINT), data.problem.start)
     assert seen[-3:] == list(_segments(objective, 1))
+
+
+def test_a_point_where_a_part_of_the_batch_has_no_loss_is_not_taken() -> None:
+    """Though the examples that both batches share have one."""
+    data, objective, store = started()
+    steep = 0.3
+
+    def walled(x: Array, segment: Segment) -> Summed:
+        loss, right, gradient = data.evaluate(x, segment)
+        return (math.nan if segment.vector == GRADIENT and np.abs(x).max() > steep else loss), right, gradient
+
+    _, iterations = play(LBFGS(max_iterations=20).steps(objective), store, walled)
+    assert all(math.isfinite(step.loss) for step in iterations)
+    assert 0 < np.abs(store.vector(POINT)).max() <= steep
 
 
 def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
