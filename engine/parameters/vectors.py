@@ -157,15 +157,21 @@ class VectorStore:
                 target[start : start + rows.shape[1]] = np.einsum("k,kn->n", factors, rows)  # row after row
 
     def _dots(self, lefts: Sequence[str], rights: Sequence[str]) -> list[float]:
-        """Every vector is read once, whichever products it is in."""
-        place = {name: row for row, name in enumerate(dict.fromkeys((*lefts, *rights)))}
-        columns = [place[name] for name in rights]
-        n_left = len(dict.fromkeys(lefts))
-        products = np.zeros((n_left, len(place)))
+        """Every vector is read once, whichever products it is in.
+
+        A product of all rows with each of a few is faster than one of two matrices that are so long and thin.
+        """
+        few, many = (lefts, rights) if len(lefts) <= len(rights) else (rights, lefts)
+        place = {name: row for row, name in enumerate(dict.fromkeys((*few, *many)))}
+        sums = np.zeros((len(dict.fromkeys(few)), len(place)))
         for _, rows in self._blocks([self.vector(name) for name in place]):
-            products += rows[:n_left] @ rows.T
-        found: list[float] = products[[place[name] for name in lefts]][:, columns].reshape(-1).tolist()
-        return found
+            for row, of_row in enumerate(sums):
+                of_row += rows @ rows[row]
+        found = sums.tolist()
+        pairs = ((place[left], place[right]) for left in lefts for right in rights)
+        if few is lefts:
+            return [found[left][right] for left, right in pairs]
+        return [found[right][left] for left, right in pairs]
 
     def _blocks(self, vectors: Sequence[Vector]) -> Iterator[tuple[int, _Rows]]:
         """(start, float64 copies `[vector, n]` of the numbers from there on) in turn, each in the same place.

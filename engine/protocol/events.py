@@ -6,7 +6,8 @@ touches the bytes of an array. Events and effects that only one machine knows st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from partita.engine.protocol.messages import Message
 
@@ -59,6 +60,29 @@ class Send:
     to: str
     message: Message
     payload: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Write what a shard holds, as it is now, to its file of this checkpoint, with what must be remembered
+    beside it; then `Persisted`. The version counts what was applied, pushes or commands.
+    """
+
+    checkpoint: int
+    epoch: int
+    version: int
+    updates: int = 0
+    seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Persisted:
+    """The shard's file of this checkpoint is on disk."""
+
+    checkpoint: int
+    version: int
+    file: str
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)

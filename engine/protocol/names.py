@@ -28,6 +28,12 @@ def part_indices(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def machine_of(name: str) -> int:
+    """M of "part R.M"; -1, which no machine has, for any other host."""
+    indices = part_indices(name)
+    return -1 if indices is None else indices[1]
+
+
 def shard_index(name: str) -> int | None:
     """K of "shard K"; None for any other host."""
     match = _SHARD.fullmatch(name)

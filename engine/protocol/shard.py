@@ -18,25 +18,25 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick, payload_bytes
+from partita.engine.protocol.events import (
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Span,
+    Tick,
+    payload_bytes,
+)
+from partita.engine.protocol.lease import Fenced, Leased
 from partita.engine.protocol.messages import Fetch, Heartbeat, Lost, Parameters, Push, Pushed, Save, Saved
-from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.names import COORDINATOR, machine_of
 
 MOST_STALE: Final = 1024
 """Staleness is counted up to here: so many versions are remembered for each machine's range."""
 
 Watermark: TypeAlias = tuple[int, int]
 """The last push of a part that is applied: (incarnation, sequence)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Persisted:
-    """Event: the file of this checkpoint is on disk."""
-
-    checkpoint: int
-    version: int
-    file: str
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +49,6 @@ class Apply:
     span: Span
     payload: object
     updates: int
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Effect: write values and rule state as they are now, with what must be remembered; then `Persisted`."""
-
-    checkpoint: int
-    epoch: int
-    version: int
-    updates: int
-    seen: Mapping[str, Watermark]
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """Effect, once: another process is this shard now. The host must end."""
-
-    epoch: int
 
 
 ShardEvent: TypeAlias = Received | Tick | Persisted
@@ -84,14 +66,8 @@ class _Part:
     lost: int = 0
 
 
-class ShardMachine:
-    """One shard of the parameter server.
-
-    It applies and answers only under a lease: the coordinator has given back, under this epoch, a clock
-    reading of this shard that is younger than `lease_s`. The coordinator declares a silent shard dead only
-    later than `lease_s` after it last heard of it; so two processes are never the same shard at the same
-    time, however late a message or a stopped process comes back.
-    """
+class ShardMachine(Leased):
+    """One shard of the parameter server. It applies and answers only under its lease."""
 
     def __init__(
         self,
@@ -120,10 +96,8 @@ class ShardMachine:
             lease_s: how long an echoed clock reading lets it work.
             heartbeat_s: how often it asks for the next one.
         """
-        self.name: Final = name
-        self.epoch: Final = epoch
+        super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)
         self.version = version
-        self.fenced = False
         self._ranges: Final = dict(ranges)
         self._restored_version: Final = version
         self._restored_updates: Final = updates
@@ -131,10 +105,6 @@ class ShardMachine:
         self._parts = {part: _Part(*watermark) for part, watermark in (seen or {}).items()}
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
         self._item_bytes: Final = item_bytes
-        self._lease_s: Final = lease_s
-        self._heartbeat_s: Final = heartbeat_s
-        self._leased_until = float("-inf")
-        self._next_heartbeat = float("-inf")
         self._writing: Saved | None = None  # said of the file under way, but for its name and hash
         self._wanted: int | None = None
         self._saved: Saved | None = None
@@ -154,10 +124,6 @@ class ShardMachine:
         """Acknowledged pushes of each part that the checkpoint this shard started from did not hold."""
         return {name: part.lost for name, part in self._parts.items() if part.lost}
 
-    def holds_lease(self, now: float) -> bool:
-        """Whether it may apply and acknowledge at this time (seconds, its own monotonic clock)."""
-        return not self.fenced and now < self._leased_until
-
     def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
         """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
         match event:
@@ -166,7 +132,7 @@ class ShardMachine:
             case Received(message=Fetch() as fetch):
                 return self._fetch(event, fetch, now)
             case Received(sender=sender, message=Heartbeat() as heartbeat):
-                return self._heartbeat(heartbeat, now) if sender == COORDINATOR else []
+                return [*self._heartbeat(heartbeat, now)] if sender == COORDINATOR else []
             case Received(sender=sender, message=Save() as save) if sender == COORDINATOR:
                 return self._save(save.checkpoint, now)
             case Received(sender=sender, message=message):
@@ -174,23 +140,7 @@ class ShardMachine:
             case Persisted():
                 return self._persisted(event, now)
             case Tick():
-                return self._tick(now)
-
-    def _tick(self, now: float) -> list[ShardEffect]:
-        if self.fenced or now < self._next_heartbeat:
-            return []
-        self._next_heartbeat = now + self._heartbeat_s
-        return [Send(COORDINATOR, Heartbeat(self.epoch, clock=now))]
-
-    def _heartbeat(self, message: Heartbeat, now: float) -> list[ShardEffect]:
-        if self.fenced or message.epoch < self.epoch:
-            return []
-        if message.epoch > self.epoch:
-            self.fenced = True
-            return [Fenced(message.epoch)]
-        if message.clock is not None and message.clock <= now:
-            self._leased_until = max(self._leased_until, message.clock + self._lease_s)
-        return []
+                return [*self._tick(now)]
 
     def _push(self, event: Received, push: Push, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
@@ -225,7 +175,7 @@ class ShardMachine:
         # A gradient of an older epoch was computed from numbers that may be lost: what has been applied to
         # this history since is counted from where the two part.
         base = push.version if push.epoch == self.epoch else min(push.version, self._restored_version)
-        machine = _machine_of(sender)
+        machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
         part.sequence = push.sequence
@@ -255,7 +205,7 @@ class ShardMachine:
 
     def _why_not(self, event: Received, push: Push) -> str | None:
         """Why this push cannot be meant, checked before anything changes; None when it is well formed."""
-        machine = _machine_of(event.sender)
+        machine = machine_of(event.sender)
         if machine not in self._ranges:
             return f"{self.name} holds no parameters of {event.sender!r}"
         if push.incarnation != event.incarnation or push.sequence < 0:
@@ -273,7 +223,7 @@ class ShardMachine:
         if not self.holds_lease(now):
             return []
         sender = event.sender
-        machine = _machine_of(sender)
+        machine = machine_of(sender)
         if machine not in self._ranges:
             return [Refuse(sender, f"{self.name} holds no parameters of {sender!r}")]
         part = self._part(sender, event.incarnation)
@@ -311,21 +261,15 @@ class ShardMachine:
 
     def validate(self) -> None:
         """The invariants I1, I3 and I4 as far as one shard can see them. Raises AssertionError."""
+        super().validate()
         applied = sum(part.applied for part in self._parts.values())
         assert self.version == self._restored_version + applied, (self.version, applied)
         updates = sum(updates - self._restored_updates for updates in self._updates.values())
         assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
-            assert _machine_of(name) in self._ranges, name
+            assert machine_of(name) in self._ranges, name
             assert min(part.sequence + 1, part.incarnation, part.lost) >= 0, (name, part)
         if self._wanted is not None:
             assert self._writing is not None, self._wanted
             assert self._wanted > self._writing.checkpoint, (self._wanted, self._writing)
         assert self._saved is None or self._saved.version <= self.version
-        assert not (self.fenced and self.holds_lease(float("-inf")))
-
-
-def _machine_of(sender: str) -> int:
-    """The machine index in "part R.M"; -1, which no shard has a range for, of any other host."""
-    indices = part_indices(sender)
-    return -1 if indices is None else indices[1]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,28 +11,18 @@ import numpy as np
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
-from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.rules import Rule
-from partita.engine.parameters.storage import NotFinite, Snapshot, Storage
+from partita.engine.parameters.storage import NotFinite, Storage
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Received, Refuse, Send, Tick
-from partita.engine.protocol.messages import Fetch, Message, Push
+from partita.engine.protocol.events import Persist, Refuse, Send
+from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.messages import Fetch, Push
 from partita.engine.protocol.names import shard_name
-from partita.engine.protocol.shard import (
-    Apply,
-    Fenced,
-    Persist,
-    Persisted,
-    ShardEffect,
-    ShardMachine,
-    Watermark,
-)
-from partita.engine.runtime.task import CannotGoOn, Link, Role
+from partita.engine.protocol.shard import Apply, ShardEvent, ShardMachine, Watermark
+from partita.engine.runtime.leased import LeasedRole
+from partita.engine.runtime.task import CannotGoOn, Link
+from partita.engine.runtime.writing import Writer
 from partita.engine.transport.payload import Payload, PayloadLike
-
-
-class NotWritten(CannotGoOn):
-    """A checkpoint that could not, or must not, be written."""
 
 
 class SpoiltPush(CannotGoOn):
@@ -91,7 +79,7 @@ class _Start:
     seen: Mapping[str, Watermark] = field(default_factory=dict)
 
 
-class ShardRole(Role):
+class ShardRole(LeasedRole):
     """Holds a slice of the parameters for the parts whose parameters they are."""
 
     def __init__(self, task: ShardTask, link: Link) -> None:
@@ -111,9 +99,8 @@ class ShardRole(Role):
             seen=start.seen,
             item_bytes=self._storage.dtype.itemsize,
         )
-        self._early: dict[tuple[str, type[Message]], Received] = {}
-        self._writer: threading.Thread | None = None
-        self._written: deque[Persisted | BaseException] = deque()
+        writer = Writer(self._checkpoints, self._slots, task.run, link)
+        super().__init__(self._machine, writer, waiting=(Fetch, Push))  # a part has one of each under way
 
     def _start(self) -> _Start:
         task, shapes = self._task, dict(self._task.layout.shapes)
@@ -131,40 +118,8 @@ class ShardRole(Role):
             seen=found.seen(name, task.run),
         )
 
-    def receive(self, event: Received, now: float) -> None:
-        """Everything is the machine's business; but what comes while a lease is on its way waits for it.
-
-        The machine would drop it, and a start (or a pause of the coordinator) would take a second or
-        more longer, until it is said again. A part has one fetch and one push under way, so few can wait.
-        """
-        if isinstance(event.message, Fetch | Push) and not self._machine.holds_lease(now):
-            self._early[event.sender, type(event.message)] = event
-            return
-        self._carry_out(self._machine.receive(event, now))
-        if self._early and self._machine.holds_lease(now):
-            early, self._early = self._early, {}
-            for asked in early.values():
-                self._carry_out(self._machine.receive(asked, now))
-
-    def wakened(self, now: float) -> None:
-        """A file is on disk, or could not be written (which is never tried again)."""
-        while self._written:
-            outcome = self._written.popleft()
-            if isinstance(outcome, BaseException):
-                raise outcome
-            self._carry_out(self._machine.receive(outcome, now))
-
-    def tick(self, now: float) -> None:
-        """The machine asks for the next lease."""
-        self._carry_out(self._machine.receive(Tick(), now))
-
-    def close(self) -> None:
-        """Waits for a file that is being written."""
-        if self._writer is not None:
-            self._writer.join()
-
-    def _carry_out(self, effects: list[ShardEffect]) -> None:
-        for effect in effects:
+    def _tell(self, event: ShardEvent, now: float) -> None:
+        for effect in self._machine.receive(event, now):
             match effect:
                 case Apply():
                     self._apply(effect)
@@ -172,9 +127,9 @@ class ShardRole(Role):
                     numbers: PayloadLike = None if span is None else self._storage.read(span)
                     self._link.send(to, message, numbers)
                 case Persist():
-                    self._persist(effect)
+                    self._writer.write(effect, self._storage.snapshot(), finite=True)
                 case Fenced(epoch=epoch):
-                    raise RuntimeError(f"another process is {self._link.name} now, in epoch {epoch}")
+                    raise self._replaced(epoch)
                 case Refuse(sender=sender, reason=reason):
                     self._link.refuse(sender, reason)
 
@@ -187,24 +142,3 @@ class ShardRole(Role):
             self._storage.apply(apply.span, gradient, apply.updates)
         except NotFinite as error:
             raise SpoiltPush(str(error)) from error
-
-    def _persist(self, persist: Persist) -> None:
-        snapshot = self._storage.snapshot()
-        if self._writer is not None:
-            self._writer.join()  # it has said that it is done
-        self._writer = threading.Thread(target=self._write, args=(persist, snapshot), name="checkpoint")
-        self._writer.start()
-
-    def _write(self, persist: Persist, snapshot: Snapshot) -> None:
-        task = self._task
-        seen = dict(persist.seen)
-        record = ShardRecord(task.run, self._link.name, persist.epoch, persist.version, seen, persist.updates)
-        try:
-            snapshot.check_finite()
-            file, sha256 = self._checkpoints.write_shard(persist.checkpoint, record, self._slots, snapshot)
-            self._written.append(Persisted(persist.checkpoint, persist.version, file, sha256))
-        except (OSError, NotFinite) as error:
-            self._written.append(NotWritten(f"checkpoint {persist.checkpoint} was not written: {error}"))
-        except BaseException as error:  # noqa: BLE001 - raised by wakened, on the host's thread
-            self._written.append(error)
-        self._link.wake()

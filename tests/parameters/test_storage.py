@@ -21,9 +21,9 @@ from partita.engine.parameters import (
     Vector,
 )
 from partita.engine.parameters.storage import NotFinite
-from partita.engine.protocol.events import Received, Send, Span
+from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, Save
-from partita.engine.protocol.shard import Apply, Persist, ShardMachine, Watermark
+from partita.engine.protocol.shard import Apply, ShardMachine, Watermark
 
 
 class Payload(NamedTuple):

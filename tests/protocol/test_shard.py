@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
     Fetch,
     Finished,
@@ -22,16 +23,7 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
 )
-from partita.engine.protocol.shard import (
-    Apply,
-    Fenced,
-    Persist,
-    Persisted,
-    ShardEffect,
-    ShardEvent,
-    ShardMachine,
-    Watermark,
-)
+from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine, Watermark
 
 RANGES = {0: (0, 3), 1: (3, 8)}
 BYTES = {0: bytes(12), 1: bytes(20)}

@@ -24,8 +24,9 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import Entry
-from partita.engine.runtime.serving import NotWritten, ShardRole, ShardTask, SpoiltPush
+from partita.engine.runtime.serving import ShardRole, ShardTask, SpoiltPush
 from partita.engine.runtime.task import Link
+from partita.engine.runtime.writing import NotWritten
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 

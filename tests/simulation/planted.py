@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from partita.engine.protocol.coordinator import Coordinator, Phase
-from partita.engine.protocol.events import Received, Replaced, Send
+from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.membership import Membership, Pace
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Pushed, Saved
 from partita.engine.protocol.orders import Restart
 from partita.engine.protocol.replica import DownpourClient, Install, StepBegins
-from partita.engine.protocol.shard import Apply, Persist, ShardMachine, _Part
+from partita.engine.protocol.shard import Apply, ShardMachine, _Part
 from partita.engine.runtime.simulation.hosts import Machines
 
 # Shards.

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from partita.engine.protocol.events import Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed
-from partita.engine.protocol.shard import (
-    Apply,
-    Fenced,
-    Persist,
-    Persisted,
-    ShardEffect,
-    ShardEvent,
-    ShardMachine,
-)
+from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, File, Host, Numbers
 from partita.engine.runtime.simulation.ledger import Violation
 

@@ -1,0 +1,362 @@
+"""The protocol of a shard under batch optimisation: each command is done once, each contribution counts once.
+
+A command's operations are done in order. At an evaluation the shard pauses: it gives every part that asks its
+slice of the point, and takes the gradient of every (stretch, machine) once, whoever computed it; they are
+added in a tree that follows from the numbers of the stretches alone. Then it does the rest, and answers.
+
+It must not know the numbers, the disk or the network: it asks for all of them by effects, which are carried
+out in the order given, each finished before the next one starts (`Persist` when its copy is taken). `Do` is
+the last of its effects, and `Done` the next event.
+
+Source: DistBelief, section 4.2 (Sandblaster: commands to parameter shards, portions of a batch). Exactly
+once, the tree and the leases are ours.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import msgspec
+
+from partita.engine.protocol.commands import (
+    POINT,
+    Evaluate,
+    Operation,
+    Restore,
+    Snapshot,
+    n_scalars,
+    zero,
+)
+from partita.engine.protocol.evaluation import Evaluation
+from partita.engine.protocol.events import (
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Span,
+    Tick,
+    payload_bytes,
+)
+from partita.engine.protocol.lease import Fenced, Leased
+from partita.engine.protocol.messages import (
+    Answer,
+    Command,
+    Contribution,
+    FetchPoint,
+    Heartbeat,
+    Missing,
+    Point,
+    Save,
+    Saved,
+    Taken,
+)
+from partita.engine.protocol.names import COORDINATOR, machine_of
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Effect, the last one of its list: do these operations on vectors, in order; then `Done`, at once."""
+
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Event: the operations of `Do` are done, and gave these scalars."""
+
+    scalars: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """Effect: all vectors become what this checkpoint holds; None: what the run began with."""
+
+    checkpoint: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Effect: the payload is a machine's gradient over this stretch; keep its numbers under these names."""
+
+    machine: int
+    stretch: int
+    payload: object
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Effect: of what is kept of a machine, `into` becomes `into + of`, and `of` is free."""
+
+    machine: int
+    into: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Effect: what is kept of a machine under this stretch becomes this span of a vector, and is free."""
+
+    machine: int
+    stretch: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Effect: nothing that is kept is wanted any more."""
+
+
+VectorShardEvent: TypeAlias = Received | Tick | Done | Persisted
+VectorShardEffect: TypeAlias = Do | Revert | Keep | Join | Settle | Drop | Send | Persist | Fenced | Refuse
+
+
+class VectorShard(Leased):
+    """One shard of the vectors. It works, answers and acknowledges only under its lease."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        epoch: int,
+        ranges: Mapping[int, tuple[int, int]],
+        stretch: int,
+        number: int = 0,
+        item_bytes: int = 4,
+        lease_s: float = 3.0,
+        heartbeat_s: float = 0.5,
+    ) -> None:
+        """A shard that starts, or starts again.
+
+        Args:
+            name: "shard K".
+            epoch: the incarnation of this process.
+            ranges: for each machine, its `(start, stop)` in the shard's own flat vectors.
+            stretch: portions in a stretch.
+            number: of the last command in the checkpoint it starts from; only those above it are done.
+            item_bytes: bytes of one number of a payload.
+            lease_s: how long an echoed clock reading lets it work.
+            heartbeat_s: how often it asks for the next one.
+        """
+        super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)
+        self.number = number
+        self._ranges: Final = dict(ranges)
+        self._stretch: Final = stretch
+        self._item_bytes: Final = item_bytes
+        self._rest: deque[Operation] = deque()  # of the command under way
+        self._scalars: list[float] = []
+        self._awaited: int | None = None  # scalars that `Done` must bring
+        self._evaluation: Evaluation | None = None
+        self._answer: Answer | None = None
+        self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
+        self._orders: Final[dict[str, int]] = {}  # parts that want the point of an evaluation above this one
+        self._writing: Final[deque[Saved]] = (
+            deque()
+        )  # said of files under way, but for their names and hashes
+        self._saved: Saved | None = None
+
+    @property
+    def evaluation(self) -> int | None:
+        """The number of the evaluation that is under way."""
+        return None if self._evaluation is None else self.number
+
+    def receive(self, event: VectorShardEvent, now: float) -> list[VectorShardEffect]:
+        """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
+        assert (self._awaited is not None) == isinstance(event, Done), (event, self._awaited)
+        match event:
+            case Received(message=Contribution() as contribution):
+                return self._contribution(event, contribution, now)
+            case Received(message=FetchPoint() as fetch):
+                return self._fetch(event, fetch, now)
+            case Received(sender=sender, message=Command() as command) if sender == COORDINATOR:
+                return self._command(command, now)
+            case Received(sender=sender, message=Heartbeat() as heartbeat) if sender == COORDINATOR:
+                return [*self._heartbeat(heartbeat, now)]
+            case Received(sender=sender, message=Save() as save) if sender == COORDINATOR:
+                return self._say_saved(save.checkpoint, now)
+            case Received(sender=sender, message=message):
+                return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
+            case Done(scalars=scalars):
+                return self._done(scalars)
+            case Persisted():
+                return self._persisted(event)
+            case Tick():
+                return [*self._tick(now)]
+
+    # Commands.
+
+    def _command(self, command: Command, now: float) -> list[VectorShardEffect]:
+        if not self.holds_lease(now) or command.number < self.number:
+            return []
+        if command.number == self.number:
+            return self._repeat()
+        effects: list[VectorShardEffect] = [] if self._evaluation is None else [Drop()]
+        self._evaluation = self._answer = None
+        self.number = command.number
+        self._rest.clear()
+        self._rest.extend(command.operations)
+        self._scalars = []
+        return effects + self._go_on()
+
+    def _repeat(self) -> list[VectorShardEffect]:
+        """The last command again. One that only a process before this one has done is not answered."""
+        if self._evaluation is not None:
+            return [Send(COORDINATOR, Missing(self.number, self._evaluation.missing_ranges()))]
+        return [] if self._answer is None else [Send(COORDINATOR, self._answer)]
+
+    def _go_on(self) -> list[VectorShardEffect]:
+        """Up to the next operations whose scalars, or whose gradients, must be waited for; or to the end."""
+        effects: list[VectorShardEffect] = []
+        while self._rest:
+            match self._rest[0]:
+                case Evaluate() as evaluate:
+                    self._rest.popleft()
+                    effects += self._begin(evaluate)
+                    if self._evaluation is not None:
+                        return effects
+                case Snapshot(checkpoint=checkpoint):
+                    self._rest.popleft()
+                    self._writing.append(Saved(checkpoint, self.epoch, self.number, "", ""))
+                    effects.append(Persist(checkpoint, self.epoch, self.number))
+                case Restore(checkpoint=earlier):
+                    self._rest.popleft()
+                    effects.append(Revert(earlier))
+                case _:
+                    effects.append(Do(self._next_operations()))
+                    return effects
+        self._answer = Answer(self.number, tuple(self._scalars))
+        return [*effects, Send(COORDINATOR, self._answer)]
+
+    def _next_operations(self) -> tuple[Operation, ...]:
+        """Takes those that are done in one go, and notes how many scalars they give."""
+        taken: list[Operation] = []
+        while self._rest and not isinstance(self._rest[0], Evaluate | Snapshot | Restore):
+            taken.append(self._rest.popleft())
+        self._awaited = sum(map(n_scalars, taken))
+        return tuple(taken)
+
+    def _done(self, scalars: Sequence[float]) -> list[VectorShardEffect]:
+        assert len(scalars) == self._awaited, (scalars, self._awaited)
+        self._awaited = None
+        self._scalars += scalars
+        return self._go_on()
+
+    # Evaluations.
+
+    def _begin(self, evaluate: Evaluate) -> list[VectorShardEffect]:
+        """Segments to which nobody contributes are zeros; where that is all of them, there is no pause."""
+        assert not any(isinstance(operation, Evaluate) for operation in self._rest), "one for each command"
+        evaluation = Evaluation(evaluate, self._stretch, self._ranges)
+        self._rest.extendleft(zero(vector) for vector in evaluation.empty)
+        if not evaluation.missing:
+            return []
+        self._evaluation = evaluation
+        waiting = [part for part, after in self._orders.items() if after < self.number]
+        return [self._point(part) for part in waiting]
+
+    def _point(self, part: str) -> Send:
+        """The order is carried out."""
+        self._orders.pop(part, None)
+        return Send(part, Point(self.number), Span(POINT, *self._ranges[machine_of(part)]))
+
+    def _fetch(self, event: Received, fetch: FetchPoint, now: float) -> list[VectorShardEffect]:
+        """Answered at once, or when an evaluation begins that is new enough. A repeat is answered again."""
+        if not self.holds_lease(now):
+            return []
+        part = event.sender
+        if machine_of(part) not in self._ranges:
+            return [Refuse(part, f"{self.name} holds no parameters of {part!r}")]
+        newest = self._incarnations.setdefault(part, event.incarnation)
+        if event.incarnation < newest:
+            return []
+        if event.incarnation > newest:
+            self._incarnations[part] = event.incarnation
+            self._orders.pop(part, None)
+        if self._evaluation is not None and fetch.after < self.number:
+            return [self._point(part)]
+        self._orders[part] = max(fetch.after, self._orders.get(part, fetch.after))
+        return []
+
+    def _contribution(
+        self, event: Received, contribution: Contribution, now: float
+    ) -> list[VectorShardEffect]:
+        """Counts if it is the first of its stretch and machine in the evaluation under way. Always
+        acknowledged.
+        """
+        if not self.holds_lease(now):
+            return []
+        evaluation = self._evaluation if contribution.evaluation == self.number else None
+        reason = self._why_not(event, contribution, evaluation)
+        if reason is not None:
+            return [Refuse(event.sender, reason)]
+        machine, stretch = machine_of(event.sender), contribution.stretch
+        taken = Send(event.sender, Taken(contribution.evaluation, stretch))
+        if evaluation is None or evaluation.has(machine, stretch):
+            return [taken]
+        effects: list[VectorShardEffect] = [Keep(machine, stretch, event.payload)]
+        effects += (Join(machine, into, of) for into, of in evaluation.add(machine, stretch))
+        effects.append(taken)
+        return effects if evaluation.missing else effects + self._end(evaluation)
+
+    def _end(self, evaluation: Evaluation) -> list[VectorShardEffect]:
+        """Everything has come: the sums go to their vectors, and the command goes on."""
+        self._evaluation = None
+        effects: list[VectorShardEffect] = [
+            Settle(machine, stretch, Span(vector, *self._ranges[machine]))
+            for machine, stretch, vector in evaluation.sums()
+        ]
+        return effects + self._go_on()
+
+    def _why_not(
+        self, event: Received, contribution: Contribution, evaluation: Evaluation | None
+    ) -> str | None:
+        """Why it cannot be meant, checked before anything changes; None when it is well formed."""
+        machine = machine_of(event.sender)
+        if machine not in self._ranges:
+            return f"{self.name} holds no parameters of {event.sender!r}"
+        start, stop = self._ranges[machine]
+        expected, found = (stop - start) * self._item_bytes, payload_bytes(event.payload)
+        if found != expected:
+            return f"a contribution of {event.sender!r} to {self.name} has {expected} bytes, not {found}"
+        if evaluation is not None and not 0 <= contribution.stretch < evaluation.stretches:
+            return (
+                f"evaluation {self.number} has stretches 0 to {evaluation.stretches - 1}; "
+                f"{event.sender!r} contributes to {contribution.stretch}"
+            )
+        return None
+
+    # Files.
+
+    def _persisted(self, event: Persisted) -> list[VectorShardEffect]:
+        writing = self._writing.popleft() if self._writing else None
+        expected = None if writing is None else (writing.checkpoint, writing.version)
+        assert (event.checkpoint, event.version) == expected, f"{event} while writing {writing}"
+        if self.fenced or writing is None:
+            return []
+        self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
+        return [Send(COORDINATOR, self._saved)]
+
+    def _say_saved(self, checkpoint: int, now: float) -> list[VectorShardEffect]:
+        """The coordinator has not heard of the file; if it is not on disk yet, it will."""
+        if not self.holds_lease(now) or self._saved is None or self._saved.checkpoint != checkpoint:
+            return []
+        return [Send(COORDINATOR, self._saved)]
+
+    def validate(self) -> None:
+        """The invariants I4, I6 and I7 as far as one shard can see them. Raises AssertionError."""
+        super().validate()
+        if self._evaluation is not None:
+            self._evaluation.validate()
+            assert self._answer is None and self._awaited is None, (self._answer, self._awaited)
+            assert all(after >= self.number for after in self._orders.values()), self._orders
+        elif self._awaited is None:
+            assert not self._rest, self._rest
+        if self._answer is not None:
+            assert self._answer.number == self.number, (self._answer, self.number)
+        for part in self._orders:
+            assert machine_of(part) in self._ranges and part in self._incarnations, part
+        versions = [saved.version for saved in (self._saved, *self._writing) if saved is not None]
+        assert versions == sorted(versions) and all(v <= self.number for v in versions), versions

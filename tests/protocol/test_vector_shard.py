@@ -1,0 +1,466 @@
+"""A shard of vectors alone: each command once, each contribution once, one order of sums in all histories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.commands import (
+    Combine,
+    Dots,
+    Evaluate,
+    Largest,
+    Operation,
+    Request,
+    Restore,
+    Segment,
+    Snapshot,
+    copy,
+    dot,
+    n_scalars,
+    scale,
+    stretches_of,
+    zero,
+)
+from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.messages import (
+    Answer,
+    Command,
+    Contribution,
+    Fetch,
+    FetchPoint,
+    Heartbeat,
+    Message,
+    Missing,
+    Point,
+    Save,
+    Saved,
+    Taken,
+)
+from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.vector_shard import (
+    Do,
+    Done,
+    Drop,
+    Join,
+    Keep,
+    Revert,
+    Settle,
+    VectorShard,
+    VectorShardEvent,
+)
+
+RANGES = {0: (0, 3), 1: (3, 8)}
+STRETCH = 2
+HALF = Evaluate((Segment("g", 0, 5),))  # stretches 0, 1, 2
+
+
+@dataclass
+class Text:
+    """A payload that says what it is; sums of payloads say what was added to what."""
+
+    text: str
+    n_bytes: int
+
+
+@dataclass
+class Shard:
+    """The machine, and an interpreter that writes down what is done. Vectors are texts for each machine."""
+
+    ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
+    number: int = 0
+    leased: bool = True
+    done: list[Operation | Persist | Revert] = field(default_factory=list)
+    said: list[tuple[str, Message]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    vectors: dict[tuple[str, int], str] = field(default_factory=dict)
+    kept: dict[tuple[int, int], str] = field(default_factory=dict)
+    most_kept: int = 0
+
+    def __post_init__(self) -> None:
+        self.machine = VectorShard(
+            "shard 0", epoch=0, ranges=self.ranges, stretch=STRETCH, number=self.number
+        )
+        if self.leased:
+            self.tell("coordinator", Heartbeat(0, clock=0.0))
+
+    def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
+        effects = self.machine.receive(event, now)
+        if not any(isinstance(effect, Do) for effect in effects):
+            self.machine.validate()
+        for effect in effects:
+            match effect:
+                case Do(operations=operations):
+                    assert effect is effects[-1]
+                    self._do(operations)
+                case Revert() | Persist():
+                    self.done.append(effect)
+                case Keep(machine=machine, stretch=stretch, payload=payload):
+                    assert isinstance(payload, Text) and (machine, stretch) not in self.kept
+                    self.kept[machine, stretch] = payload.text
+                    self.most_kept = max(self.most_kept, len(self.kept))
+                case Join(machine=machine, into=into, of=of):
+                    self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
+                case Settle(machine=machine, stretch=stretch, span=span):
+                    assert (span.start, span.stop) == self.ranges[machine]
+                    self.vectors[span.vector, machine] = self.kept.pop((machine, stretch))
+                case Drop():
+                    self.kept.clear()
+                case Send(to=to, message=message, payload=span):
+                    is_point = isinstance(message, Point)
+                    assert span == (Span("x", *self.ranges[machine_of(to)]) if is_point else None)
+                    self.said.append((to, message))
+                case Refuse(reason=reason):
+                    self.refused.append(reason)
+                case Fenced():
+                    self.done.clear()
+
+    def _do(self, operations: tuple[Operation, ...]) -> None:
+        """Scalars count from 0 over the whole life, so that nothing done twice looks the same."""
+        scalars = []
+        for operation in operations:
+            self.done.append(operation)
+            if isinstance(operation, Combine) and not operation.terms:
+                self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
+            scalars += [0.5 + len(self.done)] * n_scalars(operation)
+        self.feed(Done(scalars))
+
+    def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
+        self.feed(Received(sender, 0, message, payload), now)
+
+    def command(self, number: int, *operations: Operation, now: float = 0.0) -> list[Message]:
+        """What the coordinator is told in return."""
+        self.said.clear()
+        self.tell("coordinator", Command(number, operations), now=now)
+        return [message for to, message in self.said if to == "coordinator"]
+
+    def contribute(
+        self, evaluation: int, stretch: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
+    ) -> list[Message]:
+        """What is said in return; the acknowledgement first."""
+        self.said.clear()
+        start, stop = RANGES[machine]
+        text = Text(f"{stretch}", 4 * (stop - start) if n_bytes is None else n_bytes)
+        self.tell(f"part {replica}.{machine}", Contribution(evaluation, stretch), text)
+        return [message for _, message in self.said]
+
+
+def test_a_command_is_done_once_and_answered_as_often_as_it_is_said() -> None:
+    shard = Shard()
+    request = (copy("d", "g"), Dots(("d",), ("g", "x")), Largest("g"))
+    assert shard.command(1, *request) == [Answer(1, (2.5, 2.5, 3.5))]
+    assert shard.done == [*request]
+    assert shard.command(1, *request) == shard.command(1) == [Answer(1, (2.5, 2.5, 3.5))]
+    assert shard.command(3, scale("d", 2.0)) == [Answer(3, ())]
+    assert shard.command(1, *request) == shard.command(2, *request) == [], "older than the last"
+    assert shard.done == [*request, scale("d", 2.0)]
+
+
+def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
+    shard = Shard()
+    before, after = (copy("x", "d"), dot("x", "x")), (Largest("g"), dot("g", "d"))
+    assert shard.command(4, *before, HALF, *after) == []
+    assert (shard.done, shard.machine.evaluation) == ([*before], 4)
+    for machine in (0, 1):
+        for stretch in (2, 0, 1):
+            last = (machine, stretch) == (1, 1)
+            answer = [Answer(4, (2.5, 3.5, 4.5))] if last else []
+            assert shard.contribute(4, stretch, machine) == [Taken(4, stretch), *answer]
+    assert shard.done == [*before, *after]
+    assert shard.vectors == {("g", 0): "((0+1)+2)", ("g", 1): "((0+1)+2)"}
+    assert (shard.machine.evaluation, shard.kept) == (None, {})
+    assert shard.contribute(4, 1) == [Taken(4, 1)], "over"
+
+
+def test_the_first_of_a_stretch_and_machine_counts_and_all_are_acknowledged() -> None:
+    shard = Shard()
+    shard.command(1, HALF)
+    for replica in (0, 1, 0):
+        assert shard.contribute(1, 0, replica=replica) == [Taken(1, 0)]
+    assert shard.kept == {(0, 0): "0"}
+    assert shard.contribute(7, 1) == [Taken(7, 1)], "of another evaluation"
+    assert shard.kept == {(0, 0): "0"}
+
+
+def test_a_repeat_of_a_command_under_way_says_what_is_missing() -> None:
+    shard = Shard()
+    long = Evaluate((Segment("a", 0, 8), Segment("b", 8, 3)))  # stretches 0 to 3, and 4, 5
+    shard.command(1, long)
+    assert shard.command(1, long) == [Missing(1, ((0, 6),))]
+    for stretch, machine in ((1, 0), (1, 1), (4, 0), (4, 1), (2, 0)):
+        shard.contribute(1, stretch, machine)
+    assert shard.command(1, long) == [Missing(1, ((0, 1), (2, 4), (5, 6)))]
+    assert shard.done == []
+
+
+def test_a_newer_command_drops_an_evaluation() -> None:
+    shard = Shard()
+    shard.command(1, HALF, dot("g", "g"))
+    shard.contribute(1, 0)
+    assert shard.command(2, Restore(7), scale("x", 2.0)) == [Answer(2, ())]
+    assert shard.done == [Revert(7), scale("x", 2.0)], "the rest of the one before is never done"
+    assert shard.kept == {}
+    shard.command(3, HALF)
+    assert shard.contribute(1, 1) == [Taken(1, 1)]
+    assert shard.kept == {}, "what was computed for the one before does not count"
+    assert shard.command(2) == []
+
+
+def test_points_are_given_within_an_evaluation_only_and_orders_stand_until_the_next() -> None:
+    shard = Shard()
+    shard.tell("part 0.1", FetchPoint(-1))
+    shard.command(1, zero("x"))
+    assert shard.said == [("coordinator", Answer(1, ()))]
+    shard.command(2, HALF)
+    assert shard.said == [("part 0.1", Point(2))]
+    for _ in range(2):
+        shard.said.clear()
+        shard.tell("part 1.1", FetchPoint(0))
+        assert shard.said == [("part 1.1", Point(2))], "one that was lost is given again"
+    shard.said.clear()
+    shard.tell("part 0.1", FetchPoint(2))
+    shard.tell("part 0.1", FetchPoint(2))
+    assert shard.said == []
+    for machine in (0, 1):
+        for stretch in range(3):
+            shard.contribute(2, stretch, machine)
+    shard.said.clear()
+    shard.tell("part 0.0", FetchPoint(0))
+    assert shard.said == [], "the evaluation is over, and x may change"
+    shard.command(3, HALF)
+    assert sorted(shard.said) == [("part 0.0", Point(3)), ("part 0.1", Point(3))]
+
+
+def test_an_order_is_of_the_newest_process_of_a_part() -> None:
+    shard = Shard()
+    shard.feed(Received("part 0.0", 2, FetchPoint(-1)))
+    shard.feed(Received("part 0.0", 1, FetchPoint(9)))
+    shard.command(5, HALF)
+    assert shard.said == [("part 0.0", Point(5))]
+    shard.said.clear()
+    shard.feed(Received("part 0.0", 1, FetchPoint(-1)))
+    assert shard.said == []
+    shard.feed(Received("part 0.0", 3, FetchPoint(-1)))
+    assert shard.said == [("part 0.0", Point(5))]
+
+
+def test_an_order_that_was_overtaken_does_not_bring_back_an_older_one() -> None:
+    shard = Shard()
+    shard.tell("part 0.0", FetchPoint(4))
+    shard.tell("part 0.0", FetchPoint(2))
+    shard.command(4, HALF)
+    assert shard.said == []
+    shard.command(5, HALF)
+    assert shard.said == [("part 0.0", Point(5))]
+
+
+def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
+    shard = Shard()
+    shard.command(1, HALF)
+    assert shard.contribute(1, 0, 1, n_bytes=12) == []
+    assert shard.contribute(0, 0, 1, n_bytes=-1) == []
+    assert shard.contribute(1, 3) == []
+    assert shard.contribute(1, -1) == []
+    shard.tell("part 0.2", Contribution(1, 0), Text("0", 12))
+    shard.tell("part 0.2", FetchPoint(0))
+    shard.tell("part 0.0", Fetch(0))
+    shard.tell("part 0.0", Save(1))
+    assert shard.refused == [
+        "a contribution of 'part 0.1' to shard 0 has 20 bytes, not 12",
+        "a contribution of 'part 0.1' to shard 0 has 20 bytes, not -1",
+        "evaluation 1 has stretches 0 to 2; 'part 0.0' contributes to 3",
+        "evaluation 1 has stretches 0 to 2; 'part 0.0' contributes to -1",
+        "shard 0 holds no parameters of 'part 0.2'",
+        "shard 0 holds no parameters of 'part 0.2'",
+        "shard 0 does not take a Fetch from it",
+        "shard 0 does not take a Save from it",
+    ]
+    assert (shard.said, shard.kept) == ([], {})
+    assert shard.command(1, HALF) == [Missing(1, ((0, 3),))]
+
+
+def test_nothing_is_done_or_said_without_a_lease() -> None:
+    shard = Shard(leased=False)
+    shard.tell("part 0.0", FetchPoint(-1))
+    assert shard.command(1, HALF) == []
+    shard.tell("coordinator", Heartbeat(0, clock=0.0))
+    shard.command(1, HALF)
+    assert shard.said == [], "an order without a lease does not stand"
+    shard.said.clear()
+    for message, payload in ((Contribution(1, 0), Text("0", 12)), (FetchPoint(0), None)):
+        shard.tell("part 0.0", message, payload, now=3.0)  # the lease ends here
+    assert shard.command(1, HALF, now=3.0) == shard.command(2, zero("x"), now=3.0) == []
+    assert (shard.said, shard.kept, shard.done) == ([], {}, [])
+    shard.tell("coordinator", Heartbeat(0, clock=2.0), now=3.5)
+    shard.tell("part 0.0", FetchPoint(0), now=4.0)
+    assert shard.said == [("part 0.0", Point(1))]
+
+
+def test_a_shard_that_was_replaced_does_nothing_more() -> None:
+    shard = Shard()
+    shard.command(1, Snapshot(1))
+    effects = shard.machine.receive(Received("coordinator", 0, Heartbeat(1)), 0.1)
+    assert effects == [Fenced(1)]
+    assert shard.machine.receive(Persisted(1, 1, "file", "hash"), 0.1) == []
+    assert shard.command(2, zero("x"), now=0.1) == []
+    assert shard.machine.receive(Tick(), 1.0) == []
+
+
+def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_there() -> None:
+    shard = Shard()
+    request = (zero("a"), Snapshot(3), scale("x", 2.0), dot("x", "x"))
+    assert shard.command(8, *request) == [Answer(8, (4.5,))]
+    assert shard.done == [zero("a"), Persist(3, 0, 8), *request[2:]]
+    shard.command(8, *request)
+    assert len(shard.done) == 4
+    shard.command(9, Snapshot(4))  # while the other is being written
+    shard.said.clear()
+    shard.tell("coordinator", Save(3))
+    assert shard.said == []
+    shard.feed(Persisted(3, 8, "three", "hash"))
+    for _ in range(2):
+        shard.tell("coordinator", Save(3))
+    assert shard.said == [("coordinator", Saved(3, 0, 8, "three", "hash"))] * 3
+    shard.said.clear()
+    shard.feed(Persisted(4, 9, "four", "hash"))
+    shard.tell("coordinator", Save(3))
+    shard.tell("coordinator", Save(5))
+    assert shard.said == [("coordinator", Saved(4, 0, 9, "four", "hash"))]
+    with pytest.raises(AssertionError, match="while writing None"):
+        shard.machine.receive(Persisted(4, 9, "four", "hash"), 0.0)
+
+
+def test_one_that_comes_back_does_only_what_is_newer_than_its_checkpoint() -> None:
+    shard = Shard(number=6)
+    assert shard.command(5, zero("x")) == shard.command(6, zero("x")) == []
+    assert shard.command(7, zero("x")) == [Answer(7, ())]
+
+
+def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
+    shard = Shard()
+    empty = Evaluate((Segment("a", 0, 0), Segment("b", 4, 1), Segment("c", 5, 0)))
+    shard.command(1, empty)
+    shard.contribute(1, 0, 0)
+    assert shard.contribute(1, 0, 1) == [Taken(1, 0), Answer(1, ())]
+    assert shard.vectors == {(name, m): "0" for name in "abc" for m in (0, 1)}
+    assert sorted(map(str, shard.done)) == sorted(map(str, (zero("a"), zero("c"))))
+    nobodys = Shard(ranges={})
+    assert nobodys.command(1, HALF, Largest("g")) == [Answer(1, (2.5,))]
+    assert nobodys.done == [zero("g"), Largest("g")]
+
+
+def test_little_is_kept_while_one_stretch_is_missing() -> None:
+    shard = Shard(ranges={0: RANGES[0]})
+    shard.command(1, Evaluate((Segment("g", 0, 2 * 500),)))
+    for stretch in range(1, 500):
+        shard.contribute(1, stretch)
+    assert shard.most_kept <= 2 * 9, "a few for each level of the tree"
+    shard.contribute(1, 0)
+    assert ("g", 0) in shard.vectors
+
+
+# Random histories against a naive reference.
+
+
+@dataclass
+class Naive:
+    """What a shard must have done: the last command, and which contributions to it have come."""
+
+    number: int = 0
+    request: Request = ()
+    come: set[tuple[int, int]] = field(default_factory=set)
+
+    def command(self, number: int, request: Request) -> None:
+        if number > self.number:
+            self.number, self.request, self.come = number, request, set()
+
+    @property
+    def stretches(self) -> dict[int, str]:
+        """The vector of each stretch."""
+        evaluate = next((o for o in self.request if isinstance(o, Evaluate)), Evaluate(()))
+        cut = stretches_of(evaluate, STRETCH)
+        return {n: evaluate.segments[stretch.segment].vector for n, stretch in enumerate(cut)}
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.come) < 2 * len(self.stretches)
+
+    def sums(self) -> dict[tuple[str, int], str]:
+        """What each vector must hold, as texts."""
+        leaves: dict[str, list[str]] = {}
+        for n, vector in self.stretches.items():
+            leaves.setdefault(vector, []).append(str(n))
+        return {(vector, m): in_a_tree(texts) for vector, texts in leaves.items() for m in (0, 1)}
+
+
+def in_a_tree(texts: list[str]) -> str:
+    """Level by level, a last one without a sister passed up."""
+    while len(texts) > 1:
+        pairs = [texts[n : n + 2] for n in range(0, len(texts), 2)]
+        texts = [f"({pair[0]}+{pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
+    return texts[0]
+
+
+REQUESTS: tuple[Request, ...] = (
+    (HALF, dot("g", "g")),
+    (scale("x", 2.0), Evaluate((Segment("g", 0, 13), Segment("h", 13, 1)))),
+    (copy("x", "g"), Largest("x")),
+)
+said = st.one_of(
+    st.tuples(st.just("command"), st.integers(1, 5)),
+    st.tuples(st.just("fetch"), st.integers(0, 1)),
+    st.tuples(
+        st.just("contribution"), st.integers(1, 5), st.integers(0, 7), st.integers(0, 1), st.integers(0, 1)
+    ),
+    st.tuples(st.just("the rest"), st.randoms(use_true_random=False)),
+)
+
+
+@given(st.lists(said, max_size=60))
+def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: list[tuple]) -> None:  # type: ignore[type-arg]
+    shard, naive = Shard(), Naive()
+    for step in history:
+        shard.said.clear()
+        done = len(shard.done)
+        match step:
+            case "command", number:
+                request = REQUESTS[number % 3]
+                is_new = number > naive.number
+                naive.command(number, request)
+                shard.command(number, *request)
+                if not is_new:
+                    assert len(shard.done) == done
+                    kinds = [type(message) for _, message in shard.said]
+                    assert kinds == ([] if number < naive.number else [Missing if naive.is_open else Answer])
+            case "fetch", machine:
+                shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
+                assert len(shard.said) == (naive.is_open and naive.number > 0)
+            case "contribution", evaluation, stretch, machine, replica:
+                contribute(shard, naive, evaluation, stretch, machine, replica)
+            case "the rest", order:
+                rest = [(n, m) for n in naive.stretches for m in (0, 1)]
+                order.shuffle(rest)
+                for stretch, machine in rest:
+                    contribute(shard, naive, naive.number, stretch, machine, 0)
+        assert (shard.machine.evaluation is not None) == naive.is_open
+        if naive.number and not naive.is_open:
+            assert {key: shard.vectors[key] for key in naive.sums()} == naive.sums()
+            assert shard.done[-1] in naive.request
+
+
+def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machine: int, replica: int) -> None:
+    """Says it to both, and checks the acknowledgement."""
+    is_current = evaluation == naive.number and naive.is_open
+    refused = len(shard.refused)
+    found = shard.contribute(evaluation, stretch, machine, replica=replica)
+    if is_current and stretch not in naive.stretches:
+        assert found == [] and len(shard.refused) == refused + 1
+        return
+    assert found[0] == Taken(evaluation, stretch)
+    if is_current:
+        naive.come.add((stretch, machine))
+        assert [type(message) for message in found[1:]] == ([] if naive.is_open else [Answer])

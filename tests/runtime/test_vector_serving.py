@@ -1,0 +1,300 @@
+"""The role of a shard of vectors: the same bits in any order, files for any number of shards, errors."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
+from partita.engine.protocol.commands import (
+    Combine,
+    Dots,
+    Evaluate,
+    Largest,
+    Operation,
+    Restore,
+    Segment,
+    Snapshot,
+    axpy,
+    copy,
+    dot,
+    scale,
+)
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import (
+    Answer,
+    Command,
+    Contribution,
+    FetchPoint,
+    Heartbeat,
+    Message,
+    Point,
+    Save,
+    Saved,
+    Taken,
+)
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.orders import Entry
+from partita.engine.runtime.task import Link
+from partita.engine.runtime.vector_serving import CannotBeDone, VectorShardRole, VectorShardTask
+from partita.engine.transport.counters import Counters
+from partita.engine.transport.payload import Payload, PayloadLike
+
+SHAPES = {"weight": (10,)}
+TWO = ((Slot("weight", 0, 6),), (Slot("weight", 6, 10),))  # on two machines
+ONE = ((Slot("weight", 0, 10),),)
+START = np.arange(10) / 8
+STRETCH = 2
+
+
+class Shard:
+    """A role without a host: what it says is kept, and it is woken by hand."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        layout: Layout | None = None,
+        shard: int = 0,
+        checkpoint: int | None = None,
+        precision: str = "float32",
+        run: str = "run",
+        leased: bool = True,
+    ) -> None:
+        initial = folder / "initial"
+        save_parameters(initial, {"weight": START})
+        layout = layout or Layout(ONE, SHAPES, shards=1)
+        task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, STRETCH)
+        self.said: list[tuple[str, Message, PayloadLike]] = []
+        self.refused: list[str] = []
+        self.woken = threading.Event()
+        link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
+        self.role = VectorShardRole(task, link)
+        self.dtype = precision
+        if leased:
+            self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+
+    def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
+        if isinstance(payload, np.ndarray):
+            payload = payload.copy()  # as a mailbox does
+        self.said.append((to, message, payload))
+
+    def _refuse(self, sender: str, reason: str) -> None:
+        self.refused.append(reason)
+
+    def tell(self, sender: str, message: Message, payload: Vector | None = None) -> list[Message]:
+        """What is said in return."""
+        said = len(self.said)
+        carried = None
+        if payload is not None:
+            carried = Payload([memoryview(payload.astype(self.dtype)).cast("B")])
+        self.role.receive(Received(sender, 0, message, carried), 0.0)
+        return [message for _, message, _ in self.said[said:]]
+
+    def command(self, number: int, *operations: Operation) -> list[Message]:
+        return self.tell(COORDINATOR, Command(number, operations))
+
+    def vector(self, name: str) -> list[float]:
+        return self.role._store.vector(name).tolist()  # type: ignore[no-any-return]
+
+    def save(self) -> Entry:
+        """Waits for the file of the last snapshot."""
+        assert self.woken.wait(60)
+        self.role.wakened(0.0)
+        saved = self.said.pop()[1]
+        assert isinstance(saved, Saved)
+        return Entry(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+
+
+def commit(folder: Path, number: int, entries: list[Entry], *, dtype: str = "float32") -> None:
+    manifest = Manifest(
+        checkpoint=number,
+        run="run",
+        shapes=SHAPES,
+        dtype=dtype,
+        rule="",
+        steps=(1,),
+        steps_per_epoch=1,
+        entries=tuple(entries),
+    )
+    Checkpoints(folder).commit(manifest)
+
+
+def evaluate(portions: int) -> Evaluate:
+    return Evaluate((Segment("g", 0, portions),))
+
+
+def in_a_tree(gradients: list[Vector]) -> Vector:
+    """Added recursively, in the stored precision."""
+    if len(gradients) == 1:
+        return gradients[0]
+    half = 1 << (len(gradients) - 1).bit_length() - 1
+    return in_a_tree(gradients[:half]) + in_a_tree(gradients[half:])
+
+
+@given(st.integers(1, 9).flatmap(lambda n: st.permutations([(s, m) for s in range(n) for m in (0, 1)])))
+def test_the_bits_of_a_gradient_follow_from_the_stretches_alone(
+    tmp_path_factory: pytest.TempPathFactory, order: list[tuple[int, int]]
+) -> None:
+    """Whatever comes first, and from whom; again and again by the same arrays."""
+    stretches = len(order) // 2
+    random = np.random.default_rng(stretches)
+    gradients = [(random.normal(size=10) * 1e3**n).astype(np.float32) for n in range(stretches)]
+    shard = Shard(tmp_path_factory.mktemp("shard"), layout=Layout(TWO, SHAPES, shards=1))
+    for number in (1, 2):
+        shard.command(number, evaluate(stretches * STRETCH))
+        for stretch, machine in order:
+            slices = (gradients[stretch][:6], gradients[stretch][6:])
+            said = shard.tell(f"part {stretch % 3}.{machine}", Contribution(number, stretch), slices[machine])
+            assert said[0] == Taken(number, stretch)
+        assert said[1:] == [Answer(number, ())]
+        assert shard.role._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
+    assert len(shard.role._gradients) == 0
+
+
+def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> None:
+    """x <- x - 0.5 g, with g summed from stretches; points go out as they are then."""
+    layout = Layout(TWO, SHAPES, shards=2)  # machine 0 on both, machine 1 on shard 1
+    shards = [Shard(tmp_path, layout=layout, shard=n, precision="float64") for n in (0, 1)]
+    gradient = np.linspace(-1, 1, 10)
+    slices = {(0, 0): slice(0, 5), (1, 0): slice(5, 6), (1, 1): slice(6, 10)}
+    answers: list[Message] = []
+    for n, shard in enumerate(shards):
+        for _, machine in (key for key in slices if key[0] == n):
+            shard.tell(f"part 0.{machine}", FetchPoint(0))
+        shard.command(1, scale("x", 2.0), evaluate(3), Dots(("g",), ("g", "x")), axpy("x", -0.5, "g"))
+        for to, message, numbers in list(shard.said):
+            machine = int(to[-1])
+            assert message == Point(1)
+            assert isinstance(numbers, np.ndarray)
+            assert numbers.tolist() == (2 * START)[slices[n, machine]].tolist()
+            for stretch in (1, 0):
+                answers += shard.tell(to, Contribution(1, stretch), gradient[slices[n, machine]])
+    done = [answer.scalars for answer in answers if isinstance(answer, Answer)]
+    summed = np.array(done).sum(axis=0)
+    assert summed == pytest.approx([4 * gradient @ gradient, 4 * gradient @ START], rel=1e-14)
+    found = [*shards[0].vector("x"), *shards[1].vector("x")]
+    assert found == pytest.approx((2 * START - gradient).tolist(), rel=1e-14)
+
+
+def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path) -> None:
+    layout = Layout(TWO, SHAPES, shards=3)
+    shards = [Shard(tmp_path, layout=layout, shard=n) for n in range(3)]
+    entries = []
+    for shard in shards:
+        shard.command(
+            4, Combine("s_0", ((2.0, "x"),)), copy("never_finite", "x"), scale("never_finite", 1e300)
+        )
+        answer = shard.command(5, scale("x", 3.0), Snapshot(1), Combine("x"), copy("later", "x"))
+        assert answer == [Answer(5, ())]
+        entries.append(shard.save())
+        assert shard.tell(COORDINATOR, Save(1)) == [Saved(1, 0, 5, entries[-1].file, entries[-1].sha256)]
+        assert entries[-1].version == 5
+    commit(tmp_path, 1, entries)
+
+    whole = Shard(tmp_path, checkpoint=1, precision="float64", run="another")
+    assert whole.role.version == 0, "its commands are not those of the run before"
+    assert whole.vector("x") == (3 * START).tolist()
+    assert whole.vector("s_0") == (2 * START).tolist()
+    assert np.isinf(whole.vector("never_finite")[1:]).all(), "a method may be at a point that is too far"
+
+    again = Shard(tmp_path, layout=layout, shard=1, checkpoint=1)
+    assert again.role.version == 5
+    assert again.command(5, Combine("x")) == []
+    assert again.vector("x") == (3 * START)[3:6].tolist()
+    assert shards[1].command(6, Restore(1), Largest("x")) == [Answer(6, (3 * START[5],))]
+    assert shards[1].vector("s_0") == again.vector("s_0")
+    with pytest.raises(CannotBeDone, match=r"^a Combine cannot be done: there is no vector 'later' to read"):
+        shards[1].command(7, copy("x", "later"))
+    assert shards[0].command(6, Restore(None), dot("x", "x")) == [Answer(6, (START[:3] @ START[:3],))]
+    assert shards[0].role._store.names() == ("x",)
+
+
+def test_files_are_written_one_after_the_other_while_commands_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, go = Shard(tmp_path, precision="float64"), threading.Event()
+    write_shard, order = Checkpoints.write_shard, []
+
+    def slow(self: Checkpoints, checkpoint: int, *rest: object) -> tuple[str, str]:
+        assert go.wait(60)
+        order.append(checkpoint)
+        return write_shard(self, checkpoint, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Checkpoints, "write_shard", slow)
+    for number in (1, 2, 3):
+        assert shard.command(number, Snapshot(number), scale("x", 2.0)) == [Answer(number, ())]
+    shard.said.clear()
+    go.set()
+    shard.role.close()
+    shard.role.wakened(0.0)
+    assert order == [1, 2, 3]
+    saved = [message for _, message, _ in shard.said]
+    assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 1), (2, 2), (3, 3)]
+    last = saved[-1]
+    assert isinstance(last, Saved)
+    commit(tmp_path, 3, [Entry("shard 0", 0, 3, last.file, last.sha256)], dtype="float64")
+    assert Shard(tmp_path, checkpoint=3).vector("x") == (4 * START).tolist(), (
+        "as it was between the operations"
+    )
+
+
+def test_what_comes_before_the_lease_waits_for_it(tmp_path: Path) -> None:
+    shard = Shard(tmp_path, leased=False)
+    shard.command(1, evaluate(1), dot("g", "x"))
+    shard.tell("part 0.0", FetchPoint(0))
+    shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+    assert shard.said == []
+    shard.tell(COORDINATOR, Heartbeat(0, clock=0.0))
+    assert [message for _, message, _ in shard.said] == [Point(1), Taken(1, 0), Answer(1, (START.sum(),))]
+
+
+@pytest.mark.parametrize(
+    ("operations", "sentence"),
+    [
+        ((Largest("gone"),), r"a Largest cannot be done: there is no vector 'gone' to read, only 'x'; write"),
+        ((copy("a b", "x"),), r"a Combine cannot be done: 'a b' cannot name a vector; use letters"),
+        ((Evaluate((Segment("g!", 0, 1),)),), r"an evaluation cannot be done: 'g!' cannot name a vector"),
+    ],
+)
+def test_what_no_shard_can_do_ends_the_run_with_a_sentence(
+    tmp_path: Path, operations: tuple[Operation, ...], sentence: str
+) -> None:
+    shard = Shard(tmp_path)
+
+    def ask() -> None:
+        shard.command(1, *operations)
+        shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+
+    with pytest.raises(CannotBeDone, match=f"^{sentence}"):
+        ask()
+
+
+def test_a_contribution_of_another_size_is_refused_and_the_evaluation_goes_on(tmp_path: Path) -> None:
+    shard = Shard(tmp_path)
+    shard.command(1, evaluate(4))
+    assert shard.tell("part 0.0", Contribution(1, 0), np.ones(9)) == []
+    assert shard.refused == ["a contribution of 'part 0.0' to shard 0 has 40 bytes, not 36"]
+    for stretch in (0, 1):
+        shard.tell("part 0.0", Contribution(1, stretch), np.full(10, 3e38))
+    assert shard.vector("g") == [np.inf] * 10, "a sum that runs away is no error, and no warning"
+
+
+def test_memory_does_not_grow_with_the_stretches(tmp_path: Path) -> None:
+    shard = Shard(tmp_path)
+    shard.command(1, evaluate(2 * 300))
+    for stretch in [*range(1, 300), 0]:
+        shard.tell("part 0.0", Contribution(1, stretch), np.ones(10))
+        assert len(shard.role._gradients) <= 2 * 9
+    assert shard.vector("g") == [300.0] * 10
+    shard.command(2, evaluate(2 * 300))
+    for stretch in range(5):
+        shard.tell("part 0.0", Contribution(2, stretch), np.ones(10))
+    assert len(shard.role._gradients) == 2
+    shard.command(3, Combine("x"))
+    assert len(shard.role._gradients) == 0, "dropped with its evaluation"
