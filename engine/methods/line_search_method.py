@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.engine.methods.line_search import LineSearch, Verdict
@@ -108,7 +108,7 @@ class _Descent:
         method, done, note = self._method, 0, ""
         now = yield from self._evaluated()
         if not now.finite:
-            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.")
+            return _no_start(now)
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
@@ -218,8 +218,9 @@ class _Descent:
         return self._objective.value(self._batch, scalars)
 
     def _value(self, told: Scalars) -> Value:
-        """A trial's; its last scalar is the slope."""
-        return self._objective.value(self._next_batch, told[:-1])
+        """A trial's; its last scalar is the slope. Where a part is not finite, nothing that decides is."""
+        value = self._objective.value(self._next_batch, told[:-1])
+        return value if value.finite else replace(value, head=math.nan)
 
     @property
     def _next_batch(self) -> int:
@@ -250,6 +251,11 @@ class _Descent:
             return None
         reason = f"The last iteration lowered the loss by {fall:.3g}, which is within ftol."
         return Outcome("converged", reason)
+
+
+def _no_start(now: Value) -> Outcome:
+    reason = f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point."
+    return Outcome("failed", reason)
 
 
 def _flat(now: Value) -> Outcome:
