@@ -43,7 +43,7 @@ class Iteration:
 
     def __str__(self) -> str:
         return (
-            f"loss {self.loss:.6f}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
+            f"loss {self.loss:.6g}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
             f"evaluations {self.evaluations}  redone {self.redone}  busy {self.busy}/{self.replicas}"
         )
 
