@@ -12,7 +12,16 @@ from partita.engine import LBFGS, GradientDescent, NonlinearCG
 from partita.engine.drivers.minimise import Summed, play
 from partita.engine.methods import GRADIENT, LineSearchMethod, Objective
 from partita.engine.parameters.vectors import VectorStore
-from partita.engine.protocol.commands import POINT, Evaluate, Iterated, Outcome, Segment, evaluation_in
+from partita.engine.protocol.commands import (
+    POINT,
+    Combine,
+    Evaluate,
+    Iterated,
+    Outcome,
+    Request,
+    Segment,
+    evaluation_in,
+)
 from tests.methods.problems import Array, Logistic, examples
 from tests.methods.sampled import Portioned
 
@@ -89,16 +98,22 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
     pairs = 0
     steps = LBFGS(max_iterations=25).steps(objective)
     request = next(steps)
-    before = at = store.vector(POINT).copy()
-    segments: tuple[Segment, ...] = ()
-    moved = False
+    at = store.vector(POINT).copy()
+    last: Request = ()
     try:
         while True:
             if isinstance(request, Iterated):
-                before, at, moved = at, store.vector(POINT).copy(), True
+                before, at = at, store.vector(POINT).copy()
+                move, change = (op.to for op in last if isinstance(op, Combine) and op.to[0] in "sy")
+                np.testing.assert_array_equal(store.vector(move), at - before)
+                evaluate = evaluation_in(last)
+                assert evaluate is not None
+                expected = difference(data, at, before, evaluate.segments[0])
+                np.testing.assert_allclose(store.vector(change), expected, rtol=1e-8, atol=1e-10)
+                pairs += 1
                 request = steps.send(())
                 continue
-            evaluate, scalars = evaluation_in(request), []
+            last, scalars = request, []
             for operation in request:
                 if isinstance(operation, Evaluate):
                     for segment in operation.segments:
@@ -107,17 +122,10 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
                         scalars += (loss, right)
                 else:
                     scalars += store.do(operation)
-            if moved:
-                move, change = (operation.to for operation in request[:2])
-                np.testing.assert_array_equal(store.vector(move), at - before)
-                expected = difference(data, at, before, segments[0])
-                np.testing.assert_allclose(store.vector(change), expected, rtol=1e-8, atol=1e-10)
-                pairs, moved = pairs + 1, False
-            segments = evaluate.segments if evaluate else segments
             request = steps.send(tuple(scalars))
     except StopIteration:
         pass
-    assert pairs == 24
+    assert pairs == 25
 
 
 def difference(data: Portioned, at: Array, before: Array, shared: Segment) -> Array:
