@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Downpour, Iteration, Run, train
+from partita.engine import SGD, Downpour, Interrupted, Iteration, Run, train
 from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.iterations import Iterations
 from partita.engine.drivers.progress import Moment
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.methods import (
@@ -20,6 +22,7 @@ from partita.engine.methods import (
     NonlinearCG,
 )
 from partita.engine.parameters import Checkpoints, Journal
+from partita.engine.protocol.orders import CoordinatorEffect
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy
@@ -182,3 +185,23 @@ def test_a_warm_start_is_resumed_in_its_own_stage_and_done_once(
     again = train_toy(WARM, checkpoints=tmp_path / "copy", resume=True, show="lines")
     assert "resumed from the start and a journal of 7 answers" in capsys.readouterr().err
     assert len(on_threads) == begun + 1 and same_bits(again, straight)
+
+
+def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
+    on_threads: list[WatchedThreads], straight: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Iterations.add
+
+    def interrupts(self: Iterations, effect: CoordinatorEffect) -> None:
+        add(self, effect)
+        if self.history[-1].iteration == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Iterations, "add", interrupts)
+    with pytest.raises(Interrupted) as stopped:
+        train_toy(TWELVE, checkpoints=tmp_path)
+    kept = f"the journal in {tmp_path} holds 5 iterations, and resume goes on from it"
+    assert str(stopped.value) == f"stopped after 5 iterations; {kept}"
+    run = stopped.value.run
+    assert (run.iterations, run.outcome, run.checkpoint) == (5, None, tmp_path)
+    assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)
