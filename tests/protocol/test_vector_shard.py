@@ -210,7 +210,7 @@ def test_a_newer_command_drops_an_evaluation() -> None:
     assert shard.command(2) == []
 
 
-def test_points_are_given_within_an_evaluation_only_and_orders_stand_until_the_next() -> None:
+def test_a_point_is_given_until_the_next_command_and_orders_stand_until_the_next_evaluation() -> None:
     shard = Shard()
     shard.tell("part 0.1", FetchPoint(-1))
     shard.command(1, zero("x"))
@@ -229,10 +229,14 @@ def test_points_are_given_within_an_evaluation_only_and_orders_stand_until_the_n
         for stretch in range(3):
             shard.contribute(2, stretch, machine)
     shard.said.clear()
-    shard.tell("part 0.0", FetchPoint(0))
-    assert shard.said == [], "the evaluation is over, and x may change"
-    shard.command(3, HALF)
-    assert sorted(shard.said) == [("part 0.0", Point(3)), ("part 0.1", Point(3))]
+    shard.feed(Received("part 0.0", 1, FetchPoint(0)))
+    assert shard.said == [("part 0.0", Point(2))], "it may have to compute for another shard, or the losses"
+    shard.command(3, scale("x", 2.0))
+    shard.said.clear()
+    shard.feed(Received("part 0.0", 1, FetchPoint(0)))
+    assert shard.said == [], "x has changed"
+    shard.command(4, HALF)
+    assert sorted(shard.said) == [("part 0.0", Point(4)), ("part 0.1", Point(4))]
 
 
 def test_an_order_is_of_the_newest_process_of_a_part() -> None:
@@ -438,7 +442,7 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
                     assert kinds == ([] if number < naive.number else [Missing if naive.is_open else Answer])
             case "fetch", machine:
                 shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
-                assert len(shard.said) == (naive.is_open and naive.number > 0)
+                assert len(shard.said) == bool(naive.stretches)
             case "contribution", evaluation, stretch, machine, replica:
                 contribute(shard, naive, evaluation, stretch, machine, replica)
             case "the rest", order:

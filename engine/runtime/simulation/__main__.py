@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from partita.engine.runtime.simulation.schedule import play
+from partita.engine.runtime.simulation.downpour import play
 
 
 def main(arguments: list[str] | None = None) -> int:
