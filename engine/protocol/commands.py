@@ -67,6 +67,8 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
 class Evaluate(_Operation, frozen=True, tag=True):
     """Evaluates the function at `x`: replicas compute, and each segment's sum of gradients is in its vector.
 
+    Operations after it in a request leave `x` alone: a replica that begins anew may have to compute there.
+
     Gives two scalars for each segment: the sum of the losses of its examples, and how many are right.
     """
 

@@ -15,6 +15,7 @@ from partita.engine.protocol.commands import (
     Snapshot,
     Steps,
     dot,
+    scale,
 )
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.messages import Answer, Command, Computed, HandOut, Message, Saved
@@ -222,6 +223,7 @@ def test_ctrl_c_does_not_wait_long() -> None:
         (lambda: ("x",), "must yield a tuple of operations"),
         (lambda: (Evaluate(()), Evaluate(())), "two evaluations at once"),
         (lambda: (Snapshot(1),), "asked for a checkpoint"),
+        (lambda: (Evaluate(()), scale("x", 2.0)), "changes 'x' where it has just evaluated"),
     ],
 )
 def test_a_method_that_asks_for_nonsense_ends_the_run(ask: Callable[[], object], what: str) -> None:
