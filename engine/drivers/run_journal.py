@@ -16,7 +16,8 @@ import msgspec
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import hash_plain, read_plain, write_atomically
-from partita.engine.parameters.journal import JOURNAL_BYTES, Journal, JournalEntry, JournalHeader
+from partita.engine.parameters.journal import JOURNAL_BYTES, Journal
+from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
 
 
@@ -140,8 +141,14 @@ class RunJournal:
         return self._store.folder / f"start-{self.run[:8]}.safetensors"
 
     def begin(self, *, first_checkpoint: int) -> None:
-        """The run begins, or goes on. Checkpoints below this number are others'."""
-        if not self.found:
+        """The run begins, or goes on. Checkpoints below this number are others'.
+
+        Raises:
+            JournalInUse: another run goes on from the same journal.
+        """
+        if self._journal is not None:
+            self._journal.claim()
+        else:
             self._header = msgspec.structs.replace(self._header, first_checkpoint=first_checkpoint)
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:

@@ -16,7 +16,7 @@ from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.files import load_parameters
-from partita.engine.parameters.journal import JournalHeader
+from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
 from partita.engine.protocol.sandblaster import JournalMismatch, SandblasterCoordinator
@@ -120,7 +120,6 @@ class SandblasterTraining(Training):
 
     def _coordinator(self, patience: Patience) -> SandblasterCoordinator:
         next_checkpoint = self.store.next_number()
-        self._journal.begin(first_checkpoint=next_checkpoint)
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
@@ -140,6 +139,7 @@ class SandblasterTraining(Training):
             failure = RunFailed(f"the method failed: {type(error).__name__}: {error}")
             failure.add_note(traceback.format_exc())
             raise failure from error
+        self._journal.begin(first_checkpoint=next_checkpoint)
         return self._coordinating
 
     def _gauge(self) -> Iterations:
