@@ -1,7 +1,7 @@
 """A journal as bytes: a line that says of which run it is, then one entry for each request.
 
-Numbers are float64, so that what is repeated has the same bits. An entry has its length and its CRC-32 in front,
-so that one that was cut short or changed is known from a whole one. It must not know the disk.
+Numbers are float64, so that what is repeated has the same bits. An entry has its length and its CRC-32 in
+front, so that one that was cut short or changed is known from a whole one. It must not know the disk.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def other_run(found: JournalHeader, expected: JournalHeader) -> str | None:
     for name, words in _WORDS.items():
         had, has = (_said(words, getattr(one, name)) for one in (found, expected))
         if had != has:
-            return f"is of a run with {had}, and this one has {has}; resume with the same, or give another folder"
+            return (
+                f"is of a run with {had}, and this one has {has}; resume with the same, or give another "
+                "folder"
+            )
     if found.data != expected.data:
         return (
             "is of a run with other data: as many examples, with other numbers or in another order; resume "
