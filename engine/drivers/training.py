@@ -169,8 +169,7 @@ class Training(ABC):
     @abstractmethod
     def _manifest(self, commit: Commit) -> Manifest: ...
 
-    @abstractmethod
-    def _committed(self, commit: Commit) -> None:
+    def _committed(self, commit: Commit) -> None:  # noqa: B027
         """A checkpoint is there now."""
 
     @abstractmethod

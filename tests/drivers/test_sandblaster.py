@@ -208,3 +208,16 @@ def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
     assert str(stopped.value) == f"stopped after {run.iterations} iterations; {kept}"
     assert (run.outcome, run.checkpoint) == (None, tmp_path)
     assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [3, 8, 14])
+def test_sampled_batches_go_on_with_the_same_bits(
+    on_threads: list[WatchedThreads], tmp_path: Path, after: int
+) -> None:
+    """Over the end of an epoch, in another order of the examples."""
+    driver = dataclasses.replace(TWELVE, batch=96, overlap=0.3)
+    whole = train_toy(driver, checkpoints=tmp_path / "whole", checkpoint_every_s=0.02, seed=3)
+    killed(tmp_path / "whole", tmp_path / "copy", after=after)
+    alone = dataclasses.replace(driver, replicas=1)
+    assert same_bits(train_toy(alone, checkpoints=tmp_path / "copy", resume=True, seed=3), whole)
