@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import hash_plain, read_plain, write_atomically
-from partita.engine.parameters.journal import JOURNAL_BYTES, Journal
+from partita.engine.parameters.files import hash_plain, write_atomically
+from partita.engine.parameters.journal import Journal
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
 
@@ -173,7 +173,7 @@ class RunJournal:
 
     def _made(self, start: Path) -> Journal:
         if self._journal is None:
-            sha256 = write_atomically(self._start, read_plain(start, at_most=JOURNAL_BYTES))
+            sha256 = write_atomically(self._start, start.read_bytes())
             self._header = msgspec.structs.replace(self._header, start=sha256)
             self._journal = Journal.create(self._path, self._header)
             for before in self._store.folder.glob("start-*.safetensors"):
