@@ -1,4 +1,4 @@
-"""Sandblaster's machines with one fault each, as somebody might write them by mistake: each must be caught."""
+"""Sandblaster's machines with one fault each, as somebody might write them: each must be caught."""
 
 from __future__ import annotations
 
@@ -360,7 +360,7 @@ class TakesAnErrorForADeath(SandblasterCoordinator):
 
 
 class Planted(NamedTuple):
-    """A fault, the invariants whose breach may be reported, a seed that found it, and within how many others."""
+    """A fault, the invariants whose breach may be reported, a seed that found it, and how many others try."""
 
     machine: type
     reported: str

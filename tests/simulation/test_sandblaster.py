@@ -1,4 +1,4 @@
-"""Sandblaster in the simulator: the same bits whatever dies, planted faults are caught, stragglers cost little."""
+"""Sandblaster in the simulator: the same bits whatever dies, planted faults are caught, backups work."""
 
 from __future__ import annotations
 

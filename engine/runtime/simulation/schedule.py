@@ -122,8 +122,8 @@ class Schedule(ABC):
     def _judge_raising(self) -> None:
         around = self.around
         network = around.network
-        quiet = not (around.accidents or network.drop or network.slow) and around.stop_at is None
-        told = self.world.now > self._raised_at + 2 * network.delay_s
+        quiet = not (around.accidents or network.drop) and around.stop_at is None
+        told = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
         raised = around.raising is not None and around.raising[1] >= 3 and self._raises_left == 0 and told
         demand(not (quiet and raised), "I13", around.raising, "raised, and the run went on")
 

@@ -109,9 +109,11 @@ class PartHost(Host):
     # Effects.
 
     def _do(self, event: PortionEvent) -> None:
-        for effect in self.client.receive(event, self.clock):
+        effects = self.client.receive(event, self.clock)
+        for effect in effects:
             self._carry_out(effect)
-        self.client.validate()
+        if effects or not isinstance(event, Tick):
+            self.client.validate()
 
     def _carry_out(self, effect: PortionEffect) -> None:
         match effect:

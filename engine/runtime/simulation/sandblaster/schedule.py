@@ -207,7 +207,7 @@ class SandblasterSchedule(Schedule):
             if around.can_kill:
                 host.exit()
             else:
-                world.at(world.now + 20.0 * world.random.random(), host, _end, host)
+                world.at(world.now + 10.0 * world.random.random(), host, _end, host)
         if self.scenario.loses_power:
             self.disk.lose_power()
         world.at(world.now + self.scenario.restart_s * world.random.random(), None, self._resume, None)
