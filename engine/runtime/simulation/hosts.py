@@ -144,6 +144,10 @@ class Host(Process):
                 self.heard_heartbeat = True
             self.hear(sender, message, Received(sender, incarnation, message, payload))
 
+    def on_end(self, _: object) -> None:
+        """Somebody ends it: it works for nobody any more."""
+        self.exit()
+
     def on_prepared(self, _: object) -> None:
         """Everything is compiled."""
         self.ready = True

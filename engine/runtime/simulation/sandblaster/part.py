@@ -137,4 +137,5 @@ class PartHost(Host):
         if span is None:
             return None
         assert isinstance(message, Contribution)
+        self.ledger.contributes(self.life, message.evaluation, message.stretch, self.machine)
         return Numbers(self.vectors[span.vector][span.start : span.stop])

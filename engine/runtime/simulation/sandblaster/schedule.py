@@ -204,10 +204,11 @@ class SandblasterSchedule(Schedule):
         """Its hosts end with it where they can be reached; else some time later."""
         world, around = self.world, self.around
         for host in self.coordinator.run.hosts.values():
+            assert isinstance(host, Host)
             if around.can_kill:
                 host.exit()
             else:
-                world.at(world.now + 10.0 * world.random.random(), host, _end, host)
+                host.later(10.0 * world.random.random(), host.on_end)
         if self.scenario.loses_power:
             self.disk.lose_power()
         world.at(world.now + self.scenario.restart_s * world.random.random(), None, self._resume, None)
@@ -224,10 +225,6 @@ class SandblasterSchedule(Schedule):
     def judge(self, ending: Done) -> None:
         """The method has ended as it does without faults."""
         self.ledger.ends(ending)
-
-
-def _end(host: Host) -> None:
-    host.exit()
 
 
 def play(
