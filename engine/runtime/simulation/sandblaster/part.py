@@ -89,7 +89,9 @@ class PartHost(Host):
     def _play(self, turn: PlayTurn) -> None:
         demand(self.playing is None, "I6", self.life, "begins", turn, "inside", self.playing)
         self.playing = turn
-        if not turn.hollow:
+        if turn.hollow:
+            self.world.note(self, "plays for the others", turn)
+        else:
             parameters = tuple(self.vectors["parameters"])
             self.ledger.plays(self.life, turn.evaluation, self.machine, parameters)
         self.setting.meet(self, turn)
