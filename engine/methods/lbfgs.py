@@ -1,4 +1,4 @@
-"""L-BFGS whose vectors stay where they are: all products in one request, the direction in the next.
+"""L-BFGS whose vectors stay where they are: all products come with a trial, the direction goes with the next.
 
 Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
 Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
@@ -44,8 +44,9 @@ class LBFGS(LineSearchMethod):
         pairs, note = Pairs(self.history), ""
         while True:
             s, y = pairs.free
-            yield Toward(pairs.direction(), step=1.0 if pairs.kept else None, move=s, change=y, note=note)
-            kept = pairs.take((yield pairs.request()))
+            first = 1.0 if pairs.kept else None
+            there = Toward(pairs.direction(), step=first, move=s, change=y, then=pairs.request(), note=note)
+            kept = pairs.take((yield there))
             note = "" if kept else "a pair without curvature was left out"
 
 

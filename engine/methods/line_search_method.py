@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.engine.methods.line_search import LineSearch, Verdict
@@ -35,6 +35,9 @@ from partita.engine.protocol.commands import (
 
 DIRECTION: Final = "d"
 """The vector along which a line search goes."""
+
+_POINT_BEFORE: Final = "x_before"
+_GRADIENT_BEFORE: Final = "g_before"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,8 @@ class LineSearchMethod(Method):
 
     @abstractmethod
     def directions(self) -> Directions:
-        """Yields one `Toward` after the other, and before each the requests that it needs to know it.
+        """Yields one `Toward` after the other, and before each the requests that it needs to know it, as far
+        as the one before did not bring that along.
 
         Begun anew when nothing along a direction is lower: then the first one should be `-g`.
         """
@@ -100,15 +104,15 @@ class _Descent:
         self._objective: Final = objective
         self._batch = 0
         self._evaluations = 0
-        self._pending: Request = ()  # what makes the last move and change; goes out with the next request
         self._last: _Found | None = None
+        self._products: Scalars = ()  # of the accepted point, for the directions
 
     def steps(self) -> Steps:
         """The loop."""
         method, done, note = self._method, 0, ""
         now = yield from self._evaluated()
         if not now.finite:
-            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.")
+            return _no_start(now)
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
@@ -118,7 +122,7 @@ class _Descent:
                 return Outcome("stopped", f"After {done} iterations the method knows no further direction.")
             found = yield from self._along(toward, now)
             if found is None:
-                now = yield from self._back(toward, now)
+                now = yield from self._back(now)
                 if fresh:
                     return _stuck(done, now)
                 directions, fresh, note = method.directions(), True, "begun anew"
@@ -132,10 +136,9 @@ class _Descent:
 
     def _aim(self, directions: Directions, *, begun: bool) -> Generator[Request, Scalars, Toward | None]:
         try:
-            wish = directions.send(()) if begun else next(directions)
+            wish = directions.send(self._products) if begun else next(directions)
             while not isinstance(wish, Toward):
-                scalars = yield from self._asked(wish)
-                wish = directions.send(scalars)
+                wish = directions.send((yield wish))
         except StopIteration:
             return None
         return wish
@@ -144,35 +147,35 @@ class _Descent:
         """Searches; None when nothing is lower. In any case, the point and the gradient before are kept."""
         opening: Request = (
             Combine(DIRECTION, toward.terms),
-            copy(toward.move, POINT),
-            copy(toward.change, self._objective.tail),
-            Dots((DIRECTION,), (GRADIENT, toward.change, DIRECTION)),
+            copy(_POINT_BEFORE, POINT),
+            copy(_GRADIENT_BEFORE, self._objective.tail),
+            Dots((DIRECTION,), (GRADIENT, _GRADIENT_BEFORE, DIRECTION)),
         )
         known: Scalars = ()
         step = self._first_step(toward)
         if step is None:
-            known = yield from self._asked(opening)
+            known = yield opening
             step = self._first_step(toward, known)
             if step is None or not known[0] < 0:
                 return None
             opening = ()
-        told = known + (yield from self._asked((*opening, *self._trial(toward, step))))
+        told = known + (yield (*opening, *self._trial(toward, step)))
         slope, tilt, told = told[0], told[0] - told[1], told[3:]
         if not slope < 0:
             return None
         method = self._method
         search = LineSearch(now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations)
-        value = self._value(told)
-        while (verdict := search.tell(value.head + step * tilt, told[-1] + tilt)) is None:
+        value, along = self._value(told)
+        while (verdict := search.tell(value.head + step * tilt, along + tilt)) is None:
             step = search.step
-            told = yield from self._asked(self._trial(toward, step))
-            value = self._value(told)
+            value, along = self._value((yield self._trial(toward, step)))
         if search.best is None:
             return None
         if search.best.step != step:
             step = search.best.step
-            value = self._value((yield from self._asked(self._trial(toward, step))))
-        return self._accepted(toward, _Found(value, step, slope, verdict))
+            value, _ = self._value((yield self._trial(toward, step)))
+        self._batch, self._last = self._next_batch, _Found(value, step, slope, verdict)
+        return self._last
 
     def _first_step(self, toward: Toward, slopes: Scalars = ()) -> float | None:
         """None: the slope must be asked for, or, where it is known, it is no good."""
@@ -189,46 +192,47 @@ class _Descent:
         return step if 0 < step < math.inf else None
 
     def _trial(self, toward: Toward, step: float) -> Request:
-        """A sampled batch is left with the first trial."""
+        """A sampled batch is left with the first trial. Most trials are accepted, so each brings along what
+        the next direction needs: an iteration is then one request.
+        """
         self._evaluations += 1
-        there = Combine(POINT, ((1.0, toward.move), (step, DIRECTION)))
         objective = self._objective
-        return (there, *objective.evaluation(self._next_batch), Dots((DIRECTION,), (objective.head,)))
-
-    def _accepted(self, toward: Toward, found: _Found) -> _Found:
-        self._batch, self._last = self._next_batch, found
-        self._pending = (
-            Combine(toward.move, ((1.0, POINT), (-1.0, toward.move))),
-            Combine(toward.change, ((1.0, self._objective.head), (-1.0, toward.change))),
+        return (
+            Combine(POINT, ((1.0, _POINT_BEFORE), (step, DIRECTION))),
+            *objective.evaluation(self._next_batch),
+            Dots((DIRECTION,), (objective.head,)),
+            Combine(toward.move, ((1.0, POINT), (-1.0, _POINT_BEFORE))),
+            Combine(toward.change, ((1.0, objective.head), (-1.0, _GRADIENT_BEFORE))),
+            *toward.then,
         )
-        return found
 
-    def _back(self, toward: Toward, now: Value) -> Generator[Request, Scalars, Value]:
+    def _back(self, now: Value) -> Generator[Request, Scalars, Value]:
         """To where the search began. A sampled batch's gradient is gone: the next one is evaluated there."""
         if not self._objective.sampled:
-            yield from self._asked((copy(POINT, toward.move), copy(GRADIENT, toward.change)))
+            yield copy(POINT, _POINT_BEFORE), copy(GRADIENT, _GRADIENT_BEFORE)
             return now
         self._batch = self._next_batch
-        yield from self._asked((copy(POINT, toward.move),))
+        yield (copy(POINT, _POINT_BEFORE),)
         return (yield from self._evaluated())
 
     def _evaluated(self) -> Generator[Request, Scalars, Value]:
         self._evaluations += 1
-        scalars = yield from self._asked(self._objective.evaluation(self._batch))
+        scalars = yield self._objective.evaluation(self._batch)
         return self._objective.value(self._batch, scalars)
 
-    def _value(self, told: Scalars) -> Value:
-        """A trial's; its last scalar is the slope."""
-        return self._objective.value(self._next_batch, told[:-1])
+    def _value(self, told: Scalars) -> tuple[Value, float]:
+        """A trial's, and the slope there. Where a part is not finite, nothing that decides is."""
+        n = self._objective.n_scalars()
+        value, slope, self._products = (
+            self._objective.value(self._next_batch, told[:n]),
+            told[n],
+            told[n + 1 :],
+        )
+        return value if value.finite else replace(value, head=math.nan), slope
 
     @property
     def _next_batch(self) -> int:
         return self._batch + self._objective.sampled
-
-    def _asked(self, request: Request) -> Generator[Request, Scalars, Scalars]:
-        """Asks, and before that has the last move made."""
-        request, self._pending = (*self._pending, *request), ()
-        return (yield request)
 
     def _iterated(self, done: int, found: _Found, note: str) -> Iterated:
         notes = [note] if note else []
@@ -250,6 +254,11 @@ class _Descent:
             return None
         reason = f"The last iteration lowered the loss by {fall:.3g}, which is within ftol."
         return Outcome("converged", reason)
+
+
+def _no_start(now: Value) -> Outcome:
+    reason = f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point."
+    return Outcome("failed", reason)
 
 
 def _flat(now: Value) -> Outcome:

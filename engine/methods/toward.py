@@ -25,6 +25,9 @@ class Toward:
         move: the name of the vector for the move; another vector than those of the terms may be overwritten
             before they are read.
         change: of the vector for the change of the gradient.
+        then: operations on vectors for the next direction, done at each point that is tried, when move and
+            change are there. What they give at the accepted one is sent to the generator. They may write
+            vectors of the method's own.
         note: to be shown with the iteration, if anything is out of the ordinary.
     """
 
@@ -33,8 +36,9 @@ class Toward:
     slope: float | None = None
     move: str = "s"
     change: str = "y"
+    then: Request = ()
     note: str = ""
 
 
 Directions: TypeAlias = Generator[Request | Toward, Scalars, None]
-"""It yields requests, and is sent their scalars, and `Toward`, for which it is sent `()`."""
+"""It yields requests, and `Toward`, and is sent their scalars (`Toward` has those of `then`)."""

@@ -228,6 +228,8 @@ class SandblasterCoordinator(Supervision):
         if self._replay:
             return self._give(self._replay.popleft(), Purpose.REPLAY, now)
         asks = self._method.asks
+        if self.phase is Phase.STOPPING and self._checkpoints.round is not None:
+            return []  # the last checkpoint is being written
         if asks is None or self.phase is Phase.STOPPING:
             return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
         if now >= self._next_round_at and self._checkpoints.round is None:

@@ -150,6 +150,7 @@ class VectorShard(Leased):
         self._scalars: list[float] = []
         self._awaited: int | None = None  # scalars that `Done` must bring
         self._evaluation: Evaluation | None = None
+        self._owed: Final[list[Send]] = []  # said behind the answer
         self._has_point = False  # `x` is where the last command evaluates: it is shown to who asks
         self._answer: Answer | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
@@ -230,7 +231,9 @@ class VectorShard(Leased):
                     effects.append(Do(self._next_operations()))
                     return effects
         self._answer = Answer(self.number, tuple(self._scalars))
-        return [*effects, Send(COORDINATOR, self._answer)]
+        effects += [Send(COORDINATOR, self._answer), *self._owed]
+        self._owed.clear()
+        return effects
 
     def _next_operations(self) -> tuple[Operation, ...]:
         """Takes those that are done in one go, and notes how many scalars they give."""
@@ -304,8 +307,10 @@ class VectorShard(Leased):
             return [taken]
         effects: list[VectorShardEffect] = [Keep(machine, stretch, event.payload)]
         effects += (Join(machine, into, of) for into, of in evaluation.add(machine, stretch))
-        effects.append(taken)
-        return effects if evaluation.missing else effects + self._end(evaluation)
+        if evaluation.missing:
+            return [*effects, taken]
+        self._owed.append(taken)  # everybody waits for the answer, and nobody for this
+        return effects + self._end(evaluation)
 
     def _end(self, evaluation: Evaluation) -> list[VectorShardEffect]:
         """Everything has come: the sums go to their vectors, and the command goes on."""
@@ -359,7 +364,7 @@ class VectorShard(Leased):
             assert self._answer is None and self._awaited is None, (self._answer, self._awaited)
             assert self._has_point
         elif self._awaited is None:
-            assert not self._rest, self._rest
+            assert not self._rest and not self._owed, (self._rest, self._owed)
         if self._has_point:
             assert all(after >= self.number for after in self._orders.values()), self._orders
         if self._answer is not None:

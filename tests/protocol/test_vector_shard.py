@@ -169,7 +169,7 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
         for stretch in (2, 0, 1):
             last = (machine, stretch) == (1, 1)
             answer = [Answer(4, (2.5, 3.5, 4.5))] if last else []
-            assert shard.contribute(4, stretch, machine) == [Taken(4, stretch), *answer]
+            assert shard.contribute(4, stretch, machine) == [*answer, Taken(4, stretch)]
     assert shard.done == [*before, *after]
     assert shard.vectors == {("g", 0): "((0+1)+2)", ("g", 1): "((0+1)+2)"}
     assert (shard.machine.evaluation, shard.kept) == (None, {})
@@ -349,7 +349,7 @@ def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
     empty = Evaluate((Segment("a", 0, 0), Segment("b", 4, 1), Segment("c", 5, 0)))
     shard.command(1, empty)
     shard.contribute(1, 0, 0)
-    assert shard.contribute(1, 0, 1) == [Taken(1, 0), Answer(1, ())]
+    assert shard.contribute(1, 0, 1) == [Answer(1, ()), Taken(1, 0)]
     assert shard.vectors == {(name, m): "0" for name in "abc" for m in (0, 1)}
     assert sorted(map(str, shard.done)) == sorted(map(str, (zero("a"), zero("c"))))
     nobodys = Shard(ranges={})
@@ -464,7 +464,7 @@ def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machin
     if is_current and stretch not in naive.stretches:
         assert found == [] and len(shard.refused) == refused + 1
         return
-    assert found[0] == Taken(evaluation, stretch)
+    assert found[-1] == Taken(evaluation, stretch)
     if is_current:
         naive.come.add((stretch, machine))
-        assert [type(message) for message in found[1:]] == ([] if naive.is_open else [Answer])
+        assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [Answer])
