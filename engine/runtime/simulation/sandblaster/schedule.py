@@ -1,7 +1,7 @@
 """One schedule under Sandblaster: a method played by one coordinator after another, until it has ended.
 
-A coordinator that crashes, or that the user stops, is followed by the next one: it goes on from the journal
-and the newest checkpoint, with hosts of a new run.
+A coordinator that crashes, that the user stops, or that ends with an error of the user's is followed by the
+next one: it goes on from the journal and the newest checkpoint, with hosts of a new run.
 """
 
 from __future__ import annotations
@@ -192,13 +192,19 @@ class SandblasterSchedule(Schedule):
             self._follow()
 
     def end(self, order: Done | Fail) -> None:
-        """The run is over; what a user stopped goes on."""
-        if isinstance(order, Done) and not order.complete:
-            demand(self.stopped, "I8", "the run ended early", order)
-            self.world.note(self.coordinator, "Done", order)
-            self.coordinator.exit()
-        else:
+        """The run is over. One that a user has stopped goes on, and so does one that an error of the user's
+        has ended, once it is mended.
+        """
+        if isinstance(order, Done) and order.complete:
             super().end(order)
+            return
+        if isinstance(order, Done):
+            demand(self.stopped, "I8", "the run ended early", order)
+        else:
+            self.judge_failure(order)
+            self.mended = True
+        self.world.note(self.coordinator, type(order).__name__, order)
+        self.coordinator.exit()
 
     def _follow(self) -> None:
         """Its hosts end with it where they can be reached; else some time later."""
