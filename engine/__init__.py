@@ -1,23 +1,34 @@
 """Run: a plan's programs on hosts, under a driver, and what comes of it.
 
-`train` runs a plan under a driver (`Downpour`) with an update rule (`SGD`, `Adagrad`, `Adam` and others),
-whose rate may follow a schedule (`Cosine` and others); its `Run` saves itself; `evaluate` and `predict` play
-a run on data; `Session` plays single steps; `check_gradients` compares a layer's way down with differences.
-`minimise` plays a batch method (`LBFGS`, `NonlinearCG`, `GradientDescent`, or a `Method` of one's own) on any
+`train` runs a plan under a driver: `Downpour` with an update rule (`SGD`, `Adagrad`, `Adam` and others),
+whose rate may follow a schedule (`Cosine` and others), or `Sandblaster` with a batch method (`LBFGS` and
+others). Its `Run` saves itself; `evaluate` and `predict` play a run on data; `Session` plays single steps;
+`check_gradients` compares a layer's way down with differences; `minimise` plays a batch method on any
 function.
 """
 
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import Evaluation, evaluate, predict
 from partita.engine.drivers.interrupt import Interrupted
+from partita.engine.drivers.iterations import Iteration
 from partita.engine.drivers.minimise import Minimum, minimise
 from partita.engine.drivers.run import Run
+from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.session import Session
 from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.train import train
 from partita.engine.kernels.check import GradientCheck, check_gradients
-from partita.engine.methods import LBFGS, GradientDescent, LineSearchMethod, Method, NonlinearCG
+from partita.engine.methods import (
+    LBFGS,
+    Directions,
+    GradientDescent,
+    LineSearchMethod,
+    Method,
+    NonlinearCG,
+    Objective,
+    Toward,
+)
 from partita.engine.parameters.rules import (
     LARS,
     SGD,
@@ -34,6 +45,7 @@ from partita.engine.parameters.rules import (
     Schedule,
     StepDecay,
 )
+from partita.engine.protocol.commands import Outcome
 
 __all__ = [
     "LARS",
@@ -43,6 +55,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Cosine",
+    "Directions",
     "Downpour",
     "Evaluation",
     "ExponentialDecay",
@@ -51,19 +64,24 @@ __all__ = [
     "HostError",
     "Interrupted",
     "InverseTime",
+    "Iteration",
     "LineSearchMethod",
     "LinearWarmup",
     "Method",
     "Minimum",
     "Momentum",
     "NonlinearCG",
+    "Objective",
+    "Outcome",
     "RMSProp",
     "Rule",
     "Run",
     "RunFailed",
+    "Sandblaster",
     "Schedule",
     "Session",
     "StepDecay",
+    "Toward",
     "check_gradients",
     "evaluate",
     "minimise",

@@ -68,6 +68,14 @@ class BarePlan:
         """
         return replace(self, micro_batches=micro_batches)
 
+    def with_batch(self, batch: int) -> Self:
+        """The same plan with another number of examples in a minibatch.
+
+        Raises:
+            ValueError: the micro-batches do not divide it.
+        """
+        return replace(self, batch=batch)
+
     @property
     def pieces(self) -> tuple[Piece, ...]:
         """Every piece of every layer."""

@@ -1,8 +1,8 @@
 """The command `partita`, for files that declare a network and its data.
 
 Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. What they
-share: `options` names the options, `loading` runs the user's file, `planning` makes the plan that was asked
-for, and `sentences` ends a command that went wrong with one sentence.
+share: `options` names the options, `loading` runs the user's file, `planning` makes the plan and `drivers`
+the driver that were asked for, and `sentences` ends a command that went wrong with one sentence.
 """
 
 import typer

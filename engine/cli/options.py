@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from typer import Argument, Option
 
 from partita.engine.parameters.rules.options import SLOW
+
+_DOWNPOUR: Final = "Downpour"
+_SANDBLASTER: Final = "Sandblaster"
 
 
 class Rules(StrEnum):
@@ -27,6 +30,15 @@ class Drivers(StrEnum):
     """Drivers by name."""
 
     DOWNPOUR = "downpour"
+    SANDBLASTER = "sandblaster"
+
+
+class Methods(StrEnum):
+    """Batch methods by name."""
+
+    LBFGS = "lbfgs"
+    CG = "cg"
+    DESCENT = "descent"
 
 
 # What is planned
@@ -90,37 +102,129 @@ Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete what was mea
 # How it is trained
 
 Driver: TypeAlias = Annotated[Drivers, Option(help="How replicas and shards work together.")]
-Replicas: TypeAlias = Annotated[int, Option(help="Copies of the network, each with its share of the data.")]
+Replicas: TypeAlias = Annotated[int, Option(help="Copies of the network, which compute side by side.")]
 Shards: TypeAlias = Annotated[int, Option(help="Servers among which the parameters are divided.")]
-FetchEvery: TypeAlias = Annotated[int, Option(help="Steps from one fetch of parameters to the next.")]
-PushEvery: TypeAlias = Annotated[int, Option(help="Steps from one push of gradients to the next.")]
-Overlap: TypeAlias = Annotated[
-    int, Option(help="Minibatches of a step, one after another through the machines of a horizontal cut.")
+PushEvery: TypeAlias = Annotated[
+    int | None,
+    Option(
+        help="Steps (or portions, under sandblaster) from one push of gradients to the next. "
+        "[default: 1; sandblaster: up to 4]"
+    ),
 ]
-Epochs: TypeAlias = Annotated[int, Option(help="Passes over the data.")]
 Seed: TypeAlias = Annotated[int, Option(help="Of the first parameters and the order of the examples.")]
 Listen: TypeAlias = Annotated[str | None, Option(help="The coordinator's endpoint, tcp://127.0.0.1:PORT.")]
 
-# The update rule
+# Of Downpour, also where it comes before a batch method. What is not given by hand is None.
 
-RuleName: TypeAlias = Annotated[Rules, Option(help="What a shard does with a gradient.")]
+RuleName: TypeAlias = Annotated[
+    Rules | None,
+    Option(help="What a shard does with a gradient. [default: adagrad]", rich_help_panel=_DOWNPOUR),
+]
 Rate: TypeAlias = Annotated[
-    float | None, Option(help=f"Learning rate. [default: 0.05; {', '.join(SLOW)}: 0.001]")
+    float | None,
+    Option(help=f"Learning rate. [default: 0.05; {', '.join(SLOW)}: 0.001]", rich_help_panel=_DOWNPOUR),
 ]
 MomentumKept: TypeAlias = Annotated[
-    float | None, Option(help="How much of a velocity is kept; for momentum, rmsprop and lars.")
+    float | None,
+    Option(help="How much of a velocity is kept; for momentum, rmsprop and lars.", rich_help_panel=_DOWNPOUR),
 ]
-WeightDecay: TypeAlias = Annotated[float | None, Option(help="Weight decay, 0 or above.")]
+WeightDecay: TypeAlias = Annotated[
+    float | None, Option(help="Weight decay, 0 or above.", rich_help_panel=_DOWNPOUR)
+]
 ClipNorm: TypeAlias = Annotated[
-    float | None, Option(help="Scale a step's gradient down to this norm where it is larger.")
+    float | None,
+    Option(help="Scale a step's gradient down to this norm where it is larger.", rich_help_panel=_DOWNPOUR),
 ]
 Schedule: TypeAlias = Annotated[
     str | None,
     Option(
         help="How the rate changes with the updates of a shard: step:EVERY[:FACTOR], "
         "exponential:STEPS:FACTOR, inverse:STEPS[:POWER], cosine:STEPS[:END], warmup:STEPS, or "
-        "warmup:STEPS,OTHER."
+        "warmup:STEPS,OTHER.",
+        rich_help_panel=_DOWNPOUR,
     ),
+]
+Epochs: TypeAlias = Annotated[
+    int | None, Option(help="Passes over the data. [default: 10]", rich_help_panel=_DOWNPOUR)
+]
+FetchEvery: TypeAlias = Annotated[
+    int | None,
+    Option(help="Steps from one fetch of parameters to the next. [default: 1]", rich_help_panel=_DOWNPOUR),
+]
+Overlap: TypeAlias = Annotated[
+    int | None,
+    Option(
+        help="Minibatches of a step, one after another through the machines of a horizontal cut. "
+        "[default: 1]",
+        rich_help_panel=_DOWNPOUR,
+    ),
+]
+
+# Of Sandblaster
+
+Method: TypeAlias = Annotated[
+    Methods | None,
+    Option(
+        help="What is done with values and gradients: L-BFGS, conjugate gradients, gradient descent. "
+        "[default: lbfgs]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+History: TypeAlias = Annotated[
+    int | None, Option(help="Pairs that L-BFGS keeps. [default: 10]", rich_help_panel=_SANDBLASTER)
+]
+MaxIterations: TypeAlias = Annotated[
+    int | None, Option(help="Never more than these. [default: 1000]", rich_help_panel=_SANDBLASTER)
+]
+GTol: TypeAlias = Annotated[
+    float | None,
+    Option(
+        "--gtol",
+        help="Done when no number in the gradient is larger. [default: 1e-5]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+FTol: TypeAlias = Annotated[
+    float | None,
+    Option(
+        "--ftol",
+        help="Done when an iteration lowers the loss by no more than this part. [default: 2.2e-9]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+L2: TypeAlias = Annotated[
+    float | None,
+    Option("--l2", help="Adds L2 / 2 * |x|^2 to the mean loss. [default: 0]", rich_help_panel=_SANDBLASTER),
+]
+Portion: TypeAlias = Annotated[
+    int | None,
+    Option(
+        help="Examples that a replica computes in one step. [default: --batch]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+Sample: TypeAlias = Annotated[
+    int | None,
+    Option(help="Examples in a sampled batch. [default: all of the data]", rich_help_panel=_SANDBLASTER),
+]
+OverlapShare: TypeAlias = Annotated[
+    float | None,
+    Option(
+        help="What part of a sampled batch the next one shares, at most 0.5. [default: 0.25]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+Backups: TypeAlias = Annotated[
+    bool | None,
+    Option(
+        "--backups/--no-backups",
+        help="Whether what others still owe at the end of a batch is handed out twice. [default: backups]",
+        rich_help_panel=_SANDBLASTER,
+    ),
+]
+WarmEpochs: TypeAlias = Annotated[
+    int | None,
+    Option(help="Epochs of Downpour that come first. [default: none]", rich_help_panel=_SANDBLASTER),
 ]
 
 # What is kept

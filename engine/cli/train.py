@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from partita.engine.cli import options
+from partita.engine.cli.drivers import BY_HAND, make_driver
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.drivers.data import Data, check_data
-from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.train import train as training
 from partita.engine.parameters.files import check_target
-from partita.engine.parameters.rules.options import make_rule
 from partita.partitioner.plan import Plan
 
 
@@ -31,17 +30,28 @@ def train(
     driver: options.Driver = options.Drivers.DOWNPOUR,
     replicas: options.Replicas = 1,
     shards: options.Shards = 1,
-    rule: options.RuleName = options.Rules.ADAGRAD,
+    push_every: options.PushEvery = None,
+    seed: options.Seed = 0,
+    rule: options.RuleName = None,
     rate: options.Rate = None,
     momentum: options.MomentumKept = None,
     weight_decay: options.WeightDecay = None,
     clip_norm: options.ClipNorm = None,
     schedule: options.Schedule = None,
-    epochs: options.Epochs = 10,
-    fetch_every: options.FetchEvery = 1,
-    push_every: options.PushEvery = 1,
-    overlap: options.Overlap = 1,
-    seed: options.Seed = 0,
+    epochs: options.Epochs = None,
+    fetch_every: options.FetchEvery = None,
+    overlap: options.Overlap = None,
+    method: options.Method = None,
+    history: options.History = None,
+    max_iterations: options.MaxIterations = None,
+    gtol: options.GTol = None,
+    ftol: options.FTol = None,
+    l2: options.L2 = None,
+    portion: options.Portion = None,
+    sample: options.Sample = None,
+    overlap_share: options.OverlapShare = None,
+    backups: options.Backups = None,
+    warm_epochs: options.WarmEpochs = None,
     checkpoints: options.Checkpoints = None,
     checkpoint_every: options.CheckpointEvery = 30.0,
     resume: options.Resume = False,
@@ -49,23 +59,19 @@ def train(
     listen: options.Listen = None,
 ) -> None:
     """Trains the network on processes of this machine."""
+    given = {name: value for name, value in locals().items() if name in BY_HAND}
     with one_sentence_each():
         users = UserFile.load(file)
-        by_hand = {"momentum": momentum, "weight_decay": weight_decay, "clip_norm": clip_norm}
-        on = cluster_of(cluster, machines=machines, threads=threads)
+        settings, passes = make_driver(driver.value, replicas=replicas, shards=shards, given=given)
         found = make_plan(
             users,
-            on,
+            cluster_of(cluster, machines=machines, threads=threads),
             batch=batch,
             cuts=cut,
             strategy=strategy,
             # What overlaps are whole minibatches, unless both are asked for.
-            micro_batches=1 if micro_batches is None and overlap > 1 else micro_batches,
+            micro_batches=1 if micro_batches is None and (overlap or 1) > 1 else micro_batches,
             precision=precision,
-        )
-        chosen = make_rule(rule.value, rate, schedule=schedule, **by_hand)
-        settings = Downpour(
-            replicas, shards, chosen, fetch_every=fetch_every, push_every=push_every, overlap=overlap
         )
         data, held_out = users.data()
         check_end(found, held_out, save)
@@ -74,7 +80,7 @@ def train(
             found,
             data,
             driver=settings,
-            epochs=epochs,
+            epochs=passes,
             seed=seed,
             checkpoints=checkpoints or Path(f"{file.stem}.checkpoints"),
             checkpoint_every_s=checkpoint_every,
@@ -97,7 +103,9 @@ def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
 
 def report(run: Run, held_out: Data | None, save: Path | None) -> None:
     """The last lines of a training."""
-    print(f"trained {sum(run.steps)} steps in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")
+    done = [f"{sum(run.steps)} steps"] if run.steps else []
+    done += [f"{run.iterations} iterations"] if run.outcome is not None else []
+    print(f"trained {' and '.join(done)} in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")
     if run.lost_pushes:
         print(f"failures cost {run.lost_pushes} pushes")
     if save is not None:

@@ -8,27 +8,32 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 
-from partita.engine.drivers.progress import Meter, Show
-from partita.engine.protocol.orders import Progress
+from partita.engine.drivers.progress import Gauge, Show
+from partita.engine.protocol.orders import CoordinatorEffect
 
 LINE_EVERY_S = 2.0
 
 
 class Display:
-    """Shows a run. Use it as a context manager."""
+    """Shows a run, one gauge after another. Use it as a context manager."""
 
-    def __init__(self, meter: Meter, show: Show = "auto", *, stream: TextIO | None = None) -> None:
+    def __init__(self, show: Show = "auto", *, stream: TextIO | None = None) -> None:
         """`stream` is standard error if not given."""
-        self._meter = meter
         self._console = Console(file=stream or sys.stderr)
         live = show == "live" or (show == "auto" and self._console.is_terminal)
         self._quiet = show == "nothing"
-        self._last: float | None = (
-            None  # when the last line was drawn; the first waits from the first report on
-        )
+        self._gauge: Gauge | None = None
+        self._last: float | None = None  # when the last line was drawn; the first waits from the first report
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
             BarColumn(bar_width=20),
@@ -37,34 +42,44 @@ class Display:
             TimeRemainingColumn(),
         ]
         self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
-        self._task = (
-            None if self._bar is None else self._bar.add_task("training", total=meter.total_steps, moment="")
-        )
+        self._task: TaskID | None = None
 
-    def update(self, progress: Progress) -> None:
-        """A part has reported."""
-        self._meter.add(progress)
+    def follow(self, gauge: Gauge) -> None:
+        """From now on this is shown; what was shown before is drawn a last time."""
+        self.draw()
+        self._gauge, self._last = gauge, None
+        if self._bar is not None:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(gauge.title, total=gauge.total, moment="")
+
+    def update(self, effect: CoordinatorEffect) -> None:
+        """There is news."""
+        assert self._gauge is not None
+        self._gauge.add(effect)
         every = 0.5 if self._bar is not None else LINE_EVERY_S
         now = time.monotonic()
         if self._last is None:
             self._last = now
         elif now - self._last >= every:
-            self._draw()
+            self.draw()
 
     def say(self, text: str) -> None:
         """One line that stays."""
         if not self._quiet:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def _draw(self) -> None:
-        moment = self._meter.moment()
-        if moment is None:
+    def draw(self) -> None:
+        """Shows where the run is now."""
+        moment = None if self._gauge is None else self._gauge.moment()
+        if self._gauge is None or moment is None:
             return
         self._last = time.monotonic()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=moment.step, moment=str(moment))
+            self._bar.update(self._task, completed=moment.done, moment=str(moment))
         else:
-            self.say(f"step {moment.step}/{self._meter.total_steps}  {moment}")
+            total = "" if self._gauge.total is None else f"/{self._gauge.total}"
+            self.say(f"{self._gauge.unit} {moment.done}{total}  {moment}")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -74,6 +89,6 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._draw()
+        self.draw()
         if self._bar is not None:
             self._bar.stop()

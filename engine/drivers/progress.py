@@ -9,12 +9,42 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.orders import Progress
+from partita.engine.protocol.orders import CoordinatorEffect, Progress
 
 Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
+
+
+class Reading(Protocol):
+    """A run at one moment; as text it is what a line says of it."""
+
+    @property
+    def done(self) -> int:
+        """How far it is, in the gauge's unit."""
+
+
+class Gauge(Protocol):
+    """How far a run is, as it is shown.
+
+    Attributes:
+        title: of the work, in a word.
+        unit: in which it is counted, in a word.
+    """
+
+    title: str
+    unit: str
+
+    @property
+    def total(self) -> int | None:
+        """How much there is to do, at most; None where nobody knows."""
+
+    def add(self, effect: CoordinatorEffect) -> None:
+        """Takes in what the coordinator says."""
+
+    def moment(self) -> Reading | None:
+        """Where the run is now; None where there is nothing new since the last call."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +69,11 @@ class Moment:
     accuracy: float
     examples_per_s: float
     staleness: float
+
+    @property
+    def done(self) -> int:
+        """See `Reading`."""
+        return self.step
 
     def __str__(self) -> str:
         accuracy = "" if math.isnan(self.accuracy) else f"accuracy {self.accuracy:.3f}  "
@@ -94,6 +129,8 @@ class Meter:
     machines: int = 1
     classifiers: int = 1
     history: list[Moment] = field(default_factory=list)
+    title: str = "training"
+    unit: str = "step"
 
     def __post_init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -104,8 +141,9 @@ class Meter:
         self._replicas: dict[int, _Replica] = {}
         self._since: Sums = (0, 0.0, 0)
 
-    def add(self, progress: Progress) -> None:
+    def add(self, progress: CoordinatorEffect) -> None:
         """Takes in a report. Speed counts from the first one, when the hosts had started."""
+        assert isinstance(progress, Progress), progress
         if not self._steps:
             self._last = time.monotonic()
         self._steps[progress.name] = progress.step
@@ -124,8 +162,8 @@ class Meter:
         self._pushes[progress.name] = (progress.pushes, progress.staleness)
 
     @property
-    def total_steps(self) -> int:
-        """Of all replicas."""
+    def total(self) -> int:
+        """Steps of all replicas."""
         return self.steps_per_replica * len(self.done)
 
     @property

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from partita.engine.drivers.iterations import Iteration
 from partita.engine.drivers.progress import Moment
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.commands import Outcome
 from partita.partitioner.plan import Plan
 
 
@@ -20,11 +22,13 @@ class Run:
     Args:
         plan: what was trained.
         parameters: by name, in their whole shapes.
-        steps: done by each replica.
+        steps: of Downpour, done by each replica.
         seconds: of training, with starting the hosts.
         lost_pushes: acknowledged updates that failures have cost.
-        history: loss, accuracy, speed and staleness while it ran.
+        history: loss, accuracy, speed and staleness while it ran; for a batch method its iterations.
         checkpoint: the last checkpoint's folder, if checkpoints were kept.
+        iterations: of a batch method, with those before it was resumed.
+        outcome: how the batch method ended; None where there was none, or it was interrupted.
     """
 
     plan: Plan
@@ -32,8 +36,20 @@ class Run:
     steps: tuple[int, ...] = ()
     seconds: float = 0.0
     lost_pushes: int = 0
-    history: tuple[Moment, ...] = ()
+    history: tuple[Moment | Iteration, ...] = ()
     checkpoint: Path | None = None
+    iterations: int = 0
+    outcome: Outcome | None = None
+
+    def following(self, before: Run) -> Run:
+        """What is left of this and the run that it began with, as one."""
+        return replace(
+            self,
+            steps=before.steps,
+            seconds=before.seconds + self.seconds,
+            lost_pushes=before.lost_pushes,
+            history=(*before.history, *self.history),
+        )
 
     def save(self, path: str | Path) -> Path:
         """Writes the parameters as one safetensors file, atomically.

@@ -11,23 +11,21 @@ from collections.abc import Callable
 from typing import Final
 
 from partita.engine.launch.launcher import Launcher
-from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.messages import Assign, Hello, Refused
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
-    Commit,
     CoordinatorEffect,
     CoordinatorEvent,
     Done,
     Fail,
     Launched,
     Opened,
-    Progress,
     Restart,
     StopRequested,
     Warn,
 )
+from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.verbs import why_not
 from partita.engine.runtime.task import Task, pack_task
 from partita.engine.transport.mailbox import UnknownPeer
@@ -52,11 +50,10 @@ class Supervisor:
     def __init__(
         self,
         launcher: Launcher,
-        coordinator: Coordinator,
+        coordinator: Supervision,
         *,
         task_of: Callable[[str, int | None], Task],
-        commit: Callable[[Commit], None],
-        progress: Callable[[Progress], None],
+        keep: Callable[[CoordinatorEffect], None],
         warn: Callable[[str], None],
     ) -> None:
         """A run that has not started.
@@ -65,12 +62,11 @@ class Supervisor:
             launcher: where hosts are started.
             coordinator: what decides.
             task_of: the task of a host that starts from a checkpoint (None: from the beginning).
-            commit: writes a manifest.
-            progress: shows what a part reports.
+            keep: carries out what is the driver's own business: writes manifests, shows how far it is.
             warn: shows a line.
         """
         self._launcher, self._coordinator = launcher, coordinator
-        self._task_of, self._commit, self._progress, self._warn = task_of, commit, progress, warn
+        self._task_of, self._keep, self._warn = task_of, keep, warn
         self._from: dict[str, int | None] = {}
         self._done: Done | None = None
         self._stop_requested = False
@@ -90,7 +86,8 @@ class Supervisor:
         self._tell(Opened())
         told_stop, ticked_at = False, float("-inf")
         while self._done is None:
-            for event in self._launcher.mailbox.receive(TICK_S):
+            until_s = self._coordinator.wakes_at - time.monotonic()
+            for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
             for name, incarnation, reason in self._launcher.ended():
                 self._tell(Died(name, incarnation, reason))
@@ -98,8 +95,9 @@ class Supervisor:
                 told_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
                 self._tell(StopRequested())
-            if time.monotonic() - ticked_at >= TICK_S:
-                ticked_at = time.monotonic()
+            now = time.monotonic()
+            if now - ticked_at >= TICK_S or now >= self._coordinator.wakes_at:
+                ticked_at = now
                 self._tell(Tick())
         return self._done
 
@@ -137,10 +135,6 @@ class Supervisor:
                 self._send(effect)
             case Restart():
                 self._restart(effect)
-            case Progress():
-                self._progress(effect)
-            case Commit():
-                self._commit(effect)
             case Warn(text=text):
                 self._warn(text)
             case Done():
@@ -150,6 +144,8 @@ class Supervisor:
                 if traceback:
                     failure.add_note(traceback)
                 raise failure
+            case _:
+                self._keep(effect)
 
     def _send(self, effect: Send) -> None:
         payload = None

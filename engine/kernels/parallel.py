@@ -11,7 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import pairwise
+
+import numpy as np
 
 
 class Team:
@@ -29,7 +32,10 @@ class Team:
         """
         assert threads >= 1, f"a team of {threads} threads"
         self.threads, self._worth = threads, worth_a_thread
-        self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel") if threads > 1 else None
+        self._helpers: ThreadPoolExecutor | None = None
+        if threads > 1:  # what is not finite is for those to see who made the call
+            ignore = partial(np.seterr, all="ignore")
+            self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel", initializer=ignore)
 
     def split(
         self, start: int, stop: int, work: Callable[[int, int], None], *, operations: float = math.inf

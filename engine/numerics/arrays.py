@@ -11,11 +11,13 @@ from partita.engine.numerics.precision import Array, narrow, narrow_array, widen
 
 
 def add_array(target: Array, other: Array) -> None:
-    """Adds stored numbers to others of the same type and shape, in place.
+    """Adds stored numbers to others of the same shape, in place; bfloat16 may be added to float32.
 
     A sum in bfloat16 is taken in float32 and rounded once.
     """
-    if target.dtype == np.uint16 and not (target.flags.c_contiguous and other.flags.c_contiguous):
+    if target.dtype != other.dtype:
+        _add_widened(target.reshape(-1), other.reshape(-1))
+    elif target.dtype == np.uint16 and not (target.flags.c_contiguous and other.flags.c_contiguous):
         for one, another in zip(target, other, strict=True):
             add_array(one, another)
     elif target.dtype == np.uint16:
@@ -35,3 +37,9 @@ def stored(values: Array, dtype: np.dtype[Any]) -> Array:
 def _add(target: Array, other: Array) -> None:
     for i in range(len(target)):
         target[i] = narrow(widen(target[i]) + widen(other[i]), target[i])
+
+
+@compiled
+def _add_widened(target: Array, other: Array) -> None:
+    for i in range(len(target)):
+        target[i] += widen(other[i])

@@ -111,7 +111,7 @@ class Checkpoints:
         Raises:
             OSError: something could not be removed. What is kept is untouched.
         """
-        complete = self._complete()
+        complete = self.complete()
         kept = set(complete[: self._keep])
         for number in self._numbers():
             if complete and number < complete[0] and number not in kept:
@@ -119,6 +119,10 @@ class Checkpoints:
                 # damaged one.
                 (self._path(number) / MANIFEST).unlink(missing_ok=True)
                 shutil.rmtree(self._path(number))
+
+    def complete(self) -> list[int]:
+        """The numbers of those with a manifest, newest first."""
+        return sorted((n for n in self._numbers() if (self._path(n) / MANIFEST).exists()), reverse=True)
 
     def next_number(self) -> int:
         """A number above every checkpoint in the folder, finished or not."""
@@ -136,7 +140,7 @@ class Checkpoints:
             CheckpointError: there are complete ones, and none can be used.
         """
         skipped: list[str] = []
-        for number in self._complete():
+        for number in self.complete():
             try:
                 return self.open(number, shapes, skipped=skipped)
             except CheckpointError as error:
@@ -177,7 +181,3 @@ class Checkpoints:
             return []
         names = (path.name for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink())
         return [int(name) for name in names if re.fullmatch(r"\d{8}", name, flags=re.ASCII)]
-
-    def _complete(self) -> list[int]:
-        """The numbers of those with a manifest, newest first."""
-        return sorted((n for n in self._numbers() if (self._path(n) / MANIFEST).exists()), reverse=True)

@@ -66,6 +66,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         steps_per_epoch: of each replica. A run that goes on with another batch, or other data, counts epochs.
         lost: acknowledged pushes that failures had cost the run by then.
         entries: the shards' files.
+        position: of a batch method: how many entries of its journal the vectors hold; None under Downpour.
         format: of checkpoints; another one is refused.
     """
 
@@ -78,6 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
     entries: tuple[Entry, ...]
     lost: int = 0
+    position: Annotated[int, msgspec.Meta(ge=0)] | None = None
     format: int = FORMAT
 
 

@@ -2,12 +2,14 @@
 
 `messages` is the closed union of everything that travels; `events` holds the words that all machines share.
 Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is
-Downpour as a part speaks it, `shard` applies each push once, `vector_shard` does each command of a batch
-method once (`evaluation` is what has come of one, added up in the order of a `sum_tree`), both under a
-`lease`; `membership` says who is alive, and `coordinator` supervises a run with the help of `roster` (who
-there is), `rounds` (checkpoints) and `orders` (what it asks of its interpreter). `names` says what hosts are
-called, `verbs` who may say what to whom; `clocks` is how far apart two hosts' clocks are. `commands` is what
-a batch method asks of the shards' vectors. This folder imports none of its neighbours.
+Downpour as a part speaks it and `portion_client` Sandblaster, `shard` applies each push once and
+`vector_shard` does a batch method's operations (`evaluation`, `sum_tree`), under a `lease`; `membership` says
+who is alive. `supervision` is what every coordinator does, with the help of `roster` (who there is), `rounds`
+(checkpoints) and `orders` (what it asks of its interpreter): `coordinator` is Downpour's, `sandblaster` that
+of batch methods, with `hand_out` (who computes what) and `recovery` (what is done again). `commands` is what
+a method asks of the shards' vectors. `names` says what hosts are called, `verbs` who may say what to whom;
+`clocks` is how far apart two hosts' clocks are, `repeats` when what was not answered is sent again. This
+folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator
@@ -15,7 +17,9 @@ from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.part import PartMachine
+from partita.engine.protocol.portion_client import PortionClient
 from partita.engine.protocol.replica import DownpourClient
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.protocol.shard import ShardMachine
 from partita.engine.protocol.vector_shard import VectorShard
 
@@ -26,6 +30,8 @@ __all__ = [
     "Membership",
     "Message",
     "PartMachine",
+    "PortionClient",
+    "SandblasterCoordinator",
     "ShardMachine",
     "Topology",
     "VectorShard",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from partita.engine.protocol.commands import Iterated, Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.membership import Pace
 
@@ -83,14 +84,16 @@ class Commit:
     """Effect: every shard's file of this checkpoint is on disk; write the manifest, atomically and last.
 
     `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
-    that are in none of the files. From the next effect on, restarts are from this checkpoint. A manifest that
-    cannot be written ends the run.
+    that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster).
+    From the next effect on, restarts are from this checkpoint. A manifest that cannot be written ends the
+    run.
     """
 
     checkpoint: int
     entries: tuple[Entry, ...]
     steps: tuple[int, ...]
     lost: int
+    position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +110,15 @@ class Done:
 
     `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It
     is exact for every part that was heard to the end: what one took to its grave, nobody can count.
-    `complete` is False when the checkpoint does not hold all of the work (Ctrl-C).
+    `complete` is False when the checkpoint does not hold all of the work (Ctrl-C). `outcome` is how a batch
+    method ended.
     """
 
     steps: tuple[int, ...]
     checkpoint: int | None
     lost: int
     complete: bool
+    outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +128,34 @@ class Warn:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Effect: append this to the journal, before the next effect: what the request number `index` gave.
+
+    `digest` is the request's. One that cannot be written ends the run.
+    """
+
+    index: int
+    digest: int
+    scalars: Scalars
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Effect: a batch method has done an iteration. Only to be shown.
+
+    `redone` counts portions that were handed out more than once so far, `busy` the replicas at work, of all
+    `replicas`.
+    """
+
+    iterated: Iterated
+    redone: int
+    busy: int
+    replicas: int
+
+
 CoordinatorEvent: TypeAlias = Opened | Launched | Received | Tick | Died | StopRequested
-CoordinatorEffect: TypeAlias = Send | Restart | Progress | Commit | Fail | Done | Warn
+CoordinatorEffect: TypeAlias = Send | Restart | Progress | Commit | Record | Advanced | Fail | Done | Warn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,10 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick, payload_bytes
 from partita.engine.protocol.messages import Fetch, Parameters, Push, Pushed
+from partita.engine.protocol.repeats import Sent
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, version) of a shard: never goes back."""
-
-BACKOFF_DOUBLINGS: Final = 4
-"""The wait before something is sent again doubles this often: a shard that is merely slow is not flooded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +76,6 @@ ReplicaEvent: TypeAlias = Started | StepBegins | StepEnded | Drain | Received | 
 ReplicaEffect: TypeAlias = Send | Stage | Install | Flip | Drained | Refuse
 
 
-@dataclass(slots=True)
-class _Sent:
-    """Something on its way to a shard: its number, when it was last sent, and how often it was sent again."""
-
-    number: int
-    at: float
-    again: int = 0
-
-    def is_due(self, now: float, retry_s: float) -> bool:
-        return now - self.at >= retry_s * 2.0 ** min(self.again, BACKOFF_DOUBLINGS)
-
-
 class _Link:
     """What is under way with one shard, for the range `[start, stop)` of the machine's vector."""
 
@@ -100,8 +86,8 @@ class _Link:
         self.epoch = 0
         self.requests = 0
         self.sequences = 0
-        self.fetch: _Sent | None = None
-        self.push: _Sent | None = None
+        self.fetch: Sent | None = None
+        self.push: Sent | None = None
         self.ahead = 0  # steps done since the push under way was sent
         self.pushed_from: Version = (0, 0)
         self.staged: Version | None = None
@@ -249,23 +235,23 @@ class DownpourClient:
             yield Drained()
 
     def _fetch(self, link: _Link, now: float) -> Send:
-        link.fetch = _Sent(link.requests, now)
+        link.fetch = Sent(link.requests, now)
         link.requests += 1
         return self._fetch_again(link, link.fetch)
 
-    def _fetch_again(self, link: _Link, fetch: _Sent) -> Send:
+    def _fetch_again(self, link: _Link, fetch: Sent) -> Send:
         return Send(link.shard, Fetch(fetch.number, link.settled))
 
     def _push(self, link: _Link, now: float) -> Iterator[ReplicaEffect]:
         assert link.accrued_from is not None, link.shard
-        link.push = _Sent(link.sequences, now)
+        link.push = Sent(link.sequences, now)
         link.ahead = 0
         link.sequences += 1
         link.pushed_from, link.accrued_from = link.accrued_from, None
         yield Flip(link.span("in_flight"))
         yield self._push_again(link, link.push)
 
-    def _push_again(self, link: _Link, push: _Sent) -> Send:
+    def _push_again(self, link: _Link, push: Sent) -> Send:
         message = Push(self.incarnation, push.number, *link.pushed_from)
         return Send(link.shard, message, link.span("in_flight"))
 
@@ -317,16 +303,16 @@ class DownpourClient:
         self._drained = False
         yield self._fetch(link, now)
         if link.push is not None:
-            link.push = _Sent(link.push.number, now)
+            link.push.renew(now)
             yield self._push_again(link, link.push)
 
     def _retry(self, now: float) -> Iterator[ReplicaEffect]:
         for link in self._links.values():
             if link.fetch is not None and link.fetch.is_due(now, self._retry_s):
-                link.fetch = _Sent(link.fetch.number, now, link.fetch.again + 1)
+                link.fetch.repeat(now)
                 yield self._fetch_again(link, link.fetch)
             if link.push is not None and link.push.is_due(now, self._retry_s):
-                link.push = _Sent(link.push.number, now, link.push.again + 1)
+                link.push.repeat(now)
                 yield self._push_again(link, link.push)
 
     def validate(self) -> None:

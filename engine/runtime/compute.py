@@ -149,7 +149,7 @@ class Computations:
             Op.MULTIPLY: self._up,
             Op.UP: self._up,
             Op.DELTA: partial(self._once, self._delta),
-            Op.ERRORS: partial(self._once, self._errors),
+            Op.ERRORS: self._down,
             Op.ADD: partial(self._once, self._add),
             Op.SUMMARISE: self._summarise,
             Op.GRADIENT: self._gradient,
@@ -193,6 +193,10 @@ class Computations:
         """With which of the step's examples a buffer begins."""
         return (number_of(buffer) or 0) * self.plan.sizes.examples(buffer)
 
+    def _real(self, first: int, examples: int) -> int:
+        """How many of so many examples are real, of which the first is of this number in the step."""
+        return min(max(self.feed.count - first, 0), examples)
+
     def _up(self, instruction: Instruction) -> Call:
         name = layer_of(instruction.target.buffer)
         kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
@@ -204,8 +208,7 @@ class Computations:
 
         def call_and_judge() -> None:
             call()
-            real = min(max(self.feed.count - first, 0), examples)
-            self.metrics.add(buffer, *judge.metrics(real))
+            self.metrics.add(buffer, *judge.metrics(self._real(first, examples)))
 
         return call_and_judge
 
@@ -231,6 +234,24 @@ class Computations:
         layer = plain(operand.buffer)
         call = self._kernel_of(layer, operand.buffer).delta()
         return in_turn(self._views_of(layer, operand.buffer).before_delta, call)
+
+    def _down(self, instruction: Instruction) -> Call:
+        """Errors begin at losses, where those of padding are made zero: so they are everywhere below."""
+        target, call = instruction.target, self._once(self._errors, instruction)
+        kernel = self._kernel_of(self._edge(target.buffer).consumer, target.buffer)
+        if not isinstance(kernel, LossKernel):
+            return call
+        first, examples = self._first_example(target.buffer), kernel.site.batch
+        parts = self.buffers[target.buffer].of(target.rows)
+
+        def call_and_mask() -> None:
+            call()
+            real = self._real(first, examples)
+            if real < examples:
+                for part in parts:
+                    part[..., real:] = 0
+
+        return call_and_mask
 
     def _errors(self, instruction: Instruction) -> Call:
         edge, rows = self._edge(instruction.target.buffer), _rows(instruction.target)

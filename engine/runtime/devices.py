@@ -70,7 +70,7 @@ class Device:
             widen_array(source, target)
 
     def add(self, target: Array, other: Array) -> None:
-        """Adds numbers to others of the same type and shape."""
+        """Adds numbers to others of the same shape and type, or bfloat16 to float32."""
         add_array(target, other)
 
     def sum_of_squares(self, vector: Vector) -> Any:

@@ -78,15 +78,52 @@ class ArrayFile:
         return np.memmap(self.path, self.dtype, mode="r", shape=self.shape)
 
 
+class Examples:
+    """Arrays that lie in memory or in mapped files, of which some examples are taken, in any order."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
+        self._arrays = arrays
+        self._taken: dict[tuple[str, int], Array] = {}
+
+    def put(self, name: str, rows: Run, out: Array, chosen: Array | slice) -> None:
+        """Writes rows of an input or target into `out`, node-major, see `Feed.fill`. From any thread.
+
+        Args:
+            name: of the input or target.
+            rows: `[start, stop)`, or a box.
+            out: `[rows, ..., example]`.
+            chosen: which examples, as many as `out` has: their numbers, or a range.
+        """
+        array = self._arrays[name]
+        if isinstance(chosen, slice):
+            taken = array[chosen]
+        else:
+            taken = self._place(name, array, len(chosen))
+            np.take(array, chosen, axis=0, out=taken, mode="clip")
+        turned = node_major(taken, rows, out.shape)
+        if out.dtype == np.uint16:
+            out[...] = stored(turned, out.dtype)
+        else:
+            np.copyto(out, turned)
+
+    def _place(self, name: str, array: Array, count: int) -> Array:
+        """Where a thread gathers examples: made at the first time, from then on its place is used again."""
+        key = (name, threading.get_ident())
+        found = self._taken.get(key)
+        if found is None or len(found) != count:
+            found = self._taken[key] = np.empty((count, *array.shape[1:]), array.dtype)
+        return found
+
+
 class DatasetFeed(Feed):
-    """Takes each step's examples from arrays that lie in memory or in mapped files."""
+    """Takes each step's examples from the data, as a sampler says."""
 
     def __init__(self, arrays: Mapping[str, Array], sampler: Sampler) -> None:
         """`arrays` hold, for each input and target, `[example, *shape]`; labels are `[example]`."""
-        self._arrays = arrays
+        self._examples = Examples(arrays)
         self._sampler = sampler
         self._chosen: Array = np.zeros(0, np.int64)
-        self._taken: dict[tuple[str, int], Array] = {}
 
     def choose(self, step: int) -> None:
         """The step that follows."""
@@ -94,16 +131,7 @@ class DatasetFeed(Feed):
 
     def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
-        array, key, count = self._arrays[name], (name, threading.get_ident()), out.shape[-1]
-        taken = self._taken.get(key)
-        if taken is None:  # at the first time; from then on its place is used again
-            taken = self._taken[key] = np.empty((count, *array.shape[1:]), array.dtype)
-        np.take(array, self._chosen[first : first + count], axis=0, out=taken, mode="clip")
-        turned = node_major(taken, rows, out.shape)
-        if out.dtype == np.uint16:
-            out[...] = stored(turned, out.dtype)
-        else:
-            np.copyto(out, turned)
+        self._examples.put(name, rows, out, self._chosen[first : first + out.shape[-1]])
 
     @property
     def count(self) -> int:

@@ -1,4 +1,5 @@
-"""What follows a gradient on the part itself: a step of the rule, and what accrues for the shards.
+"""What follows a gradient on the part itself: a step of the rule, and what accrues for the shards; or only a
+sum.
 
 It must not know messages or when anything is sent.
 """
@@ -86,3 +87,45 @@ class Accrual(LocalRule):
 
     def _accrued(self, span: slice) -> Vector:
         return self.accrued[span]
+
+
+class GradientSum:
+    """Adds gradients up, portion after portion, and leaves the parameters alone. There are two sums: one
+    accrues while the other is on its way.
+    """
+
+    def __init__(self, vectors: Vectors) -> None:
+        """With sums of zero."""
+        self._device = vectors.device
+        shape, dtype = vectors.parameters.shape, vectors.dtype
+        self._accrued, self._in_flight = (vectors.device.zeros(shape, dtype) for _ in range(2))
+        self._flipped = self._first = False
+
+    def bind(self, span: slice, gradient: Stored) -> Apply:
+        """Prepares the sum of a range, see `Updates`. Several threads may add to disjoint ranges."""
+        add, copy = self._device.add, self._device.copy
+        places = self._accrued[span], self._in_flight[span]
+
+        def apply(factor: float, later: int = 0) -> bool:
+            act = copy if self._first else add
+            act(places[self._flipped], gradient)
+            return True  # what is not finite is told like any other number
+
+        return apply
+
+    def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
+        """Gradients are taken as they are."""
+        return {}
+
+    def begin(self, *, first: bool) -> None:
+        """A portion begins; the `first` of a sum replaces what was there."""
+        self._first = first
+
+    def flip(self) -> None:
+        """The sum that accrued goes on its way; the next portion is the first of the other one."""
+        self._flipped = not self._flipped
+
+    @property
+    def in_flight(self) -> Vector:
+        """The sum that is on its way, `[n]`."""
+        return self._in_flight if not self._flipped else self._accrued

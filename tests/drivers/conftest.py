@@ -24,9 +24,8 @@ class WatchedThreads(ThreadLauncher):
         self._network.mailbox = recorded  # type: ignore[assignment,method-assign]
 
 
-@pytest.fixture
-def on_threads(monkeypatch: pytest.MonkeyPatch) -> list[WatchedThreads]:
-    """Trainings of this test run on threads of this process; the launchers of those that have begun."""
+def run_on_threads(monkeypatch: pytest.MonkeyPatch) -> list[WatchedThreads]:
+    """Trainings run on threads of this process; the launchers of those that have begun."""
     begun: list[WatchedThreads] = []
 
     def launcher(**arguments: object) -> WatchedThreads:
@@ -35,3 +34,9 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> list[WatchedThreads]:
 
     monkeypatch.setattr(sys.modules["partita.engine.drivers.train"], "ProcessLauncher", launcher)
     return begun
+
+
+@pytest.fixture
+def on_threads(monkeypatch: pytest.MonkeyPatch) -> list[WatchedThreads]:
+    """See `run_on_threads`."""
+    return run_on_threads(monkeypatch)

@@ -124,6 +124,62 @@ def test_a_mistake_in_an_option_is_one_sentence(
     assert_one_sentence(partita("train", *arguments), sentence)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["--history", "5"],
+            "--history is an option of Sandblaster; leave it out, or train with --driver sandblaster",
+        ),
+        (["--no-backups"], "--no-backups is an option of Sandblaster; leave it out"),
+        (
+            ["--driver", "sandblaster", "--epochs", "5"],
+            "--epochs is an option of Downpour; leave it out, or give ",
+        ),
+        (
+            ["--driver", "sandblaster", "--rate", "1"],
+            "--rate is an option of Downpour; leave it out, or let Downpour",
+        ),
+        (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
+        (
+            ["--driver", "sandblaster", "--method", "cg", "--history", "5"],
+            "the method cg has no history; leave --his",
+        ),
+        (["--driver", "sandblaster", "--history", "0"], "history is 0; keep at least 1 pair"),
+        (["--driver", "sandblaster", "--gtol", "-1"], "gtol is -1.0; a tolerance must not be below 0"),
+        (
+            ["--driver", "sandblaster", "--portion", "300"],
+            "a portion of 300 examples is more than the data has, 256",
+        ),
+        (
+            ["--driver", "sandblaster", "--sample", "300"],
+            "a batch of 300 examples is more than the data has, 256",
+        ),
+        (
+            ["--driver", "sandblaster", "--sample", "64", "--portion", "64"],
+            "batches of 1 portion cannot share 1",
+        ),
+        (
+            ["--driver", "sandblaster", "--overlap-share", "0.9"],
+            "Sandblaster's overlap is 0.9; share more than 0",
+        ),
+        (["--driver", "sandblaster", "--l2", "-1"], "Sandblaster's l2 is -1.0; give 0 or above"),
+        (
+            ["--driver", "sandblaster", "--warm-epochs", "0"],
+            "Sandblaster's warm_epochs is 0; write a whole number",
+        ),
+        (
+            ["--driver", "sandblaster", "--warm-epochs", "1", "--rate", "-1"],
+            "rate is -1.0, not a finite number",
+        ),
+    ],
+)
+def test_options_of_another_driver_and_mistakes_in_a_drivers_own(
+    partita: Partita, arguments: list[str], sentence: str
+) -> None:
+    assert_one_sentence(partita("train", FILE, *arguments), sentence)
+
+
 MACHINES = """
 [[machine]]
 name = "m"

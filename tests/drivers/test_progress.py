@@ -18,7 +18,7 @@ from partita.engine.protocol.orders import Progress
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
     found = Meter(steps_per_replica=100, done=(10, 0), machines=2)
-    assert (found.total_steps, found.steps, found.moment()) == (200, 10, None)
+    assert (found.total, found.steps, found.moment()) == (200, 10, None)
     found.add(Progress("part 0.0", 20, 0, 0.0, 0, 4, 2))
     found.add(Progress("part 0.0", 30, 0, 0.0, 0, 6, 3))
     assert found.steps == 30
@@ -81,7 +81,8 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
     clock = itertools.count(0.0, 0.5)
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
     stream = io.StringIO()
-    with Display(Meter(100, (10, 0)), "lines", stream=stream) as display:
+    with Display("lines", stream=stream) as display:
+        display.follow(Meter(100, (10, 0)))
         display.say("[bold] is printed as it is")
         for step in range(11, 31):
             display.update(Progress("part 0.0", step, 8, 8.0, 4, 0, 0))
@@ -95,7 +96,8 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
 def test_nothing_is_nothing_and_live_is_one_line() -> None:
     for show, words in (("nothing", ""), ("live", "training")):
         stream = io.StringIO()
-        with Display(Meter(100, (10, 0)), show, stream=stream) as display:  # type: ignore[arg-type]
+        with Display(show, stream=stream) as display:  # type: ignore[arg-type]
+            display.follow(Meter(100, (10, 0)))
             display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
             display.say("" if show == "nothing" else "a line that stays")
         assert words in stream.getvalue()

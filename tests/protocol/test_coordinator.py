@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.protocol.coordinator import Phase
 from partita.engine.protocol.events import Died, Received, Send, Span
 from partita.engine.protocol.messages import (
     Assign,
@@ -33,6 +32,7 @@ from partita.engine.protocol.orders import (
     Restart,
     Warn,
 )
+from partita.engine.protocol.supervision import Phase
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
 
 

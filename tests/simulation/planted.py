@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from partita.engine.protocol.coordinator import Coordinator, Phase
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.membership import Membership, Pace
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Pushed, Saved
 from partita.engine.protocol.orders import Restart
 from partita.engine.protocol.replica import DownpourClient, Install, StepBegins
 from partita.engine.protocol.shard import Apply, ShardMachine, _Part
-from partita.engine.runtime.simulation.hosts import Machines
 
 # Shards.
+from partita.engine.protocol.supervision import Phase
+from partita.engine.runtime.simulation.hosts import Machines
 
 
 class AcknowledgesWithoutApplying(ShardMachine):

@@ -165,3 +165,29 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
         assert found.loss == pytest.approx(sum(losses), rel=1e-12)
     for name, array in expected.items():
         np.testing.assert_allclose(found.parameters[name], array, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
+@FEW_DRAWS
+@given(
+    plan=plans(precision="float64", shared=True, micro_batches=3, max_batch=3, max_layers=4, tiles=False),
+    share=st.floats(0, 1),
+    seed=SEEDS,
+)
+def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
+    """What lies beyond the real examples changes no loss and no gradient, over any cut, of any losses."""
+    real = 1 + round(share * (plan.batch - 1))
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
+    batch = draw_batch(plan.graph, plan.batch, 11)
+    orchestra = Orchestra(plan, parameters, seed=seed)
+    for player in orchestra.players:
+        player.given.real = real
+    found = orchestra.step(batch)
+    fewer = partition(plan.graph, Cluster.local(), batch=real, precision=plan.precision)
+    expected = Orchestra(fewer, parameters, seed=0).step(
+        {name: array[:real] for name, array in batch.items()}
+    )
+    assert found.loss == pytest.approx(expected.loss, rel=1e-11, abs=1e-11)
+    for name, gradient in expected.gradients.items():
+        scale = max(1.0, float(np.abs(gradient).max(initial=0.0)))
+        theirs, ours = gradient * (real / plan.batch), found.gradients[name]
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-11 * scale, err_msg=name)

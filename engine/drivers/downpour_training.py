@@ -1,0 +1,191 @@
+"""Downpour at work on a job: its tasks, its coordinator, and what a checkpoint of it means."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from partita.engine.drivers.checks import whole
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.progress import Meter
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.training import Training
+from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.feed import Sampler
+from partita.engine.runtime.host import versions
+from partita.engine.runtime.serving import ShardTask
+from partita.engine.runtime.training import TrainTask
+
+if TYPE_CHECKING:
+    from partita.engine.drivers.display import Display
+
+
+class DownpourTraining(Training):
+    """One run of a job under Downpour."""
+
+    _meter: Meter
+
+    def __init__(self, job: Job, driver: Downpour, *, epochs: int) -> None:
+        """Of so many epochs.
+
+        Raises:
+            ValueError: a replica's share of the data is smaller than a batch, or there are too many steps.
+        """
+        super().__init__(job, driver)
+        self.driver: Final = driver
+        self.run_id = uuid.uuid4().hex
+        self.steps_per_epoch: Final = Sampler(
+            examples=job.examples,
+            batch=job.plan.batch,
+            minibatches=driver.overlap,
+            seed=job.seed,
+            replica=0,
+            replicas=driver.replicas,
+        ).steps_per_epoch
+        self.steps: Final = whole(epochs * self.steps_per_epoch, "the number of steps is", least=1)
+        self.next_checkpoint: Final = self.store.next_number()
+        self.committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
+        self.done: tuple[int, ...] = (0,) * driver.replicas  # by each replica, before this run
+
+    def check(self) -> None:
+        """See `Training`."""
+        self.job.check_sizes(shards=self.driver.shards)
+
+    def find(self) -> bool:
+        """See `Training`."""
+        found = self.store.latest(self.job.shapes)
+        if found is None:
+            return False
+        manifest, rule = found.manifest, self.driver.rule
+        if manifest.position is not None:
+            raise ValueError(
+                f"checkpoint {found.path} was written by Sandblaster with {manifest.rule}, and Downpour "
+                "cannot go on with that; resume with Sandblaster, or give another folder"
+            )
+        if set(found.state_names) != set(rule.state(1, self.job.precision)):
+            raise ValueError(
+                f"checkpoint {found.path} was written with {manifest.rule}, whose state {rule} cannot "
+                "go on with; resume with the same rule, or give another folder"
+            )
+        self.resumed, self.skipped = manifest.checkpoint, found.skipped
+        self.committed = self._steps_in(manifest)
+        self.done = tuple(min(done, self.steps) for done in self.committed)
+        return True
+
+    def _steps_in(self, manifest: Manifest) -> tuple[int, ...]:
+        """What a checkpoint's steps are in this job, for each replica: epochs stay epochs.
+
+        With another number of replicas each has done their mean.
+        """
+        before, replicas = manifest.steps, self.driver.replicas
+        if len(before) == replicas:
+            return tuple(step * self.steps_per_epoch // manifest.steps_per_epoch for step in before)
+        mean = sum(before) * self.steps_per_epoch // (manifest.steps_per_epoch * len(before))
+        return (mean,) * replicas
+
+    def _shard(self, shard: int, checkpoint: int | None) -> ShardTask:
+        job, driver = self.job, self.driver
+        layout = layout_of(job.plan, shards=driver.shards)
+        return ShardTask(
+            shard,
+            layout,
+            driver.rule,
+            self.run_id,
+            job.checkpoints,
+            checkpoint,
+            job.initial,
+            job.precision,
+        )
+
+    def _part(self, *, replica: int, machine: int) -> TrainTask:
+        job, driver = self.job, self.driver
+        return TrainTask(
+            job.plan,
+            machine,
+            replica,
+            driver.replicas,
+            job.files,
+            job.examples,
+            job.seed,
+            driver.shards,
+            driver.rule,
+            driver.fetch_every,
+            driver.push_every,
+            driver.run_ahead,
+            driver.overlap,
+        )
+
+    def _coordinator(self, patience: Patience) -> Coordinator:
+        return Coordinator(
+            self.topology,
+            steps=self.steps,
+            run=self.run_id,
+            done=self.done,
+            next_checkpoint=self.next_checkpoint,
+            versions=versions(),
+            patience=patience,
+        )
+
+    def _gauge(self) -> Meter:
+        plan = self.job.plan
+        self._meter = Meter(self.steps, self.done, len(plan.cluster), classifiers=len(plan.graph.classifiers))
+        return self._meter
+
+    def _terms(self) -> str:
+        return "durability: checkpoint (a shard's failure costs its pushes since the last checkpoint)"
+
+    def _beginning(self) -> Iterator[str]:
+        if self.resumed is not None:
+            yield f"resumed from checkpoint {self.resumed} at step {sum(self.done)}"
+            if min(self.done) == self.steps:
+                total = self.steps * len(self.done)
+                yield f"the checkpoint has all {total} steps already; ask for more epochs"
+        elif self.next_checkpoint > 1:
+            yield self._replaces()
+
+    def _note(self, effect: CoordinatorEffect, display: Display) -> None:
+        display.update(effect)
+
+    def _manifest(self, commit: Commit) -> Manifest:
+        job = self.job
+        return Manifest(
+            checkpoint=commit.checkpoint,
+            run=self.run_id,
+            shapes=job.shapes,
+            dtype=job.precision,
+            rule=repr(self.driver.rule),
+            steps=commit.steps,
+            steps_per_epoch=self.steps_per_epoch,
+            entries=commit.entries,
+            lost=commit.lost,
+        )
+
+    def _committed(self, commit: Commit) -> None:
+        self.committed = commit.steps
+
+    def _kept(self) -> str:
+        if not self.job.keep or self.committed is None or not any(self.committed):
+            return ""
+        total = self.steps * len(self.done)
+        held = f"holds {sum(self.committed)} of {total} steps, and resume goes on from it"
+        return f"the checkpoint in {self.job.checkpoints} {held}"
+
+    def _finished(self, done: Done, display: Display) -> Run:
+        job, meter = self.job, self._meter
+        number = self.resumed if done.checkpoint is None else done.checkpoint
+        if number is None:
+            parameters = load_parameters(job.initial, job.shapes)
+        else:
+            parameters = self.store.open(number, job.shapes).parameters()
+        steps = self.done if self.committed is None else self.committed
+        folder = job.checkpoints if job.keep else None
+        run = Run(job.plan, parameters, steps, meter.seconds, done.lost, tuple(meter.history), folder)
+        if not done.complete:
+            raise self._stopped(f"stopped after {sum(done.steps)} of {meter.total} steps", run)
+        return run

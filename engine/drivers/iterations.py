@@ -1,0 +1,98 @@
+"""How a batch method gets on: what the coordinator says after each iteration."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from partita.engine.protocol.orders import Advanced, CoordinatorEffect
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """A batch method after an iteration.
+
+    Args:
+        seconds: since the run began.
+        iteration: how many are done.
+        loss: the function's value, with what `l2` adds.
+        gradient_norm: the largest absolute value in its gradient.
+        step: of the line search, as a multiple of the direction.
+        evaluations: of the function and its gradient, since the method began.
+        redone: portions that were handed out more than once, since this run began.
+        busy: replicas at work.
+        replicas: of so many.
+        note: what was out of the ordinary, in a few words; "" is nothing.
+    """
+
+    seconds: float
+    iteration: int
+    loss: float
+    gradient_norm: float
+    step: float
+    evaluations: int
+    redone: int
+    busy: int
+    replicas: int
+    note: str = ""
+
+    @property
+    def done(self) -> int:
+        """See `Reading`."""
+        return self.iteration
+
+    def __str__(self) -> str:
+        return (
+            f"loss {self.loss:.6f}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
+            f"evaluations {self.evaluations}  redone {self.redone}  busy {self.busy}/{self.replicas}"
+        )
+
+
+@dataclass
+class Iterations:
+    """Gathers the iterations of a run.
+
+    Args:
+        total: at most so many; None where the method does not say.
+        history: all of them.
+    """
+
+    total: int | None = None
+    history: list[Iteration] = field(default_factory=list)
+    title: str = "minimising"
+    unit: str = "iteration"
+
+    def __post_init__(self) -> None:
+        self._began = time.monotonic()
+        self._looked_at = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the run began."""
+        return time.monotonic() - self._began
+
+    def add(self, effect: CoordinatorEffect) -> None:
+        """Takes in an iteration."""
+        assert isinstance(effect, Advanced), effect
+        now = effect.iterated
+        self.history.append(
+            Iteration(
+                self.seconds,
+                now.iteration,
+                now.loss,
+                now.gradient_norm,
+                now.step,
+                now.evaluations,
+                effect.redone,
+                effect.busy,
+                effect.replicas,
+                now.note,
+            )
+        )
+
+    def moment(self) -> Iteration | None:
+        """The last iteration, if it was not looked at."""
+        if self._looked_at == len(self.history):
+            return None
+        self._looked_at = len(self.history)
+        return self.history[-1]

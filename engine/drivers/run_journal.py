@@ -1,0 +1,168 @@
+"""The journal of a run in its folder: found when a run goes on, made when it has something to keep.
+
+    FOLDER/journal                      what the method was told
+    FOLDER/start-RUN.safetensors        the parameters that it began with
+
+A folder has one journal. That of an earlier run is replaced when the new run has its first answer, not
+before; from then on no run can go on from the earlier one's checkpoints.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import hash_plain, read_plain, write_atomically
+from partita.engine.parameters.journal import JOURNAL_BYTES, Journal, JournalEntry, JournalHeader
+from partita.engine.parameters.manifest import CheckpointError, Manifest
+
+
+class RunJournal:
+    """The journal of a run, whether it exists yet or not.
+
+    Attributes:
+        found: whether a run goes on.
+        replaces: whether an earlier run's checkpoints or journal are in the folder, and this one begins anew.
+        checkpoint: the newest one of the run that goes on; None: it has none.
+        skipped: what could not be used, one sentence each.
+    """
+
+    def __init__(self, store: Checkpoints, header: JournalHeader) -> None:
+        """Looks at nothing but whether something is there. `header` is that of a run that begins anew."""
+        self._store: Final = store
+        self._path: Final = store.folder / "journal"
+        self._header = header
+        self._journal: Journal | None = None
+        self.found = False
+        self.replaces: Final = header.first_checkpoint > 1 or self._path.exists()
+        self.checkpoint: Manifest | None = None
+        self.skipped: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str:
+        """The run's id."""
+        return self._header.run
+
+    @property
+    def start(self) -> Path | None:
+        """The file of the parameters that the method began with; None while there is no journal."""
+        return None if self._journal is None else self._start
+
+    @property
+    def entries(self) -> tuple[JournalEntry, ...]:
+        """Those of the run that goes on."""
+        return () if self._journal is None else self._journal.entries
+
+    def __len__(self) -> int:
+        """How many entries there are now."""
+        return 0 if self._journal is None else len(self._journal)
+
+    def find(self, *, others: bool) -> bool:
+        """Looks for a run to go on with, and says whether there is one.
+
+        Args:
+            others: whether checkpoints of another driver may be there, and are that driver's business.
+
+        Raises:
+            CheckpointError: there is one, and it cannot go on so.
+        """
+        journal = Journal.read(self._path)
+        mine = None if journal is None else self._newest(journal)
+        if journal is None or mine is None:
+            self._check_others(others=others)
+            return False
+        journal.check(self._header)
+        self._journal, self._header, self.found = journal, journal.header, True
+        self.checkpoint, self.skipped = mine
+        if journal.cut:
+            self.skipped = (*self.skipped, journal.cut)
+        if self.checkpoint is None:
+            self._check_start()
+        return True
+
+    def _newest(self, journal: Journal) -> tuple[Manifest | None, tuple[str, ...]] | None:
+        """The run's newest checkpoint that can be used, if any, and why others cannot; None where a later run
+        has made checkpoints since.
+        """
+        skipped: list[str] = []
+        for number in self._store.complete():
+            if number < journal.header.first_checkpoint:
+                break
+            try:
+                manifest = self._store.open(number, journal.header.shapes).manifest
+            except CheckpointError as error:
+                skipped.append(str(error))
+                continue
+            if manifest.run != journal.header.run:
+                return None
+            if manifest.position is not None and manifest.position <= len(journal):
+                return manifest, tuple(skipped)
+            skipped.append(
+                f"checkpoint {number} holds what {manifest.position} answers led to, and the journal has "
+                f"{len(journal)}; an older one is used"
+            )
+        return None, tuple(skipped)
+
+    def _check_others(self, *, others: bool) -> None:
+        newest = self._store.latest(self._header.shapes)
+        if newest is None:
+            return
+        manifest = newest.manifest
+        if manifest.position is not None:
+            raise CheckpointError(
+                f"checkpoint {newest.path} needs its journal, and {self._path} is not there; train from the "
+                "start, or put it back"
+            )
+        if not others:
+            raise CheckpointError(
+                f"checkpoint {newest.path} was written by Downpour with {manifest.rule}, and a batch method "
+                "goes on from a journal; give warm_start to go on with Downpour first, or another folder"
+            )
+
+    def _check_start(self) -> None:
+        try:
+            same = hash_plain(self._start) == self._header.start
+        except (OSError, ValueError):
+            same = False
+        if not same:
+            raise CheckpointError(
+                f"the journal {self._path} has no checkpoint that can be used, and {self._start.name}, from "
+                "which it began, is missing or damaged; train from the start"
+            )
+
+    @property
+    def _start(self) -> Path:
+        return self._store.folder / f"start-{self.run[:8]}.safetensors"
+
+    def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:
+        """Adds an entry, which is written when this returns. Raises OSError.
+
+        Args:
+            index: which.
+            digest: of the request.
+            scalars: what it gave.
+            start: the file of the parameters that the method began with, to be kept with the first entry.
+        """
+        self._made(start).append(index, digest, scalars)
+
+    def sync(self, *, start: Path) -> None:
+        """Forces every entry to the disk. Raises OSError."""
+        self._made(start).sync()
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        if self._journal is not None:
+            self._journal.close()
+
+    def _made(self, start: Path) -> Journal:
+        if self._journal is None:
+            sha256 = write_atomically(self._start, read_plain(start, at_most=JOURNAL_BYTES))
+            self._header = msgspec.structs.replace(self._header, start=sha256)
+            self._journal = Journal.create(self._path, self._header)
+            for before in self._store.folder.glob("start-*.safetensors"):
+                if before != self._start:
+                    before.unlink()
+        return self._journal

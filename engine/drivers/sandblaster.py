@@ -1,0 +1,148 @@
+"""Sandblaster: a coordinator that holds no parameters directs replicas and shards through a batch method.
+
+The method asks for operations on vectors, which the shards do on their slices, and for the function's value
+and gradient, which the replicas compute portion by portion. Source: DistBelief, section 4.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Final
+
+from partita.engine.drivers.checks import whole
+from partita.engine.drivers.downpour import Downpour
+from partita.engine.methods import LBFGS, Method, Objective
+from partita.engine.protocol.commands import Portions
+
+LIMITS: Final = ("max_iterations", "gtol", "ftol")
+"""Settings of a method that say where it ends, not how it gets there: they may change when a run goes on."""
+
+_MOST_STRETCH: Final = 4
+_LEAST_STRETCHES: Final = 16
+
+
+@dataclass(frozen=True)
+class Sandblaster:
+    """The driver's settings.
+
+    The parameters after each iteration follow, to the bit, from the plan, the data, the number of shards, and
+    those settings that say so below; not from the number of replicas, nor from who fails or is slow.
+
+    Args:
+        method: what is done with values and gradients: `LBFGS()`, `NonlinearCG()`, `GradientDescent()`, or
+            one of your own.
+        replicas: copies of the network, each over all machines of the plan. A free one gets the next
+            portions.
+        shards: servers among which the parameters and all vectors of the method are divided.
+        portion: examples in a portion, which a replica computes in one step. The plan's batch if not given.
+            Changes the order of sums.
+        push_every: portions whose gradient a replica adds up before it sends it. If not given, 4, or fewer
+            where a batch has less than 64 portions. Changes the order of sums.
+        batch: examples in a sampled batch, a multiple of `portion`; all of the data if not given. Sampled
+            batches follow one another through the data, in a new seeded order each epoch.
+        overlap: what part of a sampled batch the next one shares, above 0, at most 0.5: the change of the
+            gradient is told from these. Rounded to whole portions, 1 or more.
+        l2: adds `l2 / 2 * |x|^2` over all parameters to the mean loss.
+        backups: whether portions that others still owe at the end of a batch are handed out a second time.
+        warm_start: a run of Downpour that comes first, in the same call; the method begins where it ends.
+        warm_epochs: of that run.
+
+    Raises:
+        ValueError: a setting is not what it should be.
+    """
+
+    method: Method = field(default_factory=LBFGS)
+    replicas: int = 1
+    shards: int = 1
+    portion: int | None = None
+    push_every: int | None = None
+    batch: int | None = None
+    overlap: float = 0.25
+    l2: float = 0.0
+    backups: bool = True
+    warm_start: Downpour | None = None
+    warm_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
+        for name in ("replicas", "shards", "portion", "push_every", "batch", "warm_epochs"):
+            value = getattr(self, name)
+            if value is not None or name in ("replicas", "shards", "warm_epochs"):
+                object.__setattr__(self, name, whole(value, f"Sandblaster's {name} is", least=1))
+        object.__setattr__(self, "overlap", _real(self.overlap, "overlap", "above 0 and at most 0.5"))
+        if not 0 < self.overlap <= 0.5:
+            raise ValueError(
+                f"Sandblaster's overlap is {self.overlap}; share more than 0 and at most 0.5 of a batch with "
+                "the next one"
+            )
+        object.__setattr__(self, "l2", _real(self.l2, "l2", "0 or above"))
+        if not self.l2 >= 0:
+            raise ValueError(f"Sandblaster's l2 is {self.l2}; give 0 or above")
+        if not isinstance(self.backups, bool):
+            raise ValueError(f"Sandblaster's backups is {self.backups!r}; give True or False")
+        if not isinstance(self.warm_start, Downpour | None):
+            raise ValueError(
+                f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour, or leave it out"
+            )
+
+    def objective(self, *, plan_batch: int, examples: int) -> Objective:
+        """What is minimised, on so many examples.
+
+        Raises:
+            ValueError: the data has no such batches, or they no such portions.
+        """
+        portions = Portions(examples, plan_batch if self.portion is None else self.portion)
+        batch = examples if self.batch is None else self.batch
+        if batch > examples:
+            raise ValueError(
+                f"a batch of {batch} examples is more than the data has, {examples}; use a smaller one, or "
+                "leave it out to take all"
+            )
+        if portions.size > batch:
+            what = "the data has" if self.batch is None else "a batch has"
+            raise ValueError(
+                f"a portion of {portions.size} examples is more than {what}, {batch}; use portions of at "
+                f"most {batch}, and much smaller ones for several replicas"
+            )
+        if batch == examples:
+            return Objective(portions, l2=self.l2)
+        n, left = divmod(batch, portions.size)
+        if left:
+            raise ValueError(
+                f"a batch of {batch} examples is no whole number of portions of {portions.size}; use "
+                f"{n * portions.size} or {(n + 1) * portions.size}, or another portion"
+            )
+        shared = max(1, round(self.overlap * n))
+        if 2 * shared > n:
+            raise ValueError(
+                f"batches of {n} portion{'s' * (n > 1)} cannot share {shared} with the next one, because at "
+                "least half of a batch must be new; use larger batches, or smaller portions"
+            )
+        return Objective(portions, batch=n, overlap=shared, l2=self.l2)
+
+    def stretch(self, objective: Objective) -> int:
+        """Portions whose gradient is sent at once. It must not follow from the replicas (the same bits)."""
+        if self.push_every is not None:
+            return self.push_every
+        n = objective.batch or objective.portions.per_epoch
+        return max(1, min(_MOST_STRETCH, n // _LEAST_STRETCHES))
+
+    @property
+    def method_text(self) -> str:
+        """The method without its limits: what a journal is only good for."""
+        method = self.method
+        name = type(method).__qualname__
+        if not dataclasses.is_dataclass(method):
+            return name
+        settings = (one.name for one in dataclasses.fields(method) if one.repr and one.name not in LIMITS)
+        return f"{name}({', '.join(f'{setting}={getattr(method, setting)!r}' for setting in settings)})"
+
+
+def _real(value: object, name: str, rule: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
+        raise ValueError(f"Sandblaster's {name} is {value!r}; give a number, {rule}")
+    return float(value)

@@ -1,0 +1,233 @@
+"""Sandblaster at work on a job: its tasks, its coordinator, and what its journal and checkpoints mean."""
+
+from __future__ import annotations
+
+import traceback
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from partita.engine.drivers.iterations import Iterations
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.run_journal import RunJournal
+from partita.engine.drivers.sandblaster import Sandblaster
+from partita.engine.drivers.supervisor import RunFailed
+from partita.engine.drivers.training import Training
+from partita.engine.parameters.files import load_parameters
+from partita.engine.parameters.journal import JournalHeader
+from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
+from partita.engine.protocol.sandblaster import JournalMismatch, SandblasterCoordinator
+from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.host import versions
+from partita.engine.runtime.portions import PortionTask
+from partita.engine.runtime.vector_serving import VectorShardTask
+
+if TYPE_CHECKING:
+    from partita.engine.drivers.display import Display
+
+
+class SandblasterTraining(Training):
+    """One run of a job under Sandblaster."""
+
+    _iterations: Iterations
+    _coordinating: SandblasterCoordinator
+
+    def __init__(self, job: Job, driver: Sandblaster) -> None:
+        """Of the driver's method.
+
+        Raises:
+            ValueError: the settings do not fit the plan or the number of examples.
+        """
+        super().__init__(job, driver)
+        self.driver: Final = driver
+        self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
+        self.stretch: Final = driver.stretch(self.objective)
+        self.plan: Final = job.plan.with_batch(self.objective.portions.size)
+        self.run_id = uuid.uuid4().hex  # of this call: a run that goes on counts its commands anew
+        self._journal: Final = RunJournal(self.store, self._header())
+        self._position = 0
+        self._committed_at: int | None = None  # iterations that the last checkpoint holds
+
+    def _header(self) -> JournalHeader:
+        job, objective = self.job, self.objective
+        return JournalHeader(
+            run=self.run_id,
+            first_checkpoint=self.store.next_number(),
+            start="",
+            shapes=job.shapes,
+            precision=job.plan.precision,
+            method=self.driver.method_text,
+            data=job.checksum,
+            examples=job.examples,
+            portion=objective.portions.size,
+            stretch=self.stretch,
+            batch=objective.batch,
+            overlap=objective.overlap,
+            l2=objective.l2,
+            seed=job.seed,
+        )
+
+    def check(self) -> None:
+        """See `Training`."""
+        self.job.check_sizes(shards=self.driver.shards)
+
+    def find(self) -> bool:
+        """See `Training`."""
+        found = self._journal.find(others=self.driver.warm_start is not None)
+        if not found:
+            return False
+        self.skipped = self._journal.skipped
+        if self._journal.checkpoint is not None:
+            manifest = self._journal.checkpoint
+            self.resumed, self._position = manifest.checkpoint, manifest.position or 0
+            (self._committed_at,) = manifest.steps
+        return True
+
+    def _shard(self, shard: int, checkpoint: int | None) -> VectorShardTask:
+        job = self.job
+        return VectorShardTask(
+            shard,
+            layout_of(self.plan, shards=self.driver.shards),
+            self.run_id,
+            job.checkpoints,
+            checkpoint,
+            self._start,
+            job.precision,
+            self.stretch,
+        )
+
+    def _part(self, *, replica: int, machine: int) -> PortionTask:
+        job, driver = self.job, self.driver
+        return PortionTask(
+            self.plan,
+            machine,
+            replica,
+            driver.replicas,
+            job.files,
+            job.examples,
+            job.seed,
+            self.objective.sampled,
+            driver.shards,
+        )
+
+    @property
+    def _start(self) -> Path:
+        """The file of the parameters that the method began with."""
+        return self._journal.start or self.job.initial
+
+    def _coordinator(self, patience: Patience) -> SandblasterCoordinator:
+        try:
+            self._coordinating = SandblasterCoordinator(
+                self.topology,
+                begin=lambda: self.driver.method.steps(self.objective),
+                stretch=self.stretch,
+                journal=[(entry.digest, entry.scalars) for entry in self._journal.entries],
+                position=self._position,
+                backups=self.driver.backups,
+                run=self.run_id,
+                next_checkpoint=self.store.next_number(),
+                versions=versions(),
+                patience=patience,
+            )
+        except JournalMismatch:
+            raise
+        except Exception as error:  # the method may be a user's own
+            failure = RunFailed(f"the method failed: {type(error).__name__}: {error}")
+            failure.add_note(traceback.format_exc())
+            raise failure from error
+        return self._coordinating
+
+    def _gauge(self) -> Iterations:
+        self._iterations = Iterations(getattr(self.driver.method, "max_iterations", None))
+        return self._iterations
+
+    def _terms(self) -> str:
+        return (
+            "durability: process (no death costs an answer; when the machine stops, those since the last "
+            "checkpoint)"
+        )
+
+    def _beginning(self) -> Iterator[str]:
+        portions, size = self.objective.portions, self.objective.portions.size
+        batch = self.objective.batch
+        n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
+        yield f"{self.driver.method!r} on {of}: {n} portions of {size}, {self.stretch} for each push"
+        if self._journal.found:
+            coordinating = self._coordinating
+            where = "the start" if self.resumed is None else f"checkpoint {self.resumed}"
+            yield (
+                f"resumed from {where} and a journal of {coordinating.recorded} answers, "
+                f"at iteration {coordinating.iterations}"
+            )
+            if coordinating.outcome is not None:
+                yield "the method had ended already; allow more iterations or smaller tolerances"
+        elif self._journal.replaces:
+            yield self._replaces()
+
+    def _note(self, effect: CoordinatorEffect, display: Display) -> None:
+        match effect:
+            case Record(index=index, digest=digest, scalars=scalars):
+                self._journal.append(index, digest, scalars, start=self.job.initial)
+            case Advanced(iterated=iterated):
+                display.update(effect)
+                if iterated.note:
+                    display.say(f"iteration {iterated.iteration}: {iterated.note}")
+            case _:
+                raise AssertionError(effect)
+
+    def _before_commit(self) -> None:
+        self._journal.sync(start=self.job.initial)
+
+    def _manifest(self, commit: Commit) -> Manifest:
+        job = self.job
+        return Manifest(
+            checkpoint=commit.checkpoint,
+            run=self._journal.run,
+            shapes=job.shapes,
+            dtype=job.precision,
+            rule=repr(self.driver.method),
+            steps=commit.steps,
+            steps_per_epoch=1,
+            entries=commit.entries,
+            position=commit.position,
+        )
+
+    def _committed(self, commit: Commit) -> None:
+        (self._committed_at,) = commit.steps
+
+    def _kept(self) -> str:
+        if not self.job.keep or not len(self._journal):
+            return ""
+        return (
+            f"the journal in {self.job.checkpoints} holds {self._coordinating.iterations} iterations, "
+            "and resume goes on from it"
+        )
+
+    def _finished(self, done: Done, display: Display) -> Run:
+        job, now = self.job, self._coordinating
+        number = self.resumed if done.checkpoint is None else done.checkpoint
+        if number is None:
+            parameters = load_parameters(self._start, job.shapes)
+        else:
+            parameters = self.store.open(number, job.shapes).parameters()
+        run = Run(
+            job.plan,
+            parameters,
+            seconds=self._iterations.seconds,
+            history=tuple(self._iterations.history),
+            checkpoint=job.checkpoints if job.keep else None,
+            iterations=now.iterations,
+            outcome=done.outcome,
+        )
+        if done.outcome is not None and done.outcome.kind == "failed":
+            raise RunFailed(done.outcome.reason)
+        if not done.complete or done.outcome is None:
+            raise self._stopped(f"stopped after {now.iterations} iterations", run)
+        display.say(done.outcome.reason)
+        return run
+
+    def _close(self) -> None:
+        self._journal.close()

@@ -1,0 +1,181 @@
+"""A driver at work on a job: what its hosts do, who coordinates them, what is kept, and what is left.
+
+What every driver does is here; a driver's own is in `downpour_training` and `sandblaster_training`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
+from partita.engine.drivers.job import Job
+from partita.engine.drivers.progress import Gauge
+from partita.engine.drivers.run import Run
+from partita.engine.drivers.supervisor import RunFailed, Supervisor
+from partita.engine.launch.launcher import Launcher
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.names import Topology, part_indices, shard_index
+from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
+from partita.engine.protocol.supervision import Supervision
+from partita.engine.runtime.task import Task
+
+if TYPE_CHECKING:
+    from partita.engine.drivers.display import Display
+
+
+class Settings(Protocol):
+    """What every driver has."""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the network."""
+
+    @property
+    def shards(self) -> int:
+        """Servers among which the parameters are divided."""
+
+
+class Training(ABC):
+    """One run of a job under a driver.
+
+    Attributes:
+        job: what is trained.
+        store: its checkpoints.
+        resumed: the checkpoint from which it goes on; None: from the job's first parameters.
+        skipped: newer checkpoints that could not be used, one sentence each.
+    """
+
+    def __init__(self, job: Job, settings: Settings) -> None:
+        """Nothing is found and nothing has started yet."""
+        self.job: Final = job
+        self.store: Final = Checkpoints(job.checkpoints)
+        self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
+        self.resumed: int | None = None
+        self.skipped: tuple[str, ...] = ()
+
+    @abstractmethod
+    def check(self) -> None:
+        """Looks at the settings, the plan and the data before anything starts. Raises ValueError."""
+
+    @abstractmethod
+    def find(self) -> bool:
+        """Looks for a run to go on with, and says whether there is one.
+
+        Raises:
+            ValueError: there is one, and it cannot go on so.
+        """
+
+    def run(self, launcher: Launcher, display: Display, *, checkpoint_every_s: float) -> Run:
+        """Runs to the end.
+
+        Raises:
+            RunFailed, Interrupted, OSError: see `train`.
+        """
+        patience = Patience(checkpoint_every_s=checkpoint_every_s)
+        supervisor = Supervisor(
+            launcher,
+            self._coordinator(patience),
+            task_of=lambda name, checkpoint: self._task_of(
+                name, self.resumed if checkpoint is None else checkpoint
+            ),
+            keep=lambda effect: self._keep(effect, display),
+            warn=display.say,
+        )
+        with stops_on_ctrl_c(supervisor.request_stop):
+            self._announce(display)
+            display.follow(self._gauge())
+            try:
+                done = supervisor.run()
+                display.draw()
+                return self._finished(done, display)
+            except RunFailed as failure:
+                raise failure.with_hint(self._kept()) from None
+            finally:
+                self._close()
+
+    def _announce(self, display: Display) -> None:
+        has = self.topology
+        counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
+        replicas, machines, shards = (f"{n} {what}{'s' * (n > 1)}" for n, what in counts)
+        display.say(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self._terms()}")
+        for text in (*self.skipped, *self._beginning()):
+            display.say(text)
+
+    def _keep(self, effect: CoordinatorEffect, display: Display) -> None:
+        if isinstance(effect, Commit):
+            self._before_commit()
+            self.store.commit(self._manifest(effect))
+            self._committed(effect)
+            self.store.prune()
+        else:
+            self._note(effect, display)
+
+    def _replaces(self) -> str:
+        """What is said where a run starts in a folder that has another one's checkpoints."""
+        return (
+            f"{self.job.checkpoints} has checkpoints of an earlier run, and this one starts anew and "
+            "replaces them; to go on with the earlier run, stop and resume"
+        )
+
+    def _stopped(self, how_far: str, run: Run) -> Interrupted:
+        kept = self._kept()
+        return Interrupted(f"{how_far}; {kept}" if kept else how_far, run)
+
+    def _task_of(self, name: str, checkpoint: int | None) -> Task:
+        """The task of a host, which starts from this checkpoint (a shard; None: from the beginning)."""
+        part, shard = part_indices(name), shard_index(name)
+        if part is not None:
+            return self._part(replica=part[0], machine=part[1])
+        assert shard is not None, f"{name} is neither a part nor a shard"
+        return self._shard(shard, checkpoint)
+
+    # What is a driver's own.
+
+    @abstractmethod
+    def _part(self, *, replica: int, machine: int) -> Task: ...
+
+    @abstractmethod
+    def _shard(self, shard: int, checkpoint: int | None) -> Task: ...
+
+    @abstractmethod
+    def _coordinator(self, patience: Patience) -> Supervision: ...
+
+    @abstractmethod
+    def _gauge(self) -> Gauge:
+        """What is shown of it."""
+
+    @abstractmethod
+    def _terms(self) -> str:
+        """What a failure can cost: said when the run starts."""
+
+    @abstractmethod
+    def _beginning(self) -> Iterator[str]:
+        """Lines that say where it begins."""
+
+    @abstractmethod
+    def _note(self, effect: CoordinatorEffect, display: Display) -> None:
+        """Carries out what the coordinator asks for besides hosts and checkpoints."""
+
+    def _before_commit(self) -> None:  # noqa: B027 - nothing, unless a driver says so
+        """A checkpoint is about to be committed."""
+
+    @abstractmethod
+    def _manifest(self, commit: Commit) -> Manifest: ...
+
+    @abstractmethod
+    def _committed(self, commit: Commit) -> None:
+        """A checkpoint is there now."""
+
+    @abstractmethod
+    def _kept(self) -> str:
+        """What of the run is on disk, and how to go on with it; empty when there is nothing."""
+
+    @abstractmethod
+    def _finished(self, done: Done, display: Display) -> Run:
+        """What the run leaves. Raises Interrupted, RunFailed."""
+
+    def _close(self) -> None:  # noqa: B027
+        """Lets go of files."""

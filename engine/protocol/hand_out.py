@@ -1,0 +1,315 @@
+"""Who computes which stretch of an evaluation: free replicas get the next one, the last ones are given twice.
+
+Each replica begins in a range of its own, so that sequential portions go to it again and again, and helps
+itself from the longest range when its own is done. When nothing is left that nobody has, a replica without
+work gets a stretch that another one is late with; the first result counts, and both have the same bits. What
+is late follows from how long turns take of late: a backup that comes too early keeps a replica from the next
+evaluation.
+
+Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduce).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, TypeAlias
+
+from partita.engine.protocol.commands import Evaluate, Scalars, Stretch
+from partita.engine.protocol.messages import Computed, HandOut
+
+OPEN_TURNS: Final = 2
+"""Turns that a replica may owe at a time: while it computes one, the next is there already."""
+
+LATE: Final = 1.5
+"""Times what a turn usually takes."""
+
+REMEMBERED: Final = 15
+"""Turns whose median is what one usually takes."""
+
+UNKNOWN_S: Final = 1.0
+"""When the first turn of all is late, seconds: nobody knows yet how long one takes."""
+
+Handed: TypeAlias = tuple[int, HandOut]
+"""(replica, what all of its parts are told)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A turn that a replica has not finished: which of its parts still owe it, and when it was last told."""
+
+    order: HandOut
+    owed: set[int]
+    told_at: float
+
+
+@dataclass(slots=True, eq=False)
+class _Crew:
+    """The present processes of a replica."""
+
+    machines: int
+    progress_at: float  # when the first of its turns became the first
+    next_turn: int = 0
+    turns: dict[int, _Turn] = field(default_factory=dict)
+    queue: deque[int] = field(default_factory=deque)  # stretches of its own range that nobody has
+
+    def owes(self, evaluation: int, stretch: int) -> bool:
+        return any(
+            (t.order.evaluation, t.order.stretch) == (evaluation, stretch) for t in self.turns.values()
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Progress:
+    """A stretch of the evaluation under way."""
+
+    stretch: Stretch
+    losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by machine; the first counts
+    given: int = 0  # how often it was handed out
+    computed_by: list[_Crew] = field(default_factory=list)
+
+
+class HandOuts:
+    """The portions of one evaluation after another.
+
+    Attributes:
+        redone: portions that were handed out more than once, in all evaluations.
+    """
+
+    def __init__(self, machines: int, *, backups: bool = True) -> None:
+        """Nobody computes yet.
+
+        Args:
+            machines: parts of each replica.
+            backups: whether stretches are handed out again at the end of an evaluation.
+        """
+        self.redone = 0
+        self._machines: Final = machines
+        self._backups: Final = backups
+        self._crews: dict[int, _Crew] = {}
+        self._evaluation = 0
+        self._progress: list[_Progress] = []
+        self._orphans: deque[int] = deque()  # stretches of no present replica's range, and lost ones
+        self._left = 0
+        self._took: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion, in turns of late
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        return len(self._crews)
+
+    @property
+    def busy(self) -> int:
+        """How many of them owe something."""
+        return sum(bool(crew.turns) for crew in self._crews.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether every stretch of the evaluation was computed, by all machines of some replica."""
+        return not self._left
+
+    def losses(self, evaluate: Evaluate) -> Scalars:
+        """The scalars of an evaluation that is complete: losses and right examples of each segment."""
+        found: list[float] = []
+        for n in range(len(evaluate.segments)):
+            pieces = [p.losses[m] for p in self._progress if p.stretch.segment == n for m in sorted(p.losses)]
+            found += [_total(loss for loss, _ in pieces), float(sum(correct for _, correct in pieces))]
+        return tuple(found)
+
+    # Replicas come and go.
+
+    def has(self, replica: int) -> bool:
+        """Whether the replica's present processes are known."""
+        return replica in self._crews
+
+    def add(self, replica: int, now: float) -> None:
+        """All parts of a replica are ready."""
+        self._crews[replica] = _Crew(self._machines, now)
+
+    def remove(self, replica: int) -> None:
+        """A part of it has died: what it owes is anybody's again."""
+        crew = self._crews.pop(replica, None)
+        if crew is None:
+            return
+        self._orphans += crew.queue
+        for turn in crew.turns.values():
+            number = turn.order.stretch
+            if turn.order.evaluation == self._evaluation and not self._is_computed(number):
+                self._free(number)
+
+    def stalled(self, now: float, after_s: Mapping[int, float]) -> list[int]:
+        """The replicas that owe something and have finished no turn for so long."""
+        return [
+            replica
+            for replica, crew in self._crews.items()
+            if crew.turns and now - crew.progress_at >= after_s[replica]
+        ]
+
+    # An evaluation.
+
+    def begin(self, evaluation: int, stretches: Sequence[Stretch]) -> None:
+        """The next evaluation, of these stretches."""
+        self._evaluation = evaluation
+        self._progress = [_Progress(stretch) for stretch in stretches]
+        self._left = len(stretches)
+        self._orphans.clear()
+        crews = list(self._crews.values())
+        for n, crew in enumerate(crews):
+            first, stop = (len(stretches) * k // len(crews) for k in (n, n + 1))
+            crew.queue = deque(range(first, stop))
+        if not crews:
+            self._orphans.extend(range(len(stretches)))
+
+    def end(self) -> None:
+        """It is over, or was given up; what is still computed for it counts for nothing."""
+        self._evaluation = 0
+        self._progress, self._left = [], 0
+        self._orphans.clear()
+        for crew in self._crews.values():
+            crew.queue.clear()
+
+    def hand_out(self, now: float) -> list[Handed]:
+        """What is to be told now, so that nobody is without work: the replicas by turns, one stretch each."""
+        handed: list[Handed] = []
+        for _ in range(OPEN_TURNS):
+            for replica, crew in self._crews.items():
+                stretch = self._next(crew, now) if len(crew.turns) < OPEN_TURNS else None
+                if stretch is not None:
+                    handed.append((replica, self._give(crew, stretch, now)))
+        return handed
+
+    def computed(self, replica: int, machine: int, message: Computed, now: float) -> None:
+        """A part of the present processes is through with a turn."""
+        crew = self._crews.get(replica)
+        turn = None if crew is None else crew.turns.get(message.turn)
+        if crew is None or turn is None or message.evaluation != turn.order.evaluation:
+            return  # a repeat
+        turn.owed.discard(machine)
+        if not turn.owed:
+            del crew.turns[message.turn]
+            self._took.append((now - crew.progress_at) / turn.order.count)
+            crew.progress_at = now
+        if message.evaluation == self._evaluation:
+            self._count(crew, machine, message)
+
+    def _count(self, crew: _Crew, machine: int, message: Computed) -> None:
+        progress = self._progress[message.stretch]
+        if crew not in progress.computed_by:
+            progress.computed_by.append(crew)
+        if machine not in progress.losses:
+            progress.losses[machine] = (message.loss, message.correct)
+            self._left -= len(progress.losses) == self._machines
+
+    def lacking(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """A shard says which stretches it lacks: who has computed one sends it, unless it has died since."""
+        alive = list(self._crews.values())
+        for start, stop in ranges:
+            for number in range(start, min(stop, len(self._progress))):
+                if not any(crew in alive for crew in self._progress[number].computed_by):
+                    self._free(number)
+
+    def again(self, now: float, retry_s: float) -> list[Handed]:
+        """What was told so long ago that it may have been lost."""
+        handed: list[Handed] = []
+        for replica, crew in self._crews.items():
+            for turn in crew.turns.values():
+                if now - turn.told_at >= retry_s:
+                    turn.told_at = now
+                    handed.append((replica, turn.order))
+        return handed
+
+    def _free(self, number: int) -> None:
+        """Anybody may have it, unless somebody has it or will."""
+        if not self._is_waiting(number) and not self._is_owed(number):
+            self._orphans.append(number)
+
+    def _is_waiting(self, number: int) -> bool:
+        return number in self._orphans or any(number in crew.queue for crew in self._crews.values())
+
+    def _is_owed(self, number: int) -> bool:
+        return any(crew.owes(self._evaluation, number) for crew in self._crews.values())
+
+    def _is_computed(self, number: int) -> bool:
+        return len(self._progress[number].losses) == self._machines
+
+    def _next(self, crew: _Crew, now: float) -> int | None:
+        """The next stretch for a replica: its own, nobody's, another's, or one that another is late with."""
+        if crew.queue:
+            return crew.queue.popleft()
+        if self._orphans:
+            return self._orphans.popleft()
+        longest = max(self._crews.values(), key=lambda other: len(other.queue))
+        if longest.queue:
+            return longest.queue.pop()
+        if crew.turns or not self._backups:
+            return None
+        owed = [number for number in self._late(now) if crew not in self._progress[number].computed_by]
+        return min(owed, key=lambda number: (self._progress[number].given, number), default=None)
+
+    def _late(self, now: float) -> Iterator[int]:
+        """The stretches that somebody is late with."""
+        for crew in self._crews.values():
+            if now >= self._late_at(crew):
+                for turn in crew.turns.values():
+                    number = turn.order.stretch
+                    if turn.order.evaluation == self._evaluation and not self._is_computed(number):
+                        yield number
+
+    def _late_at(self, crew: _Crew) -> float:
+        """When a replica is late with all that it owes."""
+        first = next(iter(crew.turns.values()), None)
+        if first is None:
+            return math.inf
+        usual_s = median(self._took) * first.order.count if self._took else UNKNOWN_S / LATE
+        return crew.progress_at + LATE * usual_s
+
+    @property
+    def next_backup_at(self) -> float:
+        """When `hand_out` may have something new to say although nothing was heard (seconds; inf: never)."""
+        idle = [crew for crew in self._crews.values() if not crew.turns]
+        if not self._backups or not idle:
+            return math.inf
+        owing = (crew for crew in self._crews.values() if self._owes_to(crew, idle))
+        return min((self._late_at(crew) for crew in owing), default=math.inf)
+
+    def _owes_to(self, crew: _Crew, idle: Sequence[_Crew]) -> bool:
+        """Whether it owes something that one of these could compute."""
+        numbers = (t.order.stretch for t in crew.turns.values() if t.order.evaluation == self._evaluation)
+        return any(
+            not self._is_computed(number)
+            and any(one not in self._progress[number].computed_by for one in idle)
+            for number in numbers
+        )
+
+    def _give(self, crew: _Crew, number: int, now: float) -> HandOut:
+        progress = self._progress[number]
+        stretch = progress.stretch
+        order = HandOut(self._evaluation, crew.next_turn, number, stretch.first, stretch.count)
+        if not crew.turns:
+            crew.progress_at = now
+        crew.turns[crew.next_turn] = _Turn(order, set(range(crew.machines)), now)
+        crew.next_turn += 1
+        self.redone += stretch.count if progress.given else 0
+        progress.given += 1
+        return order
+
+    def validate(self) -> None:
+        """Its invariants. Raises AssertionError."""
+        waiting = [*self._orphans, *(n for crew in self._crews.values() for n in crew.queue)]
+        assert len(waiting) == len(set(waiting)), waiting
+        assert self._left == sum(not self._is_computed(number) for number in range(len(self._progress)))
+        for crew in self._crews.values():
+            assert len(crew.turns) <= OPEN_TURNS, crew
+            assert all(turn.owed for turn in crew.turns.values()), crew
+        for number in range(len(self._progress)):
+            has = self._is_computed(number) or self._is_owed(number) or number in waiting
+            assert has, f"stretch {number} is lost"
+
+
+def _total(losses: Iterable[float]) -> float:
+    """The exact sum; NaN and infinity go through, where `fsum` would raise."""
+    values = list(losses)
+    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

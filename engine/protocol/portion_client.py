@@ -1,0 +1,332 @@
+"""Sandblaster as one part of a replica speaks it: turns played in their order, each gradient told once.
+
+The machine decides when a point is taken over, which turn is played on it, and when its gradient leaves; it
+must not know the numbers, the network, the data or the program of a step. The point of the next evaluation
+is asked for as soon as one is here: shards hold the question until there is an answer. At most one gradient
+is on its way to the shards, and one more accrues beside it.
+
+Source: DistBelief, section 4.2 (portions, gradients sent every few of them, backups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick, payload_bytes
+from partita.engine.protocol.messages import Computed, Contribution, FetchPoint, HandOut, Point, Taken
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.repeats import Sent
+from partita.engine.protocol.replica import Install, Stage, Started
+
+REMEMBERED: Final = 8
+"""Turns whose results are kept, for repeats of their `HandOut`: more than a coordinator leaves open."""
+
+AHEAD: Final = 64
+"""How far a turn may be from the next one: who hands out more does not count as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOver:
+    """Event: the turn was played. Sums over its examples, as far as this part judges them.
+
+    Where its evaluation was over, the turn may have been cut short, and the sums are anything.
+    """
+
+    turn: int
+    loss: float
+    correct: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlayTurn:
+    """Effect: compute portions `[first, first + count)` and accrue their gradient, from nothing.
+
+    `TurnOver` once that is done. `hollow`: only for the other parts of the replica, which may wait for this
+    one's messages; nobody wants the numbers.
+    """
+
+    turn: int
+    evaluation: int
+    stretch: int
+    first: int
+    count: int
+    hollow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """Effect: the accrued gradient becomes the one in flight, whose place is free for the next turn."""
+
+
+PortionEvent: TypeAlias = Started | TurnOver | Received | Replaced | Tick
+PortionEffect: TypeAlias = Send | Stage | Install | PlayTurn | Flip | Refuse
+
+
+@dataclass(slots=True)
+class _Link:
+    """What is under way with one shard, for the range `[start, stop)` of the machine's vector.
+
+    `fetch` asks for an evaluation above its number. The point of an evaluation is staged, then installed; 0
+    is none.
+    """
+
+    shard: str
+    start: int
+    stop: int
+    fetch: Sent | None = None
+    staged: int = 0
+    installed: int = 0
+
+    @property
+    def newest(self) -> int:
+        return max(self.staged, self.installed)
+
+    def span(self, vector: str) -> Span:
+        return Span(vector, self.start, self.stop)
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """The gradient of a stretch, and the shards that have not taken their range of it yet."""
+
+    message: Contribution
+    untold: dict[str, Sent] = field(default_factory=dict)
+
+
+class PortionClient:
+    """The Sandblaster client of one part: one link with each shard that holds parameters of its machine."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        shards: tuple[tuple[str, int, int], ...],
+        alone: bool,
+        retry_s: float = 1.0,
+        item_bytes: int = 4,
+    ) -> None:
+        """A client that has no point and no turns.
+
+        Args:
+            incarnation: of the part's process.
+            shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
+            alone: the replica has no other machine: a turn that nobody wants need not be played.
+            retry_s: after this long without an answer the same thing is sent again.
+            item_bytes: bytes of one number of a payload.
+        """
+        self.incarnation: Final = incarnation
+        self._links: Final = {name: _Link(name, start, stop) for name, start, stop in shards}
+        self._alone: Final = alone
+        self._retry_s: Final = retry_s
+        self._item_bytes: Final = item_bytes
+        self._newest = 0  # evaluation that was heard of
+        self._next = 0  # turn that is played next, or now
+        self._handed: dict[int, HandOut] = {}  # from the next one on
+        self._results: dict[int, Computed] = {}  # the last ones
+        self._playing: PlayTurn | None = None
+        self._in_flight: _InFlight | None = None
+        self._accrued: Contribution | None = None  # played, but another is in flight
+
+    # What the role may ask
+
+    def is_over(self, evaluation: int) -> bool:
+        """Whether nobody wants this evaluation's numbers any more."""
+        return evaluation < self._newest
+
+    @property
+    def following(self) -> HandOut | None:
+        """The turn that will be played after the one that is played now, as far as is known. Any thread may
+        ask.
+        """
+        return self._handed.get(self._next + (self._playing is not None))
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The shards that a known turn cannot go on without, for reports and error messages."""
+        if self._accrued is not None and self._in_flight is not None:
+            return tuple(self._in_flight.untold)
+        turn = self._handed.get(self._next)
+        if turn is None or self._playing is not None:
+            return ()
+        return tuple(link.shard for link in self._links.values() if link.newest < turn.evaluation)
+
+    # What happens
+
+    def receive(self, event: PortionEvent, now: float) -> list[PortionEffect]:
+        """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
+        return [*self._follow(event, now), *self._go_on(now)]
+
+    def _follow(self, event: PortionEvent, now: float) -> Iterator[PortionEffect]:
+        match event:
+            case TurnOver():
+                yield from self._turn_over(event, now)
+            case Received(message=HandOut() as turn):
+                yield from self._hand_out(event.sender, turn, now)
+            case Received(message=Point() as point):
+                yield from self._point(event, point, now)
+            case Received(sender=sender, message=Taken() as taken):
+                yield from self._taken(sender, taken)
+            case Received(sender=sender, message=message):
+                yield Refuse(sender, f"a Sandblaster client does not take a {type(message).__name__}")
+            case Replaced(name=name):
+                yield from self._replaced(name, now)
+            case Tick():
+                yield from self._retry(now)
+            case Started():
+                for link in self._links.values():
+                    if link.fetch is None:
+                        yield self._fetch(link, now)
+
+    def _go_on(self, now: float) -> Iterator[PortionEffect]:
+        """Whatever can be done now: drops what is over, sends what is accrued, begins the next turn."""
+        if self._in_flight is not None and self.is_over(self._in_flight.message.evaluation):
+            self._in_flight = None
+        if self._accrued is not None and self.is_over(self._accrued.evaluation):
+            self._accrued = None
+        if self._accrued is not None and self._in_flight is None:
+            yield from self._contribute(self._accrued, now)
+            self._accrued = None
+        while self._playing is None and self._accrued is None and self._next in self._handed:
+            turn = self._handed[self._next]
+            over = self.is_over(turn.evaluation)
+            if over and self._alone:
+                yield self._computed(TurnOver(turn.turn, math.nan, 0))
+            elif over or all(link.newest == turn.evaluation for link in self._links.values()):
+                yield from self._begin(turn, hollow=over)
+            else:
+                return
+
+    def _begin(self, turn: HandOut, *, hollow: bool) -> Iterator[PortionEffect]:
+        for link in self._links.values():
+            if not hollow and link.staged:
+                link.installed, link.staged = link.staged, 0
+                yield Install(link.span("parameters"))
+        self._playing = PlayTurn(turn.turn, turn.evaluation, turn.stretch, turn.first, turn.count, hollow)
+        yield self._playing
+
+    def _turn_over(self, event: TurnOver, now: float) -> Iterator[PortionEffect]:
+        played = self._playing
+        assert played is not None and played.turn == event.turn, f"{event} was not played, but {played}"
+        self._playing = None
+        if self.is_over(played.evaluation):
+            event = TurnOver(event.turn, math.nan, 0)
+        elif self._links:
+            self._accrued = Contribution(played.evaluation, played.stretch)
+            if self._in_flight is None:  # the gradient leaves before the sums do: it takes longer
+                yield from self._contribute(self._accrued, now)
+                self._accrued = None
+        yield self._computed(event)
+
+    def _computed(self, event: TurnOver) -> Send:
+        """Tells the coordinator that the next turn is through; of one that nobody wants, NaN."""
+        turn = self._handed.pop(self._next)
+        assert turn.turn == event.turn, (turn, event)
+        result = Computed(turn.turn, turn.evaluation, turn.stretch, event.loss, event.correct)
+        self._results[turn.turn] = result
+        self._results.pop(turn.turn - REMEMBERED, None)
+        self._next += 1
+        return Send(COORDINATOR, result)
+
+    def _contribute(self, message: Contribution, now: float) -> Iterator[PortionEffect]:
+        self._in_flight = _InFlight(message, {name: Sent(message.stretch, now) for name in self._links})
+        yield Flip()
+        for link in self._links.values():
+            yield Send(link.shard, message, link.span("in_flight"))
+
+    def _fetch(self, link: _Link, now: float) -> Send:
+        link.fetch = Sent(link.newest, now)
+        return Send(link.shard, FetchPoint(link.fetch.number))
+
+    def _hand_out(self, sender: str, turn: HandOut, now: float) -> Iterator[PortionEffect]:
+        if turn.turn < self._next:
+            result = self._results.get(turn.turn)
+            if result is not None:
+                yield Send(sender, result)
+            return
+        if turn.turn > self._next + AHEAD or self._handed.get(turn.turn, turn) != turn or turn.count < 1:
+            yield Refuse(sender, f"{turn} does not fit turn {self._next} and what was handed out before")
+            return
+        self._handed[turn.turn] = turn
+        if turn.evaluation > self._newest:
+            self._newest = turn.evaluation
+            for link in self._links.values():  # it begins now: no answer is no longer a matter of course
+                if link.fetch is not None:
+                    link.fetch.renew(now)
+
+    def _point(self, event: Received, point: Point, now: float) -> Iterator[PortionEffect]:
+        link = self._links.get(event.sender)
+        if link is None:
+            yield Refuse(event.sender, "it holds no parameters of this machine")
+            return
+        expected, found = (link.stop - link.start) * self._item_bytes, payload_bytes(event.payload)
+        if found != expected:
+            yield Refuse(link.shard, f"its parameters have {expected} bytes here, not {found}")
+            return
+        if point.evaluation <= link.newest:
+            return  # a repeat
+        self._newest = max(self._newest, point.evaluation)
+        link.staged = point.evaluation
+        yield Stage(link.span("staged"), event.payload)
+        yield self._fetch(link, now)
+
+    def _taken(self, sender: str, taken: Taken) -> Iterator[PortionEffect]:
+        if sender not in self._links:
+            yield Refuse(sender, "it holds no parameters of this machine")
+            return
+        sent = self._in_flight
+        if sent is None or (taken.evaluation, taken.stretch) != (
+            sent.message.evaluation,
+            sent.message.stretch,
+        ):
+            return  # of one before
+        sent.untold.pop(sender, None)
+        if not sent.untold:
+            self._in_flight = None
+
+    def _replaced(self, name: str, now: float) -> Iterator[PortionEffect]:
+        """A shard has started again: it knows nothing of what it was asked and told."""
+        link = self._links.get(name)
+        if link is None:
+            return
+        yield self._fetch(link, now)
+        if self._in_flight is not None and name in self._in_flight.untold:
+            self._in_flight.untold[name].renew(now)
+            yield Send(name, self._in_flight.message, link.span("in_flight"))
+
+    def _retry(self, now: float) -> Iterator[PortionEffect]:
+        for link in self._links.values():
+            if link.fetch is not None and link.fetch.is_due(now, self._retry_s):
+                link.fetch.repeat(now)
+                yield Send(link.shard, FetchPoint(link.fetch.number))
+        if self._in_flight is None:
+            return
+        for name, sent in self._in_flight.untold.items():
+            if sent.is_due(now, self._retry_s):
+                sent.repeat(now)
+                yield Send(name, self._in_flight.message, self._links[name].span("in_flight"))
+
+    def validate(self) -> None:
+        """What must hold between two events, I7 as far as a part can see it. Raises AssertionError.
+
+        Points of one evaluation under a turn; no gradient of an evaluation that is over; none overwritten.
+        """
+        for link in self._links.values():
+            assert not link.staged or link.staged > link.installed, link
+            assert link.newest <= self._newest, link
+            assert link.fetch is None or link.fetch.number == link.newest, link
+        playing, sent = self._playing, self._in_flight
+        if playing is not None:
+            assert self._accrued is None, "a turn overwrites a gradient that was not sent"
+            assert playing.turn == self._next and self._next in self._handed, (playing, self._next)
+            installed = {link.installed for link in self._links.values()}
+            assert playing.hollow or installed <= {playing.evaluation}, (playing, installed)
+        for message in (self._accrued, None if sent is None else sent.message):
+            assert message is None or message.evaluation == self._newest, (message, self._newest)
+        assert sent is None or set(sent.untold) <= set(self._links), sent
+        assert sent is None or sent.untold, sent
+        assert self._accrued is None or sent is not None
+        assert all(self._next <= turn <= self._next + AHEAD for turn in self._handed), self._handed
+        assert all(self._next - REMEMBERED <= turn < self._next for turn in self._results), self._results

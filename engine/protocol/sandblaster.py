@@ -1,0 +1,441 @@
+"""The coordinator of a Sandblaster run: plays a method, directs shards by commands, replicas by portions.
+
+It holds no vector. The method yields requests; each becomes a command to all shards, which answer with
+scalars, and, where it evaluates, portions for the replicas. A request's scalars are recorded in the journal
+before the method hears of them. So everything can be done again: after a shard's death all shards go back to
+the last checkpoint, and after the coordinator's own the method is started anew and told what the journal
+holds; either way the requests since the checkpoint that still matter are repeated (`recovery.py`).
+
+What every coordinator does stands in `supervision.py`, who computes what in `hand_out.py`.
+
+Source: DistBelief, section 4.2, algorithm 1.2.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Final, TypeAlias
+
+import msgspec
+
+from partita.engine.protocol.commands import (
+    Evaluate,
+    Iterated,
+    Outcome,
+    Request,
+    Restore,
+    Scalars,
+    Snapshot,
+    Steps,
+    evaluation_in,
+    joined,
+    stretches_of,
+)
+from partita.engine.protocol.events import Send
+from partita.engine.protocol.hand_out import Handed, HandOuts
+from partita.engine.protocol.messages import Answer, Command, Computed, Missing
+from partita.engine.protocol.names import Topology, part_indices
+from partita.engine.protocol.orders import (
+    Advanced,
+    Commit,
+    CoordinatorEffect,
+    Done,
+    Patience,
+    Record,
+    Restart,
+    Warn,
+)
+from partita.engine.protocol.recovery import still_needed
+from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
+from partita.engine.protocol.supervision import Phase, Supervision
+
+Entry: TypeAlias = tuple[int, Scalars]
+"""Of the journal: a request's digest, and what it gave."""
+
+
+class Purpose(Enum):
+    """Why a command was given."""
+
+    REQUEST = "what the method asks for"
+    REPLAY = "what it asked for, once more"
+    RESTORE = "back to the checkpoint"
+    SNAPSHOT = "the last checkpoint"
+
+
+class JournalMismatch(ValueError):
+    """A journal that this method did not write. One sentence, and what to do."""
+
+
+class _Method:
+    """A method at work, and everything that it has asked and was told."""
+
+    asks: Request | None
+    """What it asks for now; None when it has ended."""
+
+    def __init__(self, begin: Callable[[], Steps], journal: Sequence[Entry]) -> None:
+        """Started, and told what the journal holds.
+
+        Raises:
+            JournalMismatch: the method asks for something else than was recorded.
+        """
+        self._steps = begin()
+        self.requests: list[Request] = []
+        self.outcome: Outcome | None = None
+        self.iterated: Iterated | None = None
+        self._listen(None)
+        for n, (digest, scalars) in enumerate(journal):
+            if self.asks is None or digest_of(self.asks) != digest:
+                raise JournalMismatch(
+                    f"the journal holds {len(journal)} answers, and the method asks for something else after "
+                    f"{n} of them; resume with the method and settings that wrote it (limits may only grow), "
+                    "or give another folder"
+                )
+            self.tell(scalars)
+
+    def tell(self, scalars: Scalars) -> list[Iterated]:
+        """What it asked for has given this. Returns the iterations that it has thereby done."""
+        assert self.asks is not None
+        self.requests.append(self.asks)
+        return self._listen(scalars)
+
+    def _listen(self, scalars: Scalars | None) -> list[Iterated]:
+        done: list[Iterated] = []
+        self.asks = None
+        try:
+            said = next(self._steps) if scalars is None else self._steps.send(scalars)
+            while isinstance(said, Iterated):
+                self.iterated = said
+                done.append(said)
+                said = self._steps.send(())
+            self.asks = _checked(said)
+        except StopIteration as ended:
+            self.outcome = ended.value
+        return done
+
+
+class SandblasterCoordinator(Supervision):
+    """Supervises one run of a batch method."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        begin: Callable[[], Steps],
+        stretch: int,
+        journal: Sequence[Entry] = (),
+        position: int = 0,
+        backups: bool = True,
+        run: str = "",
+        next_checkpoint: int = 1,
+        incarnations: Mapping[str, int] | None = None,
+        versions: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """A run that has not started; `Opened` starts it.
+
+        Args:
+            topology: how many hosts of each kind.
+            begin: starts the method.
+            stretch: portions whose gradient is sent at once.
+            journal: the entries of a run that is resumed.
+            position: how many of them the vectors hold that the shards start from.
+            backups: whether portions are handed out again at the end of an evaluation.
+            run: the run's id, said in `Assign`.
+            next_checkpoint: the number of the next checkpoint.
+            incarnations: of the first processes, where not 0.
+            versions: what every host must say in `Hello`.
+            patience: waits and limits.
+
+        Raises:
+            JournalMismatch: the journal is not this method's.
+        """
+        patience = patience or Patience()
+        done = (0,) * topology.replicas
+        roster = Roster.of(
+            topology, done=done, steps=1, stall_s=patience.stall_s, incarnations=incarnations or {}
+        )
+        super().__init__(
+            roster, run=run, next_checkpoint=next_checkpoint, versions=versions, patience=patience
+        )
+        if position > len(journal):
+            raise JournalMismatch(
+                f"the checkpoint holds what {position} answers led to, and the journal has {len(journal)}; "
+                "its end is lost, so train from the start, or resume from an older copy of the folder"
+            )
+        self._method: Final = _Method(begin, journal)
+        self._stretch: Final = stretch
+        self._held = position  # requests that the committed checkpoint holds
+        self._in_round = position  # those that the round under way does
+        self._hand: Final = HandOuts(topology.machines, backups=backups)
+        self._replay: deque[Request] = deque(still_needed_of(self._method, position))
+        self._rewind = False  # shards must go back first
+        self._number = 0
+        self._command: Command | None = None
+        self._purpose = Purpose.REQUEST
+        self._asked_at = 0.0
+        self._answers: dict[str, Scalars] = {}
+
+    @property
+    def iterations(self) -> int:
+        """That the method has done."""
+        return self._method.iterated.iteration if self._method.iterated is not None else 0
+
+    @property
+    def recorded(self) -> int:
+        """Requests whose scalars are in the journal."""
+        return len(self._method.requests)
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the method ended; None while it has not."""
+        return self._method.outcome
+
+    @property
+    def wakes_at(self) -> float:
+        """When a `Tick` is wanted, beyond the usual ones: portions may then be handed out again."""
+        return self._hand.next_backup_at if self._evaluates else math.inf
+
+    def _start(self, now: float) -> list[CoordinatorEffect]:
+        if self.outcome is not None and self._held == self.recorded:  # the checkpoint holds all of it
+            return self._end(complete=True)
+        return super()._start(now)
+
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        for replica in self._roster.replicas:
+            ready = all(part.state is HostState.READY for part in replica.parts)
+            if ready and not self._hand.has(replica.index):
+                self._hand.add(replica.index, now)
+        return self._next(now) + self._hand_out(now)
+
+    # Commands.
+
+    def _next(self, now: float) -> list[CoordinatorEffect]:
+        """The next command, when nothing is under way and all shards are there."""
+        if self._command is not None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return []
+        if not self._roster.shards_ready:
+            return []
+        if self._rewind:
+            self._rewind = False
+            return self._give((Restore(self._checkpoints.committed),), Purpose.RESTORE, now)
+        if self._replay:
+            return self._give(self._replay.popleft(), Purpose.REPLAY, now)
+        asks = self._method.asks
+        if asks is None or self.phase is Phase.STOPPING:
+            return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
+        if now >= self._next_round_at and self._checkpoints.round is None:
+            asks = (self._snapshot(now), *asks)
+        return self._give(asks, Purpose.REQUEST, now)
+
+    def _snapshot(self, now: float) -> Snapshot:
+        """All vectors, as they are after what is recorded. It travels in the next command."""
+        epochs = {shard.name: shard.incarnation for shard in self._roster.shards}
+        self._schedule_round(now)
+        self._round_is_last = self.outcome is not None
+        self._in_round = self.recorded
+        asked = self._checkpoints.begin(epochs, steps=(self.iterations,), now=now)
+        (checkpoint,) = {send.message.checkpoint for send in asked}  # type: ignore[union-attr]
+        return Snapshot(checkpoint)
+
+    def _give(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
+        self._number += 1
+        self._command, self._purpose, self._asked_at = Command(self._number, request), purpose, now
+        self._answers.clear()
+        effects: list[CoordinatorEffect] = [Send(shard.name, self._command) for shard in self._roster.shards]
+        evaluate = evaluation_in(request)
+        if evaluate is not None:
+            self._hand.begin(self._number, stretches_of(evaluate, self._stretch))
+            effects += self._hand_out(now)
+        return effects
+
+    def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        match message:
+            case Computed():
+                return self._computed(host, message, now)
+            case Answer(number=number, scalars=scalars) if self._is_asked(number):
+                self._answers.setdefault(host.name, scalars)
+                return self._finish_if_complete(now)
+            case Missing(number=number, stretches=ranges) if self._is_asked(number):
+                self._hand.lacking(ranges)
+                return self._hand_out(now)
+            case _:
+                return []
+
+    def _is_asked(self, number: int) -> bool:
+        return self._command is not None and self._command.number == number
+
+    def _computed(self, host: HostRecord, message: Computed, now: float) -> list[CoordinatorEffect]:
+        indices = part_indices(host.name)
+        if indices is None:
+            return []
+        host.deaths = 0
+        self._roster.replicas[indices[0]].stall_s = self._patience.stall_s
+        self._hand.computed(*indices, message, now)
+        return self._finish_if_complete(now) or self._hand_out(now)
+
+    def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
+        command = self._command
+        if command is None or len(self._answers) < len(self._roster.shards):
+            return []
+        evaluate = evaluation_in(command.operations)
+        if evaluate is not None and not self._hand.complete:
+            return []
+        effects = self._finished(command, evaluate)
+        return effects if self.phase is Phase.OVER else effects + self._next(now)
+
+    def _finished(self, command: Command, evaluate: Evaluate | None) -> list[CoordinatorEffect]:
+        """Every shard has answered, and every portion was counted."""
+        losses = () if evaluate is None else self._hand.losses(evaluate)
+        self._hand.end()
+        self._command = None
+        if self._purpose is Purpose.SNAPSHOT:
+            if self._checkpoints.round is not None:
+                self.phase = Phase.FINISHING if self.phase is Phase.RUNNING else self.phase
+            elif self._held == self.recorded:  # its files were there before the last answer was
+                return self._end(complete=self._round_is_last)
+            return []
+        if self._purpose is not Purpose.REQUEST:
+            return []
+        answers = [self._answers[shard.name] for shard in self._roster.shards]
+        scalars = joined(command.operations, answers, losses)
+        index, asked = self.recorded, self._method.asks
+        assert asked is not None
+        return [Record(index, digest_of(asked), scalars), *self._tell_method(scalars)]
+
+    def _tell_method(self, scalars: Scalars) -> list[CoordinatorEffect]:
+        """The method is a user's code, too: what it raises ends the run, and what is recorded is kept."""
+        try:
+            done = self._method.tell(scalars)
+        except Exception as error:  # noqa: BLE001 - said to the user, whatever it is
+            return self._fail(f"the method failed: {type(error).__name__}: {error}", traceback.format_exc())
+        hand = self._hand
+        return [Advanced(iterated, hand.redone, hand.busy, hand.replicas) for iterated in done]
+
+    # Portions.
+
+    def _hand_out(self, now: float) -> list[CoordinatorEffect]:
+        return self._tell_replicas(self._hand.hand_out(now)) if self._evaluates else []
+
+    @property
+    def _evaluates(self) -> bool:
+        return self._command is not None and evaluation_in(self._command.operations) is not None
+
+    def _tell_replicas(self, handed: Sequence[Handed]) -> list[CoordinatorEffect]:
+        return [
+            Send(part.name, order)
+            for replica, order in handed
+            for part in self._roster.replicas[replica].parts
+        ]
+
+    # Checkpoints.
+
+    def _saved(self, host: HostRecord, saved: object, now: float) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        for effect in super()._saved(host, saved, now):  # type: ignore[arg-type]
+            match effect:
+                case Commit(checkpoint=checkpoint, entries=entries, steps=steps, lost=lost):
+                    self._held = self._in_round
+                    effects.append(Commit(checkpoint, entries, steps, lost, position=self._held))
+                case _:
+                    effects.append(effect)
+        return effects
+
+    def _last_round(self, now: float) -> list[CoordinatorEffect]:
+        return self._next(now)  # or when the command under way is done, if there is time for that
+
+    def _done(self, *, complete: bool) -> Done:
+        return Done((self.iterations,), self._checkpoints.committed, self.lost, complete, self.outcome)
+
+    # Death.
+
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        return self.phase is Phase.STOPPING or (self.phase is Phase.FINISHING and host.replica is not None)
+
+    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """What it owed goes to others. What it had computed may be on its way: shards are asked."""
+        self._hand.remove(replica.index)
+        for part in replica.parts:
+            self._membership.forget(part.name)
+        hosts = tuple(part.relaunch(now) for part in replica.parts)
+        return [
+            Warn(f"{reason}; replica {replica.index} starts again, and others take its portions"),
+            Restart(hosts, self._checkpoints.committed, reason),
+            *self._ask_again(now),
+            *self._hand_out(now),
+        ]
+
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """All shards go back to the checkpoint that the new one starts from."""
+        if self.phase is Phase.FINISHING:
+            self.phase = Phase.RUNNING
+        self._checkpoints.shard_died(host.name)
+        self._hand.end()
+        self._command, self._rewind = None, True
+        self._replay = deque(still_needed_of(self._method, self._held))
+        committed = self._checkpoints.committed
+        what = "the start" if committed is None else f"checkpoint {committed}"
+        again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
+        return [
+            Warn(f"{host.name}: {reason}; all shards go back to {what}, and {again}"),
+            Restart((host.relaunch(now),), committed, reason),
+        ]
+
+    # Time.
+
+    def _watch_work(self, now: float) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        stalls = {replica.index: replica.stall_s for replica in self._roster.replicas}
+        for index in self._hand.stalled(now, stalls):
+            replica = self._roster.replicas[index]
+            effects += self._restart_replica(replica, f"no portion done for {replica.stall_s:.0f} s", now)
+            replica.stall_s *= 2
+        if now - self._asked_at >= self._patience.retry_s:
+            effects += self._ask_again(now)
+        effects += self._tell_replicas(self._hand.again(now, self._patience.retry_s))
+        return effects + self._hand_out(now)
+
+    def _ask_again(self, now: float) -> list[CoordinatorEffect]:
+        """The command, to shards that have not answered: they do it, answer again, or say what they lack."""
+        command = self._command
+        if command is None:
+            return []
+        self._asked_at = now
+        return [Send(s.name, command) for s in self._roster.shards if s.name not in self._answers]
+
+    def validate(self) -> None:
+        """Its invariants. Raises AssertionError."""
+        super().validate()
+        self._hand.validate()
+        assert self._held <= self.recorded, (self._held, self.recorded)
+        if self._command is not None:
+            assert self._command.number == self._number, self._command
+            assert self.phase is not Phase.FINISHING, self._command
+        assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None
+
+
+def still_needed_of(method: _Method, position: int) -> list[Request]:
+    """What is to be repeated of a method's requests from this one on."""
+    return still_needed(method.requests[position:], method.asks)
+
+
+def digest_of(request: Request) -> int:
+    """A number by which a request is known again (CRC-32 of its bytes)."""
+    return zlib.crc32(msgspec.msgpack.encode(request))
+
+
+def _checked(request: object) -> Request:
+    """A request, if that is what a method has yielded. Raises ValueError."""
+    known = isinstance(request, tuple) and all(hasattr(one, "__struct_fields__") for one in request)
+    if not known:
+        raise ValueError(f"a method yielded {request!r}; it must yield a tuple of operations, or Iterated")
+    operations: Request = request  # type: ignore[assignment]
+    if sum(isinstance(one, Evaluate) for one in operations) > 1:
+        raise ValueError("a method asked for two evaluations at once; give each a request of its own")
+    if any(isinstance(one, Snapshot | Restore) for one in operations):
+        raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
+    return operations

@@ -1,0 +1,385 @@
+"""What every coordinator of a run does: brings hosts to work, keeps checkpoints, replaces what dies, ends it.
+
+It holds no parameters and sees no gradient. It must not know processes, sockets, files or time beyond `now`:
+`orders.py` says what it asks of its interpreter, `membership.py` who is alive, `rounds.py` what a checkpoint
+is. What the work is, and who is needed for it, is a subclass's to know: `coordinator.py` (Downpour) and
+`sandblaster.py`. What is lost on the way is said again: by a host Hello until it has its task, Ready until it
+hears a heartbeat; by the coordinator Save, and the directory to who is behind.
+
+Source: DistBelief, section 4 (the coordinator's role); supervising and restarting is ours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final
+
+from partita.engine.protocol.events import Died, Received, Send, Span, Tick
+from partita.engine.protocol.membership import HeardAgain, Membership, Suspected
+from partita.engine.protocol.messages import Assign, Failed, Hello, Informed, Ready, Saved, Stop
+from partita.engine.protocol.orders import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    Done,
+    Fail,
+    Launched,
+    Opened,
+    Patience,
+    Restart,
+    StopRequested,
+    Warn,
+)
+from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
+from partita.engine.protocol.rounds import Checkpoints
+
+
+class Phase(Enum):
+    """Where the run is."""
+
+    LAUNCHING = "waiting for every host to be ready for the first time"
+    RUNNING = "training"
+    FINISHING = "the last checkpoint, after the last step"
+    STOPPING = "the last checkpoint, after Ctrl-C"
+    OVER = "done or failed"
+
+
+class Supervision(ABC):
+    """Supervises the hosts of one run.
+
+    Attributes:
+        phase: where the run is.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        *,
+        run: str = "",
+        next_checkpoint: int = 1,
+        versions: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """A run that has not started; `Opened` starts it.
+
+        Args:
+            roster: its hosts.
+            run: the run's id, said in `Assign`.
+            next_checkpoint: the number of the next checkpoint.
+            versions: what every host must say in `Hello`; anything goes for keys that are not here.
+            patience: waits and limits.
+        """
+        self.phase = Phase.LAUNCHING
+        self._roster: Final = roster
+        self._patience: Final = patience or Patience()
+        self._run: Final = run
+        self._versions: Final = dict(versions or {})
+        self._membership: Final = Membership(self._patience.pace)
+        self._checkpoints: Final = Checkpoints(next_checkpoint)
+        self._next_round_at = float("inf")
+        self._stop_at = float("inf")
+        self._round_is_last = False  # the round under way began when all of the work was done
+        self._shards_revision = 0  # the first directory with the shards of today
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged pushes that no shard holds any more, as far as is known."""
+        return self._checkpoints.lost
+
+    @property
+    def wakes_at(self) -> float:
+        """When a `Tick` is wanted, beyond the usual ones (seconds); infinity: the usual ones will do."""
+        return float("inf")
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Parts that ended, or fell silent, after their work was done, and were not replaced."""
+        return tuple(h.name for h in self._roster.hosts.values() if h.state is HostState.GONE)
+
+    @property
+    def waits_for(self) -> tuple[tuple[str, str, float], ...]:
+        """Who is waited for, for what, and since when (seconds): for status lines and errors."""
+        awaited = (HostState.LAUNCHED, HostState.PREPARING)
+        return tuple((h.name, h.state.value, h.since) for h in self._roster.present() if h.state in awaited)
+
+    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
+        """What follows from an event at `now` (seconds, monotonic), to be done in order."""
+        if self.phase is Phase.OVER:
+            return []
+        match event:
+            case Received():
+                return self._received(event, now)
+            case Tick():
+                return self._tick(now)
+            case Died(name=name, incarnation=incarnation, reason=reason):
+                host = self._roster.current(name, incarnation)
+                return self._died(host, reason or "its process ended", now) if host is not None else []
+            case Launched():
+                launched = self._roster.current(event.name, event.incarnation)
+                if launched is not None and launched.state is HostState.LAUNCHED:
+                    launched.public_key, launched.machine = event.public_key, event.machine
+                    launched.since = now
+                return []
+            case Opened():
+                return self._start(now)
+            case StopRequested():
+                return self._stop_requested(now)
+
+    # Bringing hosts to work.
+
+    def _start(self, now: float) -> list[CoordinatorEffect]:
+        hosts = tuple(self._roster.present())
+        if not hosts:
+            return self._end(complete=True)
+        for host in hosts:
+            host.since = now
+        return [Restart(tuple((host.name, host.incarnation) for host in hosts), None, "the run starts")]
+
+    def _received(self, event: Received, now: float) -> list[CoordinatorEffect]:
+        host = self._roster.current(event.sender, event.incarnation)
+        if host is None:
+            return self._from_the_past(event)
+        effects: list[CoordinatorEffect] = []
+        for sign in self._membership.receive(event, now):
+            if isinstance(sign, HeardAgain):
+                effects.append(Warn(f"{sign.name} is heard again after {sign.silent_s:.1f} s"))
+            elif isinstance(sign, Send):
+                effects.append(sign)
+        return effects + self._understood(host, event.message, now)
+
+    def _from_the_past(self, event: Received) -> list[CoordinatorEffect]:
+        """Of a process that was replaced: another one is this host now, whatever it says.
+
+        But why it ended may be known before what it had to say about that, and an error counts (I13).
+        """
+        host = self._roster.hosts.get(event.sender)
+        if host is None or not isinstance(event.message, Failed) or event.incarnation in host.failed:
+            return []
+        return self._count_failure(host, event.message, event.incarnation)
+
+    def _understood(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        match message:
+            case Informed(revision=revision):
+                host.informed = max(host.informed, min(revision, self._roster.revision))
+                return []
+            case Hello():
+                return self._hello(host, message, now)
+            case Ready():
+                return self._ready(host, now)
+            case Saved():
+                return self._saved(host, message, now)
+            case Failed():
+                return self._failed(host, message, now)
+            case _:
+                return self._heard(host, message, now)
+
+    def _hello(self, host: HostRecord, hello: Hello, now: float) -> list[CoordinatorEffect]:
+        for key, ours in self._versions.items():
+            theirs = hello.versions.get(key, "nothing")
+            if theirs != ours:
+                return self._fail(
+                    f"{host.name} runs {key} {theirs} and the coordinator {key} {ours}: "
+                    "all hosts of a run must have the same; install it there"
+                )
+        task = Send(host.name, Assign(self._run), Span(f"task of {host.name}", 0, 0))
+        if host.state is HostState.PREPARING:  # it asks again: the first answer was lost
+            return [task]
+        if host.state is not HostState.LAUNCHED:
+            return []
+        host.state, host.since, host.endpoint = HostState.PREPARING, now, hello.endpoint
+        if host.replica is None:
+            self._shards_revision = self._roster.revision + 1
+        # Who is where is told for the first time when all are there, then after each change.
+        if self._roster.revision == 0 and not self._roster.all_in(HostState.PREPARING, HostState.READY):
+            return [task]
+        return [task, *self._roster.publish(now)]
+
+    def _ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
+        if host.state is not HostState.PREPARING:
+            return []
+        host.state, host.since = HostState.READY, now
+        self._membership.watch(host.name, host.incarnation, now)
+        if self.phase is Phase.LAUNCHING and self._roster.all_in(HostState.READY):
+            self.phase = Phase.RUNNING
+            self._schedule_round(now)
+        return self._go_on(now) if self.phase is not Phase.LAUNCHING else []
+
+    # What the work is.
+
+    @abstractmethod
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        """A host has become ready, and all of them once were: gives it what there is to do."""
+
+    @abstractmethod
+    def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        """A message about the work. One that is not for a coordinator was refused by the table of verbs."""
+
+    @abstractmethod
+    def _watch_work(self, now: float) -> list[CoordinatorEffect]:
+        """Time has passed: says again what was not answered, begins the checkpoints that are due."""
+
+    @abstractmethod
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        """Whether the run can end without this host."""
+
+    @abstractmethod
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """A shard that is needed has died."""
+
+    @abstractmethod
+    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """A part that is needed has died: all of its replica, because a step needs every part."""
+
+    @abstractmethod
+    def _last_round(self, now: float) -> list[CoordinatorEffect]:
+        """Ctrl-C: begins the checkpoint after which the run ends."""
+
+    @abstractmethod
+    def _done(self, *, complete: bool) -> Done:
+        """How the run has ended, and whether the last checkpoint holds all of the work."""
+
+    # Checkpoints.
+
+    def _schedule_round(self, now: float) -> None:
+        every_s = self._patience.checkpoint_every_s
+        self._next_round_at = float("inf") if every_s is None else now + every_s
+
+    def _saved(self, host: HostRecord, saved: Saved, now: float) -> list[CoordinatorEffect]:
+        commit = self._checkpoints.saved(host.name, saved)
+        if commit is None:
+            return []
+        for shard in self._roster.shards:
+            shard.deaths = 0
+        over = self.phase in (Phase.FINISHING, Phase.STOPPING)
+        return [commit, *(self._end(complete=self._round_is_last) if over else [])]
+
+    def _watch_round(self, now: float) -> list[CoordinatorEffect]:
+        under_way = self._checkpoints.round
+        if under_way is None:
+            return []
+        waited_s = now - under_way.began_at
+        if waited_s < self._patience.save_s:
+            return list(under_way.ask_again(now, self._patience.retry_s))
+        missing = ", ".join(under_way.missing)
+        what = f"checkpoint {under_way.checkpoint} waits for {missing} since {waited_s:.0f} s"
+        if self.phase is Phase.FINISHING:
+            return self._fail(f"{what}, and it is the last one; look for a full or slow disk")
+        self._checkpoints.abandon()
+        return [Warn(f"{what} and is given up; the next one follows")]
+
+    # Death.
+
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        host.deaths += 1
+        if host.deaths >= self._patience.deaths and not self._is_dispensable(host):
+            return self._fail(f"{host.name} died {host.deaths} times without getting any further: {reason}")
+        return self._lose(host, reason, now)
+
+    def _failed(self, host: HostRecord, failed: Failed, now: float) -> list[CoordinatorEffect]:
+        """An error in a user's function is not a death: it would come again and again (I13)."""
+        effects = self._count_failure(host, failed, host.incarnation)
+        return effects if self.phase is Phase.OVER else effects + self._lose(host, "ended by its error", now)
+
+    def _count_failure(self, host: HostRecord, failed: Failed, incarnation: int) -> list[CoordinatorEffect]:
+        host.failed += (incarnation,)
+        times, limit = len(host.failed), self._patience.failures
+        if failed.final:
+            return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
+        if self.phase is Phase.LAUNCHING:  # nothing has run yet, and what cannot be set up now never can
+            return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
+        if times >= limit:
+            told = f"{host.name} failed {times} times: {failed.reason}; correct what its traceback shows"
+            return self._fail(told, failed.traceback)
+        return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
+
+    def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        self._membership.forget(host.name)
+        if self._is_dispensable(host):
+            return self._gone(host, reason, now)
+        replica = self._roster.replica_of(host)
+        if replica is None:
+            return self._restart_shard(host, reason, now)
+        return self._restart_replica(replica, f"{host.name}: {reason}", now)
+
+    def _gone(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Its work is done, or there is no time left to replace it."""
+        host.state = HostState.GONE
+        if host.replica is None:
+            return [Warn(f"{host.name}: {reason}; no last checkpoint was taken"), *self._end()]
+        return [Warn(f"{host.name}: {reason}; its work was done"), *self._go_on(now)]
+
+    # Time.
+
+    def _tick(self, now: float) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        for sign in self._membership.receive(Tick(), now):
+            match sign:
+                case Died(name=name, incarnation=incarnation, reason=reason):
+                    host = self._roster.current(name, incarnation)
+                    effects += self._died(host, reason, now) if host is not None else []
+                case Suspected():
+                    effects.append(Warn(f"{sign.name} has been silent for {sign.silent_s:.1f} s"))
+                case Send():
+                    effects.append(sign)
+                case HeardAgain():
+                    raise AssertionError(sign)
+        for watch in (self._watch_deadlines, self._watch_work, self._watch_round, self._watch_stop):
+            if self.phase is not Phase.OVER:
+                effects += watch(now)
+        if self.phase is not Phase.OVER:
+            effects += self._roster.publish_again(now, self._patience.retry_s)
+        return effects
+
+    def _watch_deadlines(self, now: float) -> list[CoordinatorEffect]:
+        limits = {
+            HostState.LAUNCHED: self._patience.hello_s,
+            HostState.PREPARING: self._patience.ready_s,
+        }
+        for host in self._roster.present():
+            limit_s = limits.get(host.state)
+            if limit_s is None or now - host.since < limit_s:
+                continue
+            owes = f"owes {host.state.value} since {now - host.since:.0f} s, and {limit_s:.0f} s are allowed"
+            if self.phase is not Phase.LAUNCHING:  # it could start before: this process is stuck, not the run
+                return self._died(host, owes, now)
+            return self._fail(f"{host.name} (incarnation {host.incarnation}) {owes}; see what it printed")
+        return []
+
+    # The end.
+
+    def _stop_requested(self, now: float) -> list[CoordinatorEffect]:
+        if self.phase is Phase.STOPPING:
+            return []
+        if self.phase is Phase.LAUNCHING or not self._roster.shards_ready:
+            return self._end()
+        self.phase = Phase.STOPPING
+        self._stop_at = now + self._patience.stop_s
+        return self._last_round(now)
+
+    def _watch_stop(self, now: float) -> list[CoordinatorEffect]:
+        if now < self._stop_at:
+            return []
+        committed = self._checkpoints.committed
+        kept = "there is none before it" if committed is None else f"checkpoint {committed} is kept"
+        late = f"the last checkpoint took more than {self._patience.stop_s:g} s; {kept}"
+        return [Warn(late), *self._end()]
+
+    def _stop_all(self) -> list[CoordinatorEffect]:
+        self.phase = Phase.OVER
+        return [Send(host.name, Stop()) for host in self._roster.reachable()]
+
+    def _end(self, *, complete: bool = False) -> list[CoordinatorEffect]:
+        return [*self._stop_all(), self._done(complete=complete)]
+
+    def _fail(self, reason: str, traceback: str = "") -> list[CoordinatorEffect]:
+        return [*self._stop_all(), Fail(reason, traceback)]
+
+    def validate(self) -> None:
+        """Its invariants. Raises AssertionError."""
+        self._membership.validate()
+        watched, over = self._membership.watched, self.phase is Phase.OVER
+        for host in self._roster.hosts.values():
+            assert (host.name in watched) == (host.state is HostState.READY) or over, host
+            assert len(host.failed) < self._patience.failures or over, host
+        self._checkpoints.validate()

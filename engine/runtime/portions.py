@@ -1,0 +1,235 @@
+"""A part under Sandblaster: it computes the loss and the gradient of portions, turn after turn, at the points
+that shards tell it.
+
+This thread talks, kernel threads compute, and a third brings the examples of the next portion. Points change
+hands only between two turns; a gradient is on its way while the next one accrues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.engine.parameters.layout import Layout
+from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
+from partita.engine.protocol.messages import Credit, HandOut, Heartbeat, Point, Taken, Tensor
+from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.protocol.portion_client import Flip, PlayTurn, PortionClient, PortionEffect, PortionEvent
+from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.feed import ArrayFile
+from partita.engine.runtime.player import Player
+from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
+from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.turns import Turns, TurnsAlone, TurnsTogether
+from partita.engine.runtime.updates import GradientSum
+from partita.engine.transport.payload import Payload
+from partita.partitioner.plan import Plan
+from partita.partitioner.program import COMPUTES, Program
+from partita.partitioner.step_kind import StepKind
+
+
+@dataclass(frozen=True)
+class PortionTask:
+    """One machine's part of one replica, under Sandblaster.
+
+    Args:
+        plan, machine, replica, replicas: whose part. A portion has `plan.batch` examples.
+        data: a file for each input and target, `[example, *shape]`.
+        examples: how many there are.
+        seed: of the order of the examples.
+        shuffled: whether they come in a new order each epoch, or else as they lie.
+        shards: how many hold the parameters.
+    """
+
+    plan: Plan
+    machine: int
+    replica: int
+    replicas: int
+    data: Mapping[str, ArrayFile]
+    examples: int
+    seed: int
+    shuffled: bool
+    shards: int
+
+    @property
+    def threads(self) -> int:
+        """See `Task`."""
+        return self.plan.cluster.machines[self.machine].threads
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """See `Task`."""
+        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the parameters are."""
+        return layout_of(self.plan, shards=self.shards)
+
+    @property
+    def program(self) -> Program:
+        """What is played for a portion."""
+        return self.plan.programs_for(StepKind())[self.machine]
+
+    def role(self, link: Link) -> PortionRole:
+        """See `Task`."""
+        return PortionRole(self, link)
+
+
+class PortionRole(Role):
+    """Plays the turns that its client says."""
+
+    def __init__(self, task: PortionTask, link: Link) -> None:
+        plan, machine = task.plan, task.machine
+        self._task, self._link = task, link
+        order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=task.shuffled)
+        self._feed = PortionFeed({name: file.open() for name, file in task.data.items()}, order)
+        program = task.program
+        self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
+        self._sum = GradientSum(self._vectors)
+        self._client = PortionClient(
+            incarnation=link.incarnation,
+            shards=tuple(
+                (shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)
+            ),
+            alone=len(plan.cluster) == 1,
+            item_bytes=self._vectors.parameters.itemsize,
+        )
+        buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
+        computations = Computations(
+            plan,
+            machine,
+            program,
+            buffers=buffers,
+            vectors=self._vectors,
+            feed=self._feed,
+            updates=self._sum,
+        )
+        self._turns = self._turns_of(program, computations, buffers)
+        self._wanted = {shard_name(o.shard) for o in task.layout.shards_of(machine)}
+        self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
+        self._staged: dict[int, Payload] = {}
+        self._early: list[Received] = []  # before everybody was known to whom this one speaks
+        self._known: dict[str, int] | None = None
+
+    def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> Turns:
+        if all(instruction.op in COMPUTES for instruction in program.instructions):
+            return TurnsAlone(
+                computations, prepare=self._prepare, is_over=self._is_over, wake=self._link.wake
+            )
+        player = Player(
+            program,
+            computations,
+            buffers,
+            host_of=lambda other: part_name(self._task.replica, other),
+            send=self._link.send,
+            wake=self._link.wake,
+            lanes=self._task.threads,
+        )
+        return TurnsTogether(player, computations, prepare=self._prepare)
+
+    def _is_over(self, evaluation: int) -> bool:
+        return len(self._task.plan.cluster) == 1 and self._client.is_over(evaluation)
+
+    # What it hears
+
+    def receive(self, event: Received, now: float) -> None:
+        """Messages of other parts go to the player, all others to the client."""
+        match event.message:
+            case Tensor() | Credit():
+                if isinstance(self._turns, TurnsTogether):
+                    self._turns.receive(event)
+                else:
+                    self._link.refuse(event.sender, "this part's program has no messages")
+            case HandOut() | Point() | Taken():
+                if self._known is None:
+                    self._early.append(event)
+                else:
+                    self._tell(event, now)
+            case Heartbeat():
+                return
+            case _:
+                raise ValueError(
+                    f"'{event.sender}' sent a {type(event.message).__name__} to a part under Sandblaster"
+                )
+
+    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
+        """Shards that were started again are asked again; the first time all are there, the client starts."""
+        if self._known is not None:
+            for name in sorted(self._wanted):
+                if peers.get(name, 0) > self._known.get(name, 0):
+                    self._tell(Replaced(name, peers[name]), now)
+        if self._known is None and self._wanted <= set(peers):
+            self._known = dict(peers)
+            self._tell(Started(), now)
+            for event in self._early:
+                self._tell(event, now)
+            self._early.clear()
+        elif self._known is not None:
+            self._known = dict(peers)
+
+    def tick(self, now: float) -> None:
+        """What was not answered is asked again."""
+        if self._known is not None:
+            self._tell(Tick(), now)
+
+    def wakened(self, now: float) -> None:
+        """Ends the turn that is over; what follows begins at once."""
+        over = self._turns.poll()
+        if over is not None:
+            self._tell(over, now)
+        if isinstance(self._turns, TurnsTogether):
+            for refused in self._turns.refused():
+                self._link.refuse(refused.sender, refused.reason)
+
+    # What it does
+
+    def _prepare(self, turn: PlayTurn, n: int) -> None:
+        """Chooses portion number n of a turn, and has the one after it brought."""
+        self._sum.begin(first=n == 0)
+        self._feed.choose(turn.first + n)
+        following = self._client.following
+        if n + 1 < turn.count:
+            self._feed.ahead(turn.first + n + 1)
+        elif following is not None:
+            self._feed.ahead(following.first)
+
+    def _tell(self, event: PortionEvent, now: float) -> None:
+        self._carry_out(self._client.receive(event, now))
+
+    def _carry_out(self, effects: list[PortionEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(to=to, message=message, payload=span):
+                    self._link.send(to, message, None if span is None else self._numbers(span))
+                case Stage(span=span, payload=payload):
+                    assert isinstance(payload, Payload)
+                    if span.start in self._staged:
+                        self._staged[span.start].release()
+                    self._staged[span.start] = payload
+                case Install(span=span):
+                    own = slice(span.start, span.stop)
+                    payload = self._staged.pop(span.start)
+                    payload.copy_into(self._vectors.arriving(own))
+                    payload.release()
+                    self._vectors.changed(own)
+                case Flip():
+                    self._sum.flip()
+                case PlayTurn() as turn:
+                    self._turns.begin(turn)
+                case _:
+                    self._link.refuse(effect.sender, effect.reason)
+
+    def _numbers(self, span: Span) -> Vector:
+        assert span.vector == "in_flight", span
+        return self._vectors.device.given(self._sum.in_flight[span.start : span.stop])
+
+    def close(self) -> None:
+        """Ends the kernel threads, then the one that brings examples."""
+        self._turns.close()
+        self._feed.close()

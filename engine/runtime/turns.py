@@ -1,0 +1,172 @@
+"""How a part plays the portions of a turn: alone in one go, or together with the other parts.
+
+A program without messages waits for nobody, so one kernel thread makes all its calls, portion after portion,
+and the thread of the mailbox hears only of the end. Otherwise each portion is a step of the player.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+import numpy as np
+
+from partita.engine.protocol.events import Received, Refuse
+from partita.engine.protocol.portion_client import PlayTurn, TurnOver
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.player import Player
+
+Prepare = Callable[[PlayTurn, int], None]
+"""Makes everything ready for portion number n of a turn."""
+
+
+class Turns(ABC):
+    """Plays one turn at a time. For the thread that owns the mailbox."""
+
+    @abstractmethod
+    def begin(self, turn: PlayTurn) -> None:
+        """Begins a turn; `poll` says when it is over."""
+
+    @abstractmethod
+    def poll(self) -> TurnOver | None:
+        """The turn that is over, if one is.
+
+        Raises:
+            Exception: what a kernel raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the kernel threads."""
+
+
+class TurnsAlone(Turns):
+    """One thread that makes all calls of a turn in their order."""
+
+    def __init__(
+        self,
+        computations: Computations,
+        *,
+        prepare: Prepare,
+        is_over: Callable[[int], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            computations: of a program without messages.
+            prepare: called by the thread before each portion.
+            is_over: whether nobody wants an evaluation any more: its turn is then cut short.
+            wake: lets the mailbox's owner call `poll` soon.
+        """
+        self._computations, self._prepare, self._is_over, self._wake = computations, prepare, is_over, wake
+        self._calls: Final = [call for call in computations.calls if call is not None]
+        self._turns: SimpleQueue[PlayTurn | None] = SimpleQueue()
+        self._over: SimpleQueue[TurnOver | BaseException] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
+        self._thread.start()
+
+    def begin(self, turn: PlayTurn) -> None:
+        """See `Turns`."""
+        self._turns.put(turn)
+
+    def poll(self) -> TurnOver | None:
+        """See `Turns`."""
+        if self._over.empty():
+            return None
+        found = self._over.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """See `Turns`: after the portion that is going on."""
+        self._is_over = lambda evaluation: True
+        self._turns.put(None)
+        self._thread.join()
+        self._computations.close()
+
+    def _work(self) -> None:
+        with np.errstate(all="ignore"):  # what is not finite is told like any other number
+            while (turn := self._turns.get()) is not None:
+                try:
+                    self._over.put(self._played(turn))
+                except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
+                    self._over.put(error)
+                self._wake()
+
+    def _played(self, turn: PlayTurn) -> TurnOver:
+        metrics, calls = self._computations.metrics, self._calls
+        metrics.clear()
+        for n in range(turn.count):
+            if self._is_over(turn.evaluation):
+                break
+            self._prepare(turn, n)
+            for call in calls:
+                call()
+        self._computations.finish()
+        return TurnOver(turn.turn, metrics.loss, metrics.correct)
+
+
+class TurnsTogether(Turns):
+    """A player's steps, one for each portion, numbered through all turns: every part plays all of them."""
+
+    def __init__(self, player: Player, computations: Computations, *, prepare: Prepare) -> None:
+        """Takes over the player, which has not begun.
+
+        Args:
+            player: of a program that exchanges messages.
+            computations: that it plays.
+            prepare: called before each portion.
+        """
+        self._player, self._computations, self._prepare = player, computations, prepare
+        self._player.start(0)
+        self._turn: PlayTurn | None = None
+        self._step = self._done = 0
+        self._playing = False
+
+    def begin(self, turn: PlayTurn) -> None:
+        """See `Turns`."""
+        assert self._turn is None, f"{turn} begins inside {self._turn}"
+        self._turn, self._done = turn, 0
+        self._computations.metrics.clear()
+        self._go_on()
+
+    def receive(self, event: Received) -> None:
+        """Takes in a message of another part."""
+        self._player.receive(event)
+
+    def refused(self) -> list[Refuse]:
+        """Messages that did not fit the program, since the last call."""
+        return self._player.refused()
+
+    def poll(self) -> TurnOver | None:
+        """See `Turns`."""
+        for over in self._player.poll():
+            assert over.step == self._step, (over, self._step)
+            self._playing = False
+            self._step += 1
+            self._done += 1
+        turn = self._turn
+        if turn is None or self._playing:
+            return None
+        if self._done < turn.count:
+            self._go_on()
+            return None
+        self._turn = None
+        self._computations.finish()
+        metrics = self._computations.metrics
+        return TurnOver(turn.turn, metrics.loss, metrics.correct)
+
+    def _go_on(self) -> None:
+        if self._turn is not None and self._player.may_begin():
+            self._prepare(self._turn, self._done)
+            self._playing = True
+            self._player.begin(self._step)
+
+    def close(self) -> None:
+        """See `Turns`."""
+        self._player.close()

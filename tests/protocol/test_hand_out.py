@@ -1,0 +1,206 @@
+"""Who computes what: every stretch once, in ranges of their own, and again only where one is late."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.commands import Evaluate, Segment, stretches_of
+from partita.engine.protocol.hand_out import LATE, OPEN_TURNS, Handed, HandOuts
+from partita.engine.protocol.messages import Computed, HandOut
+
+
+def evaluation(portions: int) -> Evaluate:
+    return Evaluate((Segment("g", 0, portions),))
+
+
+def hands(*, replicas: int, stretches: int, machines: int = 1, backups: bool = True) -> HandOuts:
+    found = HandOuts(machines, backups=backups)
+    for replica in range(replicas):
+        found.add(replica, 0.0)
+    found.begin(1, stretches_of(evaluation(stretches), 1))
+    return found
+
+
+def finish(found: HandOuts, replica: int, order: HandOut, now: float, *, machine: int = 0) -> None:
+    message = Computed(order.turn, order.evaluation, order.stretch, 1.0 + order.stretch, 1)
+    found.computed(replica, machine, message, now)
+    found.validate()
+
+
+def stretches(handed: list[Handed], replica: int) -> list[int]:
+    return [order.stretch for who, order in handed if who == replica]
+
+
+def test_each_begins_in_a_range_of_its_own() -> None:
+    found = hands(replicas=2, stretches=8)
+    handed = found.hand_out(0.0)
+    assert stretches(handed, 0) == [0, 1]
+    assert stretches(handed, 1) == [4, 5]
+    assert found.hand_out(0.0) == []
+    finish(found, 0, handed[0][1], 1.0)
+    assert stretches(found.hand_out(1.0), 0) == [2]
+
+
+def test_who_is_done_takes_from_the_longest_range() -> None:
+    found = hands(replicas=2, stretches=8)
+    open_turns = found.hand_out(0.0)
+    taken = stretches(open_turns, 0)
+    now = 0.0
+    while True:
+        mine = next((order for who, order in open_turns if who == 0), None)
+        if mine is None:
+            break
+        now += 1.0
+        open_turns = [one for one in open_turns if one[1] is not mine]
+        finish(found, 0, mine, now)
+        more = found.hand_out(now)
+        taken += stretches(more, 0)
+        open_turns += more
+        if len(taken) > 6:
+            break
+    assert taken[:6] == [0, 1, 2, 3, 7, 6]
+    assert set(taken[6:]) <= {4, 5}  # the other one is late with these by now
+
+
+def test_a_backup_comes_when_a_turn_is_late_and_not_before() -> None:
+    found = hands(replicas=2, stretches=2)
+    (_, mine), (_, other) = found.hand_out(0.0)
+    assert (mine.stretch, other.stretch) == (0, 1)
+    finish(found, 0, mine, 1.0)
+    assert found.hand_out(1.0) == []
+    assert found.next_backup_at == LATE
+    assert found.redone == 0
+    assert stretches(found.hand_out(LATE), 0) == [1]
+    assert found.redone == 1
+    assert found.next_backup_at == math.inf  # nobody is without work
+
+
+def test_without_backups_nothing_is_given_twice() -> None:
+    found = hands(replicas=2, stretches=2, backups=False)
+    (_, mine), _ = found.hand_out(0.0)
+    finish(found, 0, mine, 1.0)
+    assert found.hand_out(1e6) == []
+    assert found.next_backup_at == math.inf
+
+
+def test_the_first_result_counts() -> None:
+    found = hands(replicas=2, stretches=1)
+    [(_, order)] = found.hand_out(0.0)
+    [(who, backup)] = found.hand_out(10.0)
+    assert who == 1
+    found.computed(1, 0, Computed(backup.turn, 1, 0, 5.0, 3), 11.0)
+    assert found.complete
+    found.computed(0, 0, Computed(order.turn, 1, 0, 7.0, 9), 12.0)
+    assert found.losses(evaluation(1)) == (5.0, 3.0)
+
+
+def test_all_parts_of_a_replica_are_waited_for() -> None:
+    found = hands(replicas=1, stretches=1, machines=2)
+    [(_, order)] = found.hand_out(0.0)
+    finish(found, 0, order, 1.0, machine=1)
+    assert not found.complete
+    finish(found, 0, order, 1.0, machine=1)
+    assert not found.complete
+    finish(found, 0, order, 1.0, machine=0)
+    assert found.complete
+    assert found.losses(evaluation(1)) == (2.0, 2.0)
+
+
+def test_what_a_dead_replica_owed_goes_to_others() -> None:
+    found = hands(replicas=2, stretches=6)
+    first = found.hand_out(0.0)
+    finish(found, 0, first[0][1], 1.0)
+    found.remove(0)
+    found.validate()
+    done = {0}
+    open_turns = [one for one in first if one[0] == 1]
+    while not found.complete:
+        assert open_turns
+        _, order = open_turns.pop(0)
+        finish(found, 1, order, 2.0)
+        done.add(order.stretch)
+        open_turns += found.hand_out(2.0)
+    assert done == set(range(6))
+
+
+def test_what_a_dead_replica_had_computed_is_given_again_only_where_a_shard_lacks_it() -> None:
+    found = hands(replicas=2, stretches=2)
+    (_, mine), (_, other) = found.hand_out(0.0)
+    finish(found, 0, mine, 1.0)
+    finish(found, 1, other, 1.0)
+    found.lacking([(0, 2)])
+    assert found.hand_out(1.0) == []  # they live, and send it until it is taken
+    found.remove(0)
+    assert found.hand_out(1.0) == []
+    found.lacking([(0, 2)])
+    assert stretches(found.hand_out(1.0), 1) == [0]
+    found.lacking([(0, 2)])
+    assert found.hand_out(1.0) == []
+
+
+def test_turns_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() -> None:
+    found = hands(replicas=2, stretches=2)
+    (_, mine), (_, other) = found.hand_out(0.0)
+    found.end()
+    found.begin(5, stretches_of(evaluation(4), 1))
+    found.validate()
+    handed = found.hand_out(0.0)
+    assert [who for who, _ in handed] == [0, 1]  # each still owes an old one
+    finish(found, 0, mine, 1.0)
+    assert not any(found._progress[n].losses for n in range(4))
+    assert [who for who, _ in found.hand_out(1.0)] == [0]
+    assert other.turn == 0
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
+def test_every_history_ends_with_every_stretch_counted_once(
+    data: st.DataObject, replicas: int, portions: int, machines: int
+) -> None:
+    found = hands(replicas=replicas, stretches=portions, machines=machines)
+    owed: list[tuple[int, int, HandOut]] = []
+    lives = [0] * replicas
+    now = 0.0
+    for _ in range(200):
+        now += 1.0
+        for who, order in found.hand_out(now):
+            owed += [(who, machine, order) for machine in range(machines)]
+        found.validate()
+        if found.complete:
+            break
+        if data.draw(st.integers(0, 9)) == 0 and sum(lives) < 6:
+            victim = data.draw(st.integers(0, replicas - 1))
+            found.remove(victim)
+            owed = [one for one in owed if one[0] != victim]
+            found.validate()
+            found.add(victim, now)
+            lives[victim] += 1
+            continue
+        who, machine, order = owed.pop(data.draw(st.integers(0, len(owed) - 1)))
+        finish(found, who, order, now, machine=machine)
+        assert max(len(crew.turns) for crew in found._crews.values()) <= OPEN_TURNS
+    assert found.complete
+    exact = sum(machines * (1.0 + n) for n in range(portions))
+    assert found.losses(evaluation(portions)) == (exact, machines * portions)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_losses_that_are_not_finite_go_through(bad: float) -> None:
+    found = hands(replicas=1, stretches=2)
+    for _, order in found.hand_out(0.0):
+        found.computed(0, 0, Computed(order.turn, 1, order.stretch, bad, 0), 1.0)
+    loss, _ = found.losses(evaluation(2))
+    assert not math.isfinite(loss)
+
+
+def test_what_was_told_is_told_again() -> None:
+    found = hands(replicas=1, stretches=3)
+    first = found.hand_out(0.0)
+    assert found.again(0.5, 1.0) == []
+    assert found.again(1.0, 1.0) == first
+    assert found.again(1.5, 1.0) == []
+    assert found.stalled(9.0, {0: 10.0}) == []
+    assert found.stalled(10.0, {0: 10.0}) == [0]

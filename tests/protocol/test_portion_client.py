@@ -1,0 +1,316 @@
+"""The Sandblaster client alone: which turns it plays on which point, and when their gradients leave."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.messages import (
+    Computed,
+    Contribution,
+    FetchPoint,
+    HandOut,
+    Message,
+    Point,
+    Stop,
+    Taken,
+)
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.portion_client import (
+    Flip,
+    PlayTurn,
+    PortionClient,
+    PortionEffect,
+    PortionEvent,
+    TurnOver,
+)
+from partita.engine.protocol.replica import Install, Stage, Started
+
+SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
+BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
+SPANS = {name: (start, stop) for name, start, stop in SHARDS}
+
+
+def feed(client: PortionClient, event: PortionEvent, *, now: float = 0.0) -> list[PortionEffect]:
+    effects = client.receive(event, now)
+    client.validate()
+    return effects
+
+
+def tell(
+    client: PortionClient, sender: str, message: Message, payload: object = None, *, now: float = 0.0
+) -> list[PortionEffect]:
+    return feed(client, Received(sender, 0, message, payload), now=now)
+
+
+def hand(client: PortionClient, turn: int, evaluation: int, *, now: float = 0.0) -> list[PortionEffect]:
+    """Stretches are called by their turn plus 10, and are of two portions."""
+    return tell(client, COORDINATOR, HandOut(evaluation, turn, turn + 10, 2 * turn, 2), now=now)
+
+
+def play_of(turn: int, evaluation: int, *, hollow: bool = False) -> PlayTurn:
+    return PlayTurn(turn, evaluation, turn + 10, 2 * turn, 2, hollow)
+
+
+def point(
+    client: PortionClient, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+) -> list[PortionEffect]:
+    effects: list[PortionEffect] = []
+    for shard in shards:
+        effects += tell(client, shard, Point(evaluation), BYTES[shard])
+    return effects
+
+
+def take(
+    client: PortionClient, turn: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+) -> list[PortionEffect]:
+    effects: list[PortionEffect] = []
+    for shard in shards:
+        effects += tell(client, shard, Taken(evaluation, turn + 10))
+    return effects
+
+
+def over(client: PortionClient, turn: int) -> list[PortionEffect]:
+    return feed(client, TurnOver(turn, 0.5 * turn, turn))
+
+
+def contributions(turn: int, evaluation: int) -> list[PortionEffect]:
+    message = Contribution(evaluation, turn + 10)
+    return [Flip(), *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES)]
+
+
+def computed(turn: int, evaluation: int) -> Send:
+    return Send(COORDINATOR, Computed(turn, evaluation, turn + 10, 0.5 * turn, turn))
+
+
+def played(effects: list[PortionEffect]) -> list[PlayTurn]:
+    return [effect for effect in effects if isinstance(effect, PlayTurn)]
+
+
+def said(effects: list[PortionEffect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Send)]
+
+
+def started(*, alone: bool = True) -> PortionClient:
+    client = PortionClient(incarnation=4, shards=SHARDS, alone=alone, retry_s=1.0)
+    assert feed(client, Started()) == [Send(name, FetchPoint(0)) for name in BYTES]
+    return client
+
+
+def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
+    client = started()
+    assert hand(client, 0, 3) == []
+    assert client.waits_for == tuple(BYTES)
+    assert point(client, 3, shards=("shard 0",)) == [
+        Stage(Span("staged", 0, 2), BYTES["shard 0"]),
+        Send("shard 0", FetchPoint(3)),
+    ]
+    assert point(client, 3, shards=("shard 2",)) == [
+        Stage(Span("staged", 2, 5), BYTES["shard 2"]),
+        Send("shard 2", FetchPoint(3)),
+        Install(Span("parameters", 0, 2)),
+        Install(Span("parameters", 2, 5)),
+        play_of(0, 3),
+    ]
+    assert client.waits_for == ()
+    assert over(client, 0) == [*contributions(0, 3), computed(0, 3)]
+    assert hand(client, 1, 3) == [play_of(1, 3)], "the point is there already"
+
+
+def test_a_point_may_come_before_the_turn() -> None:
+    client = started()
+    point(client, 3)
+    assert [type(effect) for effect in hand(client, 0, 3)] == [Install, Install, PlayTurn]
+
+
+def test_turns_are_played_in_their_order() -> None:
+    client = started()
+    point(client, 3)
+    assert hand(client, 1, 3) == []
+    assert client.following is None
+    assert played(hand(client, 0, 3)) == [play_of(0, 3)]
+    following = client.following
+    assert following is not None and following.turn == 1
+    assert played(over(client, 0)) == [play_of(1, 3)]
+
+
+def test_a_repeat_of_what_is_done_is_answered_from_memory() -> None:
+    client = started()
+    point(client, 3)
+    hand(client, 0, 3)
+    assert hand(client, 0, 3) == [], "it is being played"
+    over(client, 0)
+    assert hand(client, 0, 3) == [computed(0, 3)]
+
+
+def test_one_gradient_is_in_flight_and_one_accrues() -> None:
+    client = started()
+    point(client, 3)
+    for turn in range(3):
+        hand(client, turn, 3)
+    assert played(over(client, 0)) == [play_of(1, 3)]
+    assert over(client, 1) == [computed(1, 3)], "told, but neither sent nor followed"
+    assert client.waits_for == tuple(BYTES)
+    assert take(client, 0, 3, shards=("shard 2",)) == []
+    assert client.waits_for == ("shard 0",)
+    assert take(client, 0, 3, shards=("shard 2",)) == [], "said again"
+    assert take(client, 0, 3, shards=("shard 0",)) == [*contributions(1, 3), play_of(2, 3)]
+    assert take(client, 0, 3) == [], "of the one before"
+
+
+@pytest.mark.parametrize("by_point", [True, False])
+def test_what_is_over_is_dropped(by_point: bool) -> None:
+    """In flight, accrued, and turns that were not begun."""
+    client = started()
+    point(client, 3)
+    for turn in range(3):
+        hand(client, turn, 3)
+    over(client, 0)
+    over(client, 1)
+    effects = point(client, 4) if by_point else hand(client, 3, 4)
+    (result,) = [message for message in said(effects) if isinstance(message, Computed)]
+    assert (result.turn, result.evaluation) == (2, 3) and math.isnan(result.loss)
+    effects = hand(client, 3, 4) if by_point else point(client, 4)
+    assert played(effects) == [play_of(3, 4)]
+    assert over(client, 3) == [*contributions(3, 4), computed(3, 4)]
+
+
+def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
+    client = started()
+    point(client, 3)
+    hand(client, 0, 3)
+    assert not client.is_over(3)
+    point(client, 4)
+    assert client.is_over(3)
+    (result,) = said(over(client, 0))
+    assert isinstance(result, Computed) and math.isnan(result.loss)
+
+
+def test_with_others_turns_that_are_over_are_played_hollow() -> None:
+    client = started(alone=False)
+    hand(client, 0, 3)
+    assert played(hand(client, 1, 4)) == [play_of(0, 3, hollow=True)]
+    (result,) = said(over(client, 0))
+    assert isinstance(result, Computed) and math.isnan(result.loss)
+    assert played(point(client, 4)) == [play_of(1, 4)]
+
+
+def test_points_of_two_evaluations_are_never_mixed() -> None:
+    client = started()
+    hand(client, 0, 3)
+    point(client, 3, shards=("shard 0",))
+    assert played(point(client, 4, shards=("shard 2",))) == []
+    assert played(hand(client, 1, 4)) == [], "shard 0 has not told its part of it"
+    assert played(point(client, 4, shards=("shard 0",))) == [play_of(1, 4)]
+
+
+def test_what_is_not_answered_is_sent_again() -> None:
+    client = started()
+    point(client, 3)
+    hand(client, 0, 3)
+    over(client, 0)
+    take(client, 0, 3, shards=("shard 0",))
+    assert feed(client, Tick(), now=0.5) == []
+    again = [Send("shard 0", FetchPoint(3)), Send("shard 2", FetchPoint(3))]
+    gradient = contributions(0, 3)[2]
+    assert feed(client, Tick(), now=1.0) == [*again, gradient]
+    assert feed(client, Tick(), now=2.9) == [], "twice as long"
+    assert feed(client, Tick(), now=3.0) == [*again, gradient]
+
+
+def test_a_new_evaluation_asks_soon_again() -> None:
+    """A question that nobody could answer for long had become rare."""
+    client = started()
+    point(client, 3)
+    for now in (1.0, 3.0, 7.0, 15.0):
+        assert len(feed(client, Tick(), now=now)) == 2
+    hand(client, 0, 4, now=16.0)
+    assert said(feed(client, Tick(), now=17.0)) == [FetchPoint(3), FetchPoint(3)]
+
+
+def test_a_replaced_shard_is_asked_and_told_again() -> None:
+    client = started()
+    point(client, 3)
+    hand(client, 0, 3)
+    over(client, 0)
+    gradient = contributions(0, 3)[1]
+    assert feed(client, Replaced("shard 0", 1)) == [Send("shard 0", FetchPoint(3)), gradient]
+    take(client, 0, 3)
+    assert feed(client, Replaced("shard 0", 2)) == [Send("shard 0", FetchPoint(3))]
+    assert feed(client, Replaced("shard 1", 2)) == [], "none of this machine's"
+
+
+def test_a_machine_without_parameters_only_plays() -> None:
+    client = PortionClient(incarnation=0, shards=(), alone=False)
+    assert feed(client, Started()) == []
+    assert hand(client, 0, 1) == [play_of(0, 1)]
+    assert over(client, 0) == [computed(0, 1)]
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    client = started()
+    refused = [
+        *tell(client, "shard 0", Point(1), bytes(4)),
+        *tell(client, "shard 1", Point(1), bytes(8)),
+        *tell(client, "shard 1", Taken(1, 0)),
+        *tell(client, COORDINATOR, Stop()),
+        *hand(client, 1000, 1),
+    ]
+    hand(client, 0, 1)
+    refused += hand(client, 0, 2)
+    assert [type(effect) for effect in refused] == [Refuse] * 6
+
+
+@given(
+    evaluations=st.lists(st.integers(1, 4), min_size=1, max_size=6).map(sorted),
+    alone=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+@settings(max_examples=100, deadline=None)
+def test_any_order_ends_with_every_wanted_gradient_taken(
+    evaluations: list[int], alone: bool, seed: int
+) -> None:
+    """Drops, repeats and any order: every turn of the last evaluation counts, with its own numbers."""
+    client = PortionClient(incarnation=0, shards=SHARDS, alone=alone)
+    rng = random.Random(seed)
+    last = evaluations[-1]
+    hands = [Received(COORDINATOR, 0, HandOut(e, n, n + 10, 2 * n, 2)) for n, e in enumerate(evaluations)]
+    wanted = {(last, n + 10) for n, e in enumerate(evaluations) if e == last}
+    taken: dict[str, dict[tuple[int, int], tuple[int, int]]] = {shard: {} for shard in BYTES}
+    results: set[int] = set()
+    now, accrued, in_flight = 0.0, (0, 0), (0, 0)
+    waiting: list[PortionEvent] = [Started(), *hands]
+    for _ in range(1000):
+        if not waiting:
+            if len(results) == len(hands) and all(wanted <= set(found) for found in taken.values()):
+                break
+            waiting += [Tick(), *hands]
+        event = waiting.pop(rng.randrange(len(waiting)))
+        now += 20.0
+        for effect in feed(client, event, now=now):
+            match effect:
+                case PlayTurn():
+                    accrued = (effect.evaluation, effect.stretch)
+                    waiting.append(TurnOver(effect.turn, 0.0, 0))
+                case Flip():
+                    in_flight = accrued
+                case Send(to=to, message=FetchPoint(after=after)):
+                    later = [e for e in evaluations if e > after]
+                    if later and rng.random() < 0.6:
+                        waiting.append(Received(to, 0, Point(rng.choice(later)), BYTES[to]))
+                case Send(to=to, message=Contribution(evaluation=evaluation, stretch=stretch)):
+                    if rng.random() < 0.6:
+                        taken[to].setdefault((evaluation, stretch), in_flight)
+                        if rng.random() < 0.6:
+                            waiting.append(Received(to, 0, Taken(evaluation, stretch)))
+                case Send(message=Computed(turn=turn)):
+                    results.add(turn)
+    assert results == set(range(len(hands)))
+    for found in taken.values():
+        assert all(key == of for key, of in found.items()), "a gradient under another's name"
+        assert wanted <= set(found)

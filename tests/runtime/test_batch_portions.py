@@ -1,0 +1,425 @@
+"""Parts under Sandblaster, played by a coordinator and shards of the test: what they compute, and when."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+
+from partita.engine import Session
+from partita.engine.numerics import master
+from partita.engine.parameters.initialise import initialise
+from partita.engine.parameters.layout import gather, scatter
+from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import (
+    Computed,
+    Contribution,
+    FetchPoint,
+    HandOut,
+    Heartbeat,
+    Message,
+    Point,
+    Taken,
+)
+from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
+from partita.engine.runtime.feed import ArrayFile
+from partita.engine.runtime.portion_feed import PortionOrder
+from partita.engine.runtime.portions import PortionRole, PortionTask
+from partita.engine.runtime.task import Link
+from partita.engine.transport.counters import Counters
+from partita.engine.transport.payload import Payload, PayloadLike
+from partita.layers import Conv2D, Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from tests.faults import toy
+
+EXAMPLES, BATCH, SHARDS = 21, 8, 2
+ALL = 3  # portions in an epoch
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Replica:
+    """All parts of a replica. Shards answer as the test says; parts hear one another at once."""
+
+    def __init__(self, plan: Plan, data: Arrays, folder: Path, *, shuffled: bool = False) -> None:
+        files = {}
+        for name, array in data.items():
+            files[name] = ArrayFile(folder / name, array.dtype.name, array.shape)
+            files[name].write(array)
+        self.plan = plan
+        self.post: SimpleQueue[tuple[str, str, Message, Payload | None] | None] = SimpleQueue()
+        self.evaluation, self.point = 0, {}
+        self.asked: dict[tuple[str, str], int] = {}
+        self.taken: dict[tuple[int, int], dict[tuple[str, str], bytes]] = defaultdict(dict)
+        self.computed: dict[int, dict[str, Computed]] = defaultdict(dict)
+        self.silent = False  # shards take no gradient
+        tasks = [
+            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, shuffled, SHARDS)
+            for m in range(len(plan.cluster))
+        ]
+        self.layout = tasks[0].layout
+        self.roles = {part_name(0, m): task.role(self._link(part_name(0, m))) for m, task in enumerate(tasks)}
+        everybody = [*self.roles, *(shard_name(n) for n in range(SHARDS))]
+        for role in self.roles.values():
+            role.learned(1, dict.fromkeys(everybody, 0), 0.0)
+
+    def _link(self, name: str) -> Link:
+        def send(to: str, message: Message, payload: PayloadLike) -> None:
+            assert payload is None or isinstance(payload, (np.ndarray, list))
+            pieces = [payload] if isinstance(payload, np.ndarray) else payload
+            data = None if pieces is None else b"".join(np.ascontiguousarray(one).tobytes() for one in pieces)
+            self.post.put((name, to, message, None if data is None else Payload([memoryview(data)])))
+
+        def refuse(sender: str, reason: str) -> None:
+            raise AssertionError(f"{name} refuses what {sender} said: {reason}")
+
+        return Link(name, 0, send, lambda: self.post.put(None), Counters(), refuse)
+
+    def begin(self, evaluation: int, parameters: Mapping[str, Any]) -> None:
+        """Shards have a new point."""
+        dtype = master(self.plan.precision)
+        self.evaluation = evaluation
+        self.point = {m: gather(s, parameters, dtype) for m, s in enumerate(self.layout.machines)}
+        for (part, shard), after in list(self.asked.items()):
+            self._answer(part, shard, after)
+
+    def hand_out(self, turn: int, first: int, count: int, *, to: str | None = None) -> None:
+        message = HandOut(self.evaluation, turn, first, first, count)
+        for name in self.roles if to is None else (to,):
+            self.tell(name, COORDINATOR, message)
+
+    def tell(self, name: str, sender: str, message: Message, payload: Payload | None = None) -> None:
+        self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
+        self.roles[name].wakened(0.0)
+
+    def until(self, turn: int) -> list[Computed]:
+        """What every part says of a turn, after its gradient was sent."""
+        while len(self.computed[turn]) < len(self.roles):
+            self.deliver()
+        return [self.computed[turn][name] for name in self.roles]
+
+    def deliver(self) -> None:
+        """One message, or one kernel thread that has something to say."""
+        found = self.post.get(timeout=60)
+        if found is None:
+            for role in self.roles.values():
+                role.wakened(0.0)
+            return
+        sender, to, message, payload = found
+        match message:
+            case FetchPoint(after=after):
+                self.asked[sender, to] = after
+                self._answer(sender, to, after)
+            case Contribution(evaluation=evaluation, stretch=stretch):
+                assert payload is not None
+                self.taken[evaluation, stretch][sender, to] = payload.to_bytes()
+                if not self.silent:
+                    self.tell(sender, to, Taken(evaluation, stretch))
+            case Computed(turn=turn):
+                self.computed[turn][sender] = message
+            case _:
+                self.tell(to, sender, message, payload)
+
+    def _answer(self, part: str, shard: str, after: int) -> None:
+        if self.evaluation > after:
+            del self.asked[part, shard]
+            start, stop = self._range(part, shard)
+            numbers = self.point[self._machine(part)][start:stop]
+            self.tell(part, shard, Point(self.evaluation), Payload([memoryview(numbers.tobytes())]))
+
+    def _machine(self, part: str) -> int:
+        indices = part_indices(part)
+        assert indices is not None
+        return indices[1]
+
+    def _range(self, part: str, shard: str) -> tuple[int, int]:
+        overlaps = self.layout.shards_of(self._machine(part))
+        return next((o.machine_start, o.machine_stop) for o in overlaps if o.shard == shard_index(shard))
+
+    def gradient(self, evaluation: int, stretch: int) -> Arrays:
+        """Of all parameters, put together from what every part told every shard."""
+        dtype = master(self.plan.precision)
+        found: Arrays = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
+        for m, slots in enumerate(self.layout.machines):
+            vector = np.full(self.layout.machine_size(m), np.nan, dtype)
+            for (part, shard), numbers in self.taken[evaluation, stretch].items():
+                if self._machine(part) == m:
+                    start, stop = self._range(part, shard)
+                    vector[start:stop] = np.frombuffer(numbers, dtype)
+            scatter(slots, vector, found)
+        return found
+
+    def close(self) -> None:
+        for role in self.roles.values():
+            role.close()
+
+
+@pytest.fixture
+def replica_of(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
+    def make(plan: Plan, data: Arrays, *, shuffled: bool = False) -> Replica:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        replica = Replica(plan, data, folder, shuffled=shuffled)
+        request.addfinalizer(replica.close)
+        return replica
+
+    return make
+
+
+def two_losses() -> Graph:
+    """Pictures, filters, and a loss in the middle beside the one at the end."""
+    net = Network("two")
+    filters = Conv2D(3, 3, activation="relu", padding="same")(net.input("picture", shape=(6, 6, 1)))
+    hidden = Dense(4, activation="tanh", name="hidden")(MaxPool2D(2)(filters))
+    middle = SquaredError()(hidden, net.target("code"))
+    net.loss = (middle, SoftmaxCrossEntropy()(Dense(3, name="scores")(hidden), net.target("digit")))
+    return net.graph()
+
+
+def toy_data(precision: str = "float64") -> Arrays:
+    data = toy.data(EXAMPLES)
+    return {"picture": data["picture"].astype(master(precision)), "digit": data["digit"].astype(np.int64)}
+
+
+def two_losses_data() -> Arrays:
+    rng = np.random.default_rng(2)
+    return {
+        "picture": rng.normal(size=(EXAMPLES, 6, 6, 1)),
+        "code": rng.normal(size=(EXAMPLES, 4)),
+        "digit": rng.integers(0, 3, EXAMPLES),
+    }
+
+
+def dense_plan(
+    machines: int = 1, *, precision: str = "float64", micro_batches: int = 1, cuts: Any = None
+) -> Plan:
+    return partition(
+        toy.network(),
+        Cluster.local(machines),
+        batch=BATCH,
+        precision=precision,
+        micro_batches=micro_batches,
+        cuts=cuts,
+        strategy="balanced",
+    )
+
+
+def parameters_of(plan: Plan, seed: int = 1) -> Arrays:
+    return initialise(plan.graph.parameters.values(), seed, dtype=str(master(plan.precision)))
+
+
+def truth(plan: Plan, parameters: Arrays, data: Arrays) -> tuple[float, Arrays]:
+    """Sums of the losses and the gradients of these examples, on one machine, with nothing to fill up."""
+    n = len(data["picture"])
+    whole = partition(plan.graph, Cluster.local(), batch=n, precision="float64")
+    with Session(whole, parameters, train=True, hosts="inline") as session:
+        step = session.step(data, collect=("gradient",))
+    return step.loss * n, {name: g.astype(np.float64) * n for name, g in step.vectors["gradient"].items()}
+
+
+def assert_same(found: Arrays, expected: Arrays, *, times: float, tolerance: float = 1e-11) -> None:
+    for name, gradient in expected.items():
+        scale = float(np.abs(gradient).max())
+        assert scale > 0, name
+        np.testing.assert_allclose(
+            times * found[name], gradient, rtol=0, atol=tolerance * scale, err_msg=name
+        )
+
+
+PLANS = {
+    "alone": dense_plan(),
+    "micro-batches": dense_plan(micro_batches=4),
+    "cut": dense_plan(2, cuts={"hidden": Pieces(2), "scores": Pieces(2)}),
+    "one after another": dense_plan(
+        2,
+        cuts={"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)},
+        micro_batches=2,
+    ),
+}
+
+
+@pytest.mark.parametrize("shuffled", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize("name", PLANS)
+def test_a_stretch_is_the_sum_over_its_real_examples(replica_of: Any, name: str, shuffled: bool) -> None:
+    plan, data = PLANS[name], toy_data()
+    parameters, order = (
+        parameters_of(plan),
+        PortionOrder(Portions(EXAMPLES, BATCH), seed=5, shuffled=shuffled),
+    )
+    replica = replica_of(plan, data, shuffled=shuffled)
+    replica.begin(1, parameters)
+    turns = [(0, 2), (2, 1), (ALL, ALL), (1, 1)]  # one of the next epoch; all examples; one again
+    for turn, (first, count) in enumerate(turns):
+        replica.hand_out(turn, first, count)
+        found = replica.until(turn)
+        chosen = []
+        for portion in range(first, first + count):
+            numbers = order.chosen(portion, 0, order.real(portion))
+            chosen += list(range(EXAMPLES)[numbers] if isinstance(numbers, slice) else numbers)
+        loss, gradient = truth(plan, parameters, {name: array[chosen] for name, array in data.items()})
+        assert math.fsum(one.loss for one in found) == pytest.approx(loss, rel=1e-12)
+        assert_same(replica.gradient(1, first), gradient, times=BATCH)
+    assert len(chosen) == BATCH
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_pictures_and_two_losses(replica_of: Any, machines: int) -> None:
+    plan = partition(
+        two_losses(), Cluster.local(machines), batch=BATCH, precision="float64", strategy="balanced"
+    )
+    data, parameters = two_losses_data(), parameters_of(plan)
+    replica = replica_of(plan, data)
+    replica.begin(4, parameters)
+    replica.hand_out(0, 0, ALL)
+    loss, gradient = truth(plan, parameters, data)
+    assert math.fsum(one.loss for one in replica.until(0)) == pytest.approx(loss, rel=1e-12)
+    assert_same(replica.gradient(4, 0), gradient, times=BATCH)
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
+def test_other_precisions(replica_of: Any, precision: str, tolerance: float) -> None:
+    plan, data = dense_plan(precision=precision), toy_data(precision)
+    parameters = parameters_of(plan)
+    replica = replica_of(plan, data)
+    replica.begin(1, parameters)
+    replica.hand_out(0, 0, ALL)
+    (found,) = replica.until(0)
+    loss, gradient = truth(plan, parameters, data)
+    assert found.loss == pytest.approx(loss, rel=tolerance)
+    assert_same(replica.gradient(1, 0), gradient, times=BATCH, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", ["alone", "cut"])
+def test_whoever_computes_a_stretch_finds_the_same_bits(replica_of: Any, name: str) -> None:
+    """Whatever came before it, in the same evaluation or in others."""
+    plan, data = PLANS[name], toy_data()
+    fresh, used = replica_of(plan, data), replica_of(plan, data)
+    used.begin(1, parameters_of(plan, 3))
+    for turn, (first, count) in enumerate([(2, 1), (0, 3), (1, 1)]):
+        used.hand_out(turn, first, count)
+        used.until(turn)
+    for replica, evaluation, turn in ((fresh, 7, 0), (used, 2, 3)):
+        replica.begin(evaluation, parameters_of(plan))
+        replica.hand_out(turn, 1, 2)
+    one, other = fresh.until(0), used.until(3)
+    assert [c.loss for c in one] == [c.loss for c in other]
+    assert [c.correct for c in one] == [c.correct for c in other]
+    assert fresh.taken[7, 1] == used.taken[2, 1] and len(fresh.taken[7, 1]) >= SHARDS
+
+
+@pytest.mark.parametrize("name", ["alone", "cut"])
+@pytest.mark.parametrize("value", [np.nan, 1e308])
+def test_what_is_not_finite_is_told(replica_of: Any, name: str, value: float) -> None:
+    plan = PLANS[name]
+    parameters = parameters_of(plan)
+    replica = replica_of(plan, toy_data())
+    replica.begin(1, {key: value * (array + 1) for key, array in parameters.items()})
+    replica.hand_out(0, 0, 2)
+    assert not math.isfinite(math.fsum(one.loss for one in replica.until(0)))
+    assert not np.isfinite(replica.gradient(1, 0)["scores.bias"]).all()
+    replica.begin(2, parameters)
+    replica.hand_out(1, 0, 2)
+    assert math.isfinite(math.fsum(one.loss for one in replica.until(1)))
+    assert all(np.isfinite(array).all() for array in replica.gradient(2, 0).values())
+
+
+def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
+    """The next turn is computed meanwhile, and no number of the one in flight changes."""
+    plan, data = PLANS["alone"], toy_data()
+    parameters = parameters_of(plan)
+    replica = replica_of(plan, data)
+    replica.silent = True
+    replica.begin(1, parameters)
+    for turn in range(3):
+        replica.hand_out(turn, turn, 1)
+    replica.until(1)
+    assert set(replica.taken) == {(1, 0)} and not replica.computed[2]
+    first = replica.taken.pop((1, 0))
+    replica.roles["part 0.0"].tick(1e9)
+    while len(replica.taken[1, 0]) < SHARDS:
+        replica.deliver()
+    assert replica.taken[1, 0] == first, "said again"
+    replica.silent = False
+    for shard in range(SHARDS):
+        replica.tell("part 0.0", shard_name(shard), Taken(1, 0))
+    replica.until(2)
+    for turn in range(3):
+        chosen = slice(turn * BATCH, (turn + 1) * BATCH)
+        _, gradient = truth(plan, parameters, {name: array[chosen] for name, array in data.items()})
+        assert_same(replica.gradient(1, turn), gradient, times=BATCH)
+
+
+def test_parts_that_know_of_the_end_play_on_for_those_that_do_not(replica_of: Any) -> None:
+    """One part hears of the next evaluation before it begins a turn that the other plays."""
+    plan, data = PLANS["cut"], toy_data()
+    parameters = parameters_of(plan)
+    replica = replica_of(plan, data)
+    replica.begin(1, parameters)
+    replica.hand_out(0, 0, 2, to="part 0.0")
+    replica.evaluation = 2  # without a point
+    replica.hand_out(1, 1, 2, to="part 0.1")
+    replica.evaluation = 1
+    replica.hand_out(0, 0, 2, to="part 0.1")
+    whole, hollow = sorted(replica.until(0), key=lambda one: math.isnan(one.loss))
+    assert math.isfinite(whole.loss) and math.isnan(hollow.loss)
+    assert {part for part, _ in replica.taken[1, 0]} == {"part 0.0"}
+    replica.begin(2, parameters)
+    replica.hand_out(1, 1, 2, to="part 0.0")
+    replica.until(1)
+    chosen = slice(BATCH, EXAMPLES)
+    _, gradient = truth(plan, parameters, {name: array[chosen] for name, array in data.items()})
+    assert_same(replica.gradient(2, 1), gradient, times=BATCH)
+
+
+def test_alone_a_turn_that_nobody_wants_is_cut_short(replica_of: Any) -> None:
+    plan, data = PLANS["alone"], toy_data()
+    replica = replica_of(plan, data)
+    replica.begin(1, parameters_of(plan))
+    replica.hand_out(0, 0, 1 << 40)  # longer than anybody would wait
+    assert not replica.computed[0]
+    replica.begin(2, parameters_of(plan))
+    (result,) = replica.until(0)
+    assert math.isnan(result.loss) and not replica.taken
+
+
+def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path: Path) -> None:
+    plan = PLANS["alone"]
+    replica = replica_of(plan, toy_data())
+    task = replica.roles["part 0.0"]._task
+    said: list[Message] = []
+    woken: SimpleQueue[None] = SimpleQueue()
+    link = Link(
+        "part 0.0",
+        1,
+        lambda to, message, payload: said.append(message),
+        lambda: woken.put(None),
+        Counters(),
+        print,
+    )
+    role = PortionRole(task, link)
+    try:
+        role.receive(Received(COORDINATOR, 0, HandOut(1, 0, 0, 0, 1)), 0.0)
+        role.receive(Received(COORDINATOR, 0, Heartbeat(0, 0.0)), 0.0)
+        role.learned(1, {"shard 0": 0}, 0.0)
+        role.tick(10.0)
+        assert not said
+        role.learned(2, {"shard 0": 0, "shard 1": 0}, 0.0)
+        assert said == [FetchPoint(0)] * 2
+        role.learned(3, {"shard 0": 0, "shard 1": 1}, 0.0)
+        assert said == [FetchPoint(0)] * 3, "a shard was started again"
+        for overlap in task.layout.shards_of(0):
+            numbers = Payload([memoryview(bytes(8 * (overlap.machine_stop - overlap.machine_start)))])
+            role.receive(Received(shard_name(overlap.shard), 0, Point(1), numbers), 0.0)
+        woken.get(timeout=60)
+        role.wakened(0.0)
+        assert [type(message) for message in said[3:]] == [FetchPoint] * 2 + [Contribution] * 2 + [Computed]
+        with pytest.raises(ValueError, match="'coordinator' sent a Computed to a part under Sandblaster"):
+            role.receive(Received(COORDINATOR, 0, Computed(0, 0, 0, 0.0, 0)), 0.0)
+    finally:
+        role.close()
