@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation
+from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
 
 _BLOCK: Final = 1 << 17
 """Numbers of all vectors of an operation that are worked on at a time: 1 MiB in float64, to stay in cache."""
@@ -85,10 +85,7 @@ class VectorStore:
         """
         found = self._vectors.get(name)
         if found is None:
-            if not _NAME.fullmatch(name):
-                raise ValueError(
-                    f"{name!r} cannot name a vector; use letters, digits and underscores, as in 'g' or 's_0'"
-                )
+            _check(name)
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
 
@@ -113,6 +110,11 @@ class VectorStore:
                 case Multiply(to=to, left=left, right=right):
                     factors = self.vector(left), self.vector(right)
                     np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
+                    return []
+                case Swap(one=one, other=other):
+                    _check(other)
+                    vectors = self.target(one), self.target(other)
+                    self._vectors[other], self._vectors[one] = vectors
                     return []
                 case Dots(left=lefts, right=rights):
                     return self._dots(lefts, rights)
@@ -189,6 +191,13 @@ class VectorStore:
             flat = self._scratch[: n * len(vectors)]
             np.concatenate(pieces, out=flat)
             yield start, flat.reshape(len(vectors), n)
+
+
+def _check(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} cannot name a vector; use letters, digits and underscores, as in 'g' or 's_0'"
+        )
 
 
 def _cut(vectors: Iterable[Vector], start: int, stop: int) -> list[Vector]:

@@ -12,7 +12,17 @@ from partita.engine import LBFGS, GradientDescent, NonlinearCG
 from partita.engine.drivers.minimise import Summed, play
 from partita.engine.methods import GRADIENT, LineSearchMethod, Objective
 from partita.engine.parameters.vectors import VectorStore
-from partita.engine.protocol.commands import POINT, Evaluate, Iterated, Outcome, Segment, evaluation_in
+from partita.engine.protocol.commands import (
+    POINT,
+    Combine,
+    Evaluate,
+    Iterated,
+    Outcome,
+    Request,
+    Segment,
+    Steps,
+    evaluation_in,
+)
 from tests.methods.problems import Array, Logistic, examples
 from tests.methods.sampled import Portioned
 
@@ -43,6 +53,24 @@ def test_progress_on_all_the_data(method: LineSearchMethod, overlap: int, batch:
     assert outcome == Outcome("stopped", "Stopped after 60 iterations, as max_iterations says.")
     assert function(store.vector(POINT))[0] - least < 0.1 * (start - least)
     assert iterations[-1].evaluations <= (200 if isinstance(method, NonlinearCG) else 100)
+
+
+@pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
+def test_a_trial_that_is_accepted_at_once_is_one_request(method: LineSearchMethod) -> None:
+    data, objective, store = started()
+    asked: list[int] = [0]
+
+    def counted(steps: Steps) -> Steps:
+        wish = next(steps)
+        while True:
+            asked.append(0) if isinstance(wish, Iterated) else asked.append(asked.pop() + 1)
+            try:
+                wish = steps.send((yield wish))
+            except StopIteration as end:
+                return end.value
+
+    play(counted(replace(method, max_iterations=20).steps(objective)), store, data.evaluate)
+    assert min(asked[1:-1]) == 1
 
 
 def test_gtol_ends_it_and_a_loss_that_stays_does_not() -> None:
@@ -89,16 +117,21 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
     pairs = 0
     steps = LBFGS(max_iterations=25).steps(objective)
     request = next(steps)
-    before = at = store.vector(POINT).copy()
-    segments: tuple[Segment, ...] = ()
-    moved = False
+    at = store.vector(POINT).copy()
+    last: Request = ()
     try:
         while True:
             if isinstance(request, Iterated):
-                before, at, moved = at, store.vector(POINT).copy(), True
+                before, at = at, store.vector(POINT).copy()
+                (*_, move, change, _), evaluate = last, evaluation_in(last)
+                assert isinstance(move, Combine) and isinstance(change, Combine) and evaluate is not None
+                np.testing.assert_array_equal(store.vector(move.to), at - before)
+                expected = difference(data, at, before, evaluate.segments[0])
+                np.testing.assert_allclose(store.vector(change.to), expected, rtol=1e-8, atol=1e-10)
+                pairs += 1
                 request = steps.send(())
                 continue
-            evaluate, scalars = evaluation_in(request), []
+            last, scalars = request, []
             for operation in request:
                 if isinstance(operation, Evaluate):
                     for segment in operation.segments:
@@ -107,17 +140,10 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
                         scalars += (loss, right)
                 else:
                     scalars += store.do(operation)
-            if moved:
-                move, change = (operation.to for operation in request[:2])
-                np.testing.assert_array_equal(store.vector(move), at - before)
-                expected = difference(data, at, before, segments[0])
-                np.testing.assert_allclose(store.vector(change), expected, rtol=1e-8, atol=1e-10)
-                pairs, moved = pairs + 1, False
-            segments = evaluate.segments if evaluate else segments
             request = steps.send(tuple(scalars))
     except StopIteration:
         pass
-    assert pairs == 24
+    assert pairs == 25
 
 
 def difference(data: Portioned, at: Array, before: Array, shared: Segment) -> Array:
