@@ -1,4 +1,4 @@
-"""L-BFGS whose vectors stay where they are: the products come with an evaluation, the direction with the next.
+"""L-BFGS whose vectors stay where they are: products come with an evaluation, the direction with the next one.
 
 Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
 Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:

@@ -98,21 +98,3 @@ def test_vectors_that_change_names_are_followed() -> None:
     done = [trial(0), (Swap("g", "before"),), trial(1)]
     assert still_needed(done, (*trial(2), Dots(("g",), ("before",)))) == done[:2]
     assert still_needed(done, (Swap("g", "before"), *trial(2), copy("before", "g"))) == []
-
-
-def test_in_a_line_search_of_a_method_no_evaluation_is_done_again() -> None:
-    """The requests of L-BFGS, from a checkpoint between any two of them up to any other of one iteration."""
-    function, start, _ = quadratic(20, 1e3)
-
-    def rough(x: Array) -> tuple[float, Array]:
-        return (math.nan, x) if np.abs(x).max() > 0.4 else function(x)
-
-    for method in (LBFGS(history=3), NonlinearCG(), GradientDescent()):
-        wishes = requests_of(method, rough, start)
-        searches = [list(found) for ends, found in groupby(wishes, lambda wish: isinstance(wish, Iterated)) if not ends]
-        assert max(map(len, searches)) > 2
-        for search in searches[1:]:
-            for begun in range(len(search)):
-                for now in range(begun, len(search)):
-                    again = still_needed(search[begun:now], search[now])
-                    assert [evaluation_in(request) for request in again] == [None] * len(again)
