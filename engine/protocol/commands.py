@@ -183,16 +183,17 @@ def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -
         answers: of each shard, in the order of the shards: the scalars of all operations but `Evaluate`.
         losses: those of `Evaluate`.
     """
+    of_shards = tuple(zip(*answers, strict=True))
     found: list[float] = []
     position = 0
     for operation in request:
         if isinstance(operation, Evaluate):
             found += losses
             continue
-        for _ in range(n_scalars(operation)):
-            of_shards = [answer[position] for answer in answers]
-            found.append(_largest(of_shards) if isinstance(operation, Largest) else math.fsum(of_shards))
-            position += 1
+        n = n_scalars(operation)
+        join = _largest if isinstance(operation, Largest) else math.fsum
+        found += map(join, of_shards[position : position + n])
+        position += n
     return tuple(found)
 
 
