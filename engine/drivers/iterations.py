@@ -20,7 +20,7 @@ class Iteration:
         step: of the line search, as a multiple of the direction.
         evaluations: of the function and its gradient, since the method began.
         redone: portions that were handed out more than once, since this run began.
-        busy: replicas at work.
+        busy: replicas that had a share in the last evaluation.
         replicas: of so many.
         note: what was out of the ordinary, in a few words; "" is nothing.
     """
@@ -43,7 +43,7 @@ class Iteration:
 
     def __str__(self) -> str:
         return (
-            f"loss {self.loss:.6f}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
+            f"loss {self.loss:.6g}  gradient {self.gradient_norm:.1e}  step {self.step:.3g}  "
             f"evaluations {self.evaluations}  redone {self.redone}  busy {self.busy}/{self.replicas}"
         )
 

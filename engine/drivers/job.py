@@ -54,7 +54,8 @@ class Job:
         """Of all arrays, with their names and the order of the examples: tells other data from these."""
         found = 0
         for name in sorted(self.arrays):
-            found = zlib.crc32(memoryview(self.arrays[name]).cast("B"), zlib.crc32(name.encode(), found))
+            numbers = np.ascontiguousarray(self.arrays[name])
+            found = zlib.crc32(numbers.data, zlib.crc32(name.encode(), found))
         return f"{found:08x}"
 
     @property

@@ -31,13 +31,15 @@ class RunJournal:
     """
 
     def __init__(self, store: Checkpoints, header: JournalHeader) -> None:
-        """Looks at nothing but whether something is there. `header` is that of a run that begins anew."""
+        """Looks at nothing but whether something is there. `header` is that of a run that begins anew, but
+        for what is not known yet: where its checkpoints and its parameters begin.
+        """
         self._store: Final = store
         self._path: Final = store.folder / "journal"
         self._header = header
         self._journal: Journal | None = None
         self.found = False
-        self.replaces: Final = header.first_checkpoint > 1 or self._path.exists()
+        self.replaces: Final = bool(store.complete()) or self._path.exists()
         self.checkpoint: Manifest | None = None
         self.skipped: tuple[str, ...] = ()
 
@@ -136,6 +138,11 @@ class RunJournal:
     @property
     def _start(self) -> Path:
         return self._store.folder / f"start-{self.run[:8]}.safetensors"
+
+    def begin(self, *, first_checkpoint: int) -> None:
+        """The run begins, or goes on. Checkpoints below this number are others'."""
+        if not self.found:
+            self._header = msgspec.structs.replace(self._header, first_checkpoint=first_checkpoint)
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:
         """Adds an entry, which is written when this returns. Raises OSError.

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Final
+from typing import Any, Final
 
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.downpour import Downpour
@@ -134,7 +134,7 @@ class Sandblaster:
     @property
     def method_text(self) -> str:
         """The method without its limits: what a journal is only good for."""
-        method = self.method
+        method: Any = self.method
         name = type(method).__qualname__
         if not dataclasses.is_dataclass(method):
             return name

@@ -55,7 +55,7 @@ class SandblasterTraining(Training):
         job, objective = self.job, self.objective
         return JournalHeader(
             run=self.run_id,
-            first_checkpoint=self.store.next_number(),
+            first_checkpoint=0,
             start="",
             shapes=job.shapes,
             precision=job.plan.precision,
@@ -119,6 +119,8 @@ class SandblasterTraining(Training):
         return self._journal.start or self.job.initial
 
     def _coordinator(self, patience: Patience) -> SandblasterCoordinator:
+        next_checkpoint = self.store.next_number()
+        self._journal.begin(first_checkpoint=next_checkpoint)
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
@@ -128,7 +130,7 @@ class SandblasterTraining(Training):
                 position=self._position,
                 backups=self.driver.backups,
                 run=self.run_id,
-                next_checkpoint=self.store.next_number(),
+                next_checkpoint=next_checkpoint,
                 versions=versions(),
                 patience=patience,
             )
@@ -164,7 +166,7 @@ class SandblasterTraining(Training):
             )
             if coordinating.outcome is not None:
                 yield "the method had ended already; allow more iterations or smaller tolerances"
-        elif self._journal.replaces:
+        elif self._journal.replaces and self.driver.warm_start is None:  # or Downpour has said so
             yield self._replaces()
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
@@ -199,12 +201,11 @@ class SandblasterTraining(Training):
         (self._committed_at,) = commit.steps
 
     def _kept(self) -> str:
-        if not self.job.keep or not len(self._journal):
+        done = self._coordinating.iterations
+        if not self.job.keep or not len(self._journal) or not done:
             return ""
-        return (
-            f"the journal in {self.job.checkpoints} holds {self._coordinating.iterations} iterations, "
-            "and resume goes on from it"
-        )
+        held = f"holds {done} iteration{'s' * (done > 1)}, and resume goes on from it"
+        return f"the journal in {self.job.checkpoints} {held}"
 
     def _finished(self, done: Done, display: Display) -> Run:
         job, now = self.job, self._coordinating

@@ -38,7 +38,7 @@ class RunFailed(RuntimeError):
 
     def with_hint(self, hint: str) -> RunFailed:
         """The same with what can be done now."""
-        told = RunFailed(f"{self}; {hint}" if hint else str(self))
+        told = RunFailed(f"{str(self).rstrip('.')}; {hint}" if hint else str(self))
         for note in getattr(self, "__notes__", ()):
             told.add_note(note)
         return told

@@ -1,4 +1,4 @@
-"""L-BFGS whose vectors stay where they are: products come with an evaluation, the direction with the next.
+"""L-BFGS whose vectors stay where they are: all products come with a trial, the direction goes with the next.
 
 Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
 Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
@@ -45,8 +45,8 @@ class LBFGS(LineSearchMethod):
         while True:
             s, y = pairs.free
             step = 1.0 if pairs.kept else None
-            answer = yield Toward(pairs.direction(), step, ask=pairs.products(), move=s, change=y, note=note)
-            note = "" if pairs.take(answer) else "a pair without curvature was left out"
+            there = Toward(pairs.direction(), step, move=s, change=y, then=pairs.request(), note=note)
+            note = "" if pairs.take((yield there)) else "a pair without curvature was left out"
 
 
 class Pairs:
@@ -66,7 +66,7 @@ class Pairs:
             name: {} for name in (*(name for slot in self._slots for name in slot), GRADIENT)
         }
 
-    def products(self) -> Request:
+    def request(self) -> Request:
         """All that the pair in the free slot, and the gradient, bring with them."""
         return (Dots((*self.free, GRADIENT), self._vectors),)
 

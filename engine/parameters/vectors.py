@@ -85,7 +85,7 @@ class VectorStore:
         """
         found = self._vectors.get(name)
         if found is None:
-            _check(name)
+            _check_name(name)
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
 
@@ -112,7 +112,7 @@ class VectorStore:
                     np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
                     return []
                 case Swap(one=one, other=other):
-                    _check(other)
+                    _check_name(other)
                     vectors = self.target(one), self.target(other)
                     self._vectors[other], self._vectors[one] = vectors
                     return []
@@ -135,15 +135,16 @@ class VectorStore:
         Raises:
             ValueError: a vector has another size, or a name that cannot be. Nothing is changed.
         """
-        before, self._vectors = self._vectors, {}
-        try:
-            for name, vector in {POINT: snapshot.values, **snapshot.state}.items():
-                if vector.shape != (self.size,):
-                    raise ValueError(f"vector {name!r} is {vector.shape}; all vectors must be ({self.size},)")
-                self.target(name)[...] = vector
-        except ValueError:
-            self._vectors = before
-            raise
+        wanted = {POINT: snapshot.values, **snapshot.state}
+        for name, vector in wanted.items():
+            if vector.shape != (self.size,):
+                raise ValueError(f"vector {name!r} is {vector.shape}; all vectors must be ({self.size},)")
+            _check_name(name)
+        # Into the memory that is there: fresh memory would cost several times as much as the copy.
+        self._vectors = {name: self.target(name) for name in wanted}
+        with np.errstate(all="ignore"):
+            for name, vector in wanted.items():
+                np.copyto(self._vectors[name], vector, casting="same_kind")
 
     def _combine(self, to: str, terms: Sequence[tuple[float, str]]) -> None:
         """Block by block, so that `to` may be among the terms."""
@@ -193,7 +194,7 @@ class VectorStore:
             yield start, flat.reshape(len(vectors), n)
 
 
-def _check(name: str) -> None:
+def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a vector; use letters, digits and underscores, as in 'g' or 's_0'"

@@ -74,6 +74,8 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_lik
 class Evaluate(_Operation, frozen=True, tag=True):
     """Evaluates the function at `x`: replicas compute, and each segment's sum of gradients is in its vector.
 
+    Operations after it in a request leave `x` alone: a replica that begins anew may have to compute there.
+
     Gives two scalars for each segment: the sum of the losses of its examples, and how many are right.
     """
 
@@ -183,18 +185,23 @@ def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -
         answers: of each shard, in the order of the shards: the scalars of all operations but `Evaluate`.
         losses: those of `Evaluate`.
     """
-    of_shards = tuple(zip(*answers, strict=True))
     found: list[float] = []
     position = 0
     for operation in request:
         if isinstance(operation, Evaluate):
             found += losses
             continue
-        n = n_scalars(operation)
-        join = _largest if isinstance(operation, Largest) else math.fsum
-        found += map(join, of_shards[position : position + n])
-        position += n
+        stop = position + n_scalars(operation)
+        of_shards = [answer[position:stop] for answer in answers]
+        add = _largest if isinstance(operation, Largest) else added
+        found += of_shards[0] if len(of_shards) == 1 else map(add, zip(*of_shards, strict=True))
+        position = stop
     return tuple(found)
+
+
+def added(scalars: Sequence[float]) -> float:
+    """The exact sum, rounded once; NaN and infinity go through, where `fsum` would raise."""
+    return math.fsum(scalars) if all(map(math.isfinite, scalars)) else sum(scalars)
 
 
 def _largest(scalars: Sequence[float]) -> float:

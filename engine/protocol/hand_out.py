@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.commands import Evaluate, Scalars, Stretch
+from partita.engine.protocol.commands import Evaluate, Scalars, Stretch, added
 from partita.engine.protocol.messages import Computed, HandOut
 
 OPEN_TURNS: Final = 2
@@ -77,6 +77,7 @@ class HandOuts:
 
     Attributes:
         redone: portions that were handed out more than once, in all evaluations.
+        busy: replicas of today that computed something for the last evaluation that was completed.
     """
 
     def __init__(self, machines: int, *, backups: bool = True) -> None:
@@ -87,6 +88,7 @@ class HandOuts:
             backups: whether stretches are handed out again at the end of an evaluation.
         """
         self.redone = 0
+        self.busy = 0
         self._machines: Final = machines
         self._backups: Final = backups
         self._crews: dict[int, _Crew] = {}
@@ -102,11 +104,6 @@ class HandOuts:
         return len(self._crews)
 
     @property
-    def busy(self) -> int:
-        """How many of them owe something."""
-        return sum(bool(crew.turns) for crew in self._crews.values())
-
-    @property
     def complete(self) -> bool:
         """Whether every stretch of the evaluation was computed, by all machines of some replica."""
         return not self._left
@@ -116,7 +113,7 @@ class HandOuts:
         found: list[float] = []
         for n in range(len(evaluate.segments)):
             pieces = [p.losses[m] for p in self._progress if p.stretch.segment == n for m in sorted(p.losses)]
-            found += [_total(loss for loss, _ in pieces), float(sum(correct for _, correct in pieces))]
+            found += [added([loss for loss, _ in pieces]), float(sum(correct for _, correct in pieces))]
         return tuple(found)
 
     # Replicas come and go.
@@ -165,6 +162,9 @@ class HandOuts:
 
     def end(self) -> None:
         """It is over, or was given up; what is still computed for it counts for nothing."""
+        if self._progress and self.complete:
+            crews = self._crews.values()
+            self.busy = sum(any(crew in p.computed_by for p in self._progress) for crew in crews)
         self._evaluation = 0
         self._progress, self._left = [], 0
         self._orphans.clear()
@@ -307,9 +307,3 @@ class HandOuts:
         for number in range(len(self._progress)):
             has = self._is_computed(number) or self._is_owed(number) or number in waiting
             assert has, f"stretch {number} is lost"
-
-
-def _total(losses: Iterable[float]) -> float:
-    """The exact sum; NaN and infinity go through, where `fsum` would raise."""
-    values = list(losses)
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

@@ -144,8 +144,8 @@ class Record:
 class Advanced:
     """Effect: a batch method has done an iteration. Only to be shown.
 
-    `redone` counts portions that were handed out more than once so far, `busy` the replicas at work, of all
-    `replicas`.
+    `redone` counts portions that were handed out more than once so far, `busy` the replicas that had a share
+    in the last evaluation, of all `replicas`.
     """
 
     iterated: Iterated

@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from partita.engine.protocol.commands import (
+    POINT,
     Evaluate,
     Iterated,
     Outcome,
@@ -35,6 +36,7 @@ from partita.engine.protocol.commands import (
     evaluation_in,
     joined,
     stretches_of,
+    writes,
 )
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.hand_out import Handed, HandOuts
@@ -226,6 +228,8 @@ class SandblasterCoordinator(Supervision):
         if self._replay:
             return self._give(self._replay.popleft(), Purpose.REPLAY, now)
         asks = self._method.asks
+        if self.phase is Phase.STOPPING and self._checkpoints.round is not None:
+            return []  # the last checkpoint is being written
         if asks is None or self.phase is Phase.STOPPING:
             return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
         if now >= self._next_round_at and self._checkpoints.round is None:
@@ -436,6 +440,12 @@ def _checked(request: object) -> Request:
     operations: Request = request  # type: ignore[assignment]
     if sum(isinstance(one, Evaluate) for one in operations) > 1:
         raise ValueError("a method asked for two evaluations at once; give each a request of its own")
+    evaluates = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), len(operations))
+    if any(POINT in writes(one) for one in operations[evaluates:]):
+        raise ValueError(
+            f"a method changes {POINT!r} where it has just evaluated, and others may still compute there; "
+            "change it in the next request"
+        )
     if any(isinstance(one, Snapshot | Restore) for one in operations):
         raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
     return operations

@@ -150,6 +150,8 @@ class VectorShard(Leased):
         self._scalars: list[float] = []
         self._awaited: int | None = None  # scalars that `Done` must bring
         self._evaluation: Evaluation | None = None
+        self._owed: Final[list[Send]] = []  # said behind the answer
+        self._has_point = False  # `x` is where the last command evaluates: it is shown to who asks
         self._answer: Answer | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
         self._orders: Final[dict[str, int]] = {}  # parts that want the point of an evaluation above this one
@@ -195,6 +197,7 @@ class VectorShard(Leased):
             return self._repeat()
         effects: list[VectorShardEffect] = [] if self._evaluation is None else [Drop()]
         self._evaluation = self._answer = None
+        self._has_point = False
         self.number = command.number
         self._rest.clear()
         self._rest.extend(command.operations)
@@ -228,7 +231,9 @@ class VectorShard(Leased):
                     effects.append(Do(self._next_operations()))
                     return effects
         self._answer = Answer(self.number, tuple(self._scalars))
-        return [*effects, Send(COORDINATOR, self._answer)]
+        effects += [Send(COORDINATOR, self._answer), *self._owed]
+        self._owed.clear()
+        return effects
 
     def _next_operations(self) -> tuple[Operation, ...]:
         """Takes those that are done in one go, and notes how many scalars they give."""
@@ -253,7 +258,7 @@ class VectorShard(Leased):
         self._rest.extendleft(zero(vector) for vector in evaluation.empty)
         if not evaluation.missing:
             return []
-        self._evaluation = evaluation
+        self._evaluation, self._has_point = evaluation, True
         waiting = [part for part, after in self._orders.items() if after < self.number]
         return [self._point(part) for part in waiting]
 
@@ -263,7 +268,11 @@ class VectorShard(Leased):
         return Send(part, Point(self.number), Span(POINT, *self._ranges[machine_of(part)]))
 
     def _fetch(self, event: Received, fetch: FetchPoint, now: float) -> list[VectorShardEffect]:
-        """Answered at once, or when an evaluation begins that is new enough. A repeat is answered again."""
+        """Answered at once, or when an evaluation begins that is new enough. A repeat is answered again.
+
+        Also where all has come here: a replica that begins anew may have to compute for another shard, or for
+        the losses. A request does not change `x` after it has evaluated.
+        """
         if not self.holds_lease(now):
             return []
         part = event.sender
@@ -275,7 +284,7 @@ class VectorShard(Leased):
         if event.incarnation > newest:
             self._incarnations[part] = event.incarnation
             self._orders.pop(part, None)
-        if self._evaluation is not None and fetch.after < self.number:
+        if self._has_point and fetch.after < self.number:
             return [self._point(part)]
         self._orders[part] = max(fetch.after, self._orders.get(part, fetch.after))
         return []
@@ -298,8 +307,10 @@ class VectorShard(Leased):
             return [taken]
         effects: list[VectorShardEffect] = [Keep(machine, stretch, event.payload)]
         effects += (Join(machine, into, of) for into, of in evaluation.add(machine, stretch))
-        effects.append(taken)
-        return effects if evaluation.missing else effects + self._end(evaluation)
+        if evaluation.missing:
+            return [*effects, taken]
+        self._owed.append(taken)  # everybody waits for the answer, and nobody for this
+        return effects + self._end(evaluation)
 
     def _end(self, evaluation: Evaluation) -> list[VectorShardEffect]:
         """Everything has come: the sums go to their vectors, and the command goes on."""
@@ -351,9 +362,11 @@ class VectorShard(Leased):
         if self._evaluation is not None:
             self._evaluation.validate()
             assert self._answer is None and self._awaited is None, (self._answer, self._awaited)
-            assert all(after >= self.number for after in self._orders.values()), self._orders
+            assert self._has_point
         elif self._awaited is None:
-            assert not self._rest, self._rest
+            assert not self._rest and not self._owed, (self._rest, self._owed)
+        if self._has_point:
+            assert all(after >= self.number for after in self._orders.values()), self._orders
         if self._answer is not None:
             assert self._answer.number == self.number, (self._answer, self.number)
         for part in self._orders:

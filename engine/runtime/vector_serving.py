@@ -135,7 +135,9 @@ class VectorShardRole(LeasedRole):
             case Persist():
                 self._writer.write(effect, self._store.snapshot(), finite=False)
             case Revert(checkpoint=checkpoint):
-                self._store.restore(self._held_by(checkpoint)[0])
+                # None is what this run began with: the checkpoint that it was resumed from, if it was.
+                earlier = self._task.checkpoint if checkpoint is None else checkpoint
+                self._store.restore(self._held_by(earlier)[0])
             case Drop():
                 self._gradients.drop()
             case Fenced(epoch=epoch):

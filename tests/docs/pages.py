@@ -30,7 +30,7 @@ PAGES = (
 )
 PICTURES = ROOT / "docs" / "pictures"
 
-_NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?\b")
+_NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?\b")
 _BUSY = re.compile(r"\w+ [\d.]+ (has been silent for|is heard again after) ")
 """What a machine that has too much to do may say besides."""
 

@@ -1,19 +1,28 @@
-"""A batch method against replicas and shards, on threads of this process: same bits, resuming, warm starts."""
+"""A batch method on replicas and shards, on threads of this process: same bits, resuming, warm starts."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, Downpour, Iteration, Run, RunFailed, train
+from partita.engine import SGD, Downpour, Interrupted, Iteration, Run, train
 from partita.engine.drivers.evaluate import evaluate
+from partita.engine.drivers.iterations import Iterations
+from partita.engine.drivers.progress import Moment
 from partita.engine.drivers.sandblaster import Sandblaster
-from partita.engine.methods import LBFGS, GradientDescent, NonlinearCG
-from partita.engine.parameters import CheckpointError, Checkpoints, Journal
+from partita.engine.methods import (
+    LBFGS,
+    GradientDescent,
+    NonlinearCG,
+)
+from partita.engine.parameters import Checkpoints, Journal
+from partita.engine.protocol.orders import CoordinatorEffect
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy
@@ -22,9 +31,7 @@ TWELVE = Sandblaster(LBFGS(max_iterations=12), replicas=2, shards=2, l2=1e-3)
 
 
 def plan_of_toy(*, machines: int = 2, batch: int = 16) -> Plan:
-    return partition(
-        toy.network(), Cluster.local(machines=machines), batch=batch, strategy="balanced"
-    )
+    return partition(toy.network(), Cluster.local(machines=machines), batch=batch, strategy="balanced")
 
 
 def train_toy(driver: Sandblaster, *, plan: Plan | None = None, examples: int = 256, **more: object) -> Run:
@@ -53,11 +60,12 @@ def test_a_run_says_how_it_went(straight: Run) -> None:
     assert (straight.iterations, straight.steps, len(straight.history)) == (12, (), 12)
     found = losses(straight)
     assert [n for n, _ in found] == list(range(1, 13))
-    assert all(after < before for (_, before), (_, after) in zip(found, found[1:], strict=False))
+    assert all(after < before for (_, before), (_, after) in pairwise(found))
     assert evaluate(straight, toy.data()).accuracy > 0.9
+    assert {(one.busy, one.replicas) for one in straight.history if isinstance(one, Iteration)} == {(2, 2)}
 
 
-@pytest.mark.parametrize("change", [{"replicas": 1}, {"replicas": 3}, {"backups": False}])
+@pytest.mark.parametrize("change", [{"replicas": 1}, {"replicas": 3, "backups": False}])
 def test_who_computes_changes_no_bit(
     on_threads: list[WatchedThreads], straight: Run, change: dict[str, object]
 ) -> None:
@@ -86,12 +94,13 @@ def killed(kept: Path, folder: Path, *, after: int) -> None:
     store = Checkpoints(folder)
     for number in store.complete():
         position = store.open(number, found.header.shapes).manifest.position
-        assert position is not None
-        if position > after:
+        if position is not None and position > after:
             shutil.rmtree(folder / f"{number:08d}")
 
 
-@pytest.mark.parametrize("after", [1, 2, 9, 17, 25])
+@pytest.mark.parametrize(
+    "after", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5, 9, 12, 17, 20)), 25]
+)
 def test_a_run_that_was_killed_goes_on_in_the_middle_of_a_line_search_with_the_same_bits(
     on_threads: list[WatchedThreads], straight: Run, kept: Path, tmp_path: Path, after: int
 ) -> None:
@@ -104,3 +113,95 @@ def test_a_run_that_was_killed_goes_on_in_the_middle_of_a_line_search_with_the_s
     assert losses(run) == losses(straight)[12 - len(run.history) :]
     journal = (folder / "journal").read_bytes()
     assert journal.startswith(before) and journal == (kept / "journal").read_bytes()
+
+
+def test_limits_may_grow_and_nothing_is_done_twice(
+    on_threads: list[WatchedThreads], straight: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    five = dataclasses.replace(TWELVE, method=LBFGS(max_iterations=5))
+    first = train_toy(five, checkpoints=tmp_path)
+    again = train_toy(five, checkpoints=tmp_path, resume=True, show="lines")
+    assert not on_threads[1].boxes, "there was no work, and hosts were started"
+    assert same_bits(again, first) and (again.iterations, again.outcome) == (5, first.outcome)
+    assert "the method had ended already; allow more iterations" in capsys.readouterr().err
+    other = dataclasses.replace(TWELVE, replicas=1)
+    assert same_bits(train_toy(other, checkpoints=tmp_path, resume=True), straight)
+    with pytest.raises(ValueError, match=r"the method asks for something else after .*limits may only grow"):
+        train_toy(five, checkpoints=tmp_path, resume=True)
+    assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        Sandblaster(NonlinearCG(max_iterations=20)),
+        Sandblaster(GradientDescent(max_iterations=20), portion=32, push_every=3),
+        Sandblaster(LBFGS(max_iterations=20), batch=128, replicas=2, l2=1e-3),
+    ],
+)
+def test_other_methods_and_batches(on_threads: list[WatchedThreads], driver: Sandblaster) -> None:
+    run = train_toy(driver)
+    assert run.plan.batch == 16 and run.iterations == 20
+    assert evaluate(run, toy.data()).accuracy > 0.8
+
+
+def test_another_plan_and_other_shards_go_on(
+    on_threads: list[WatchedThreads], straight: Run, kept: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    killed(kept, folder, after=20)
+    other = dataclasses.replace(TWELVE, shards=3, replicas=1, portion=16)
+    run = train_toy(other, plan=plan_of_toy(machines=1, batch=64), checkpoints=folder, resume=True)
+    for name, values in straight.parameters.items():
+        np.testing.assert_allclose(run.parameters[name], values, rtol=0.02, atol=0.02, err_msg=name)
+
+
+WARM = dataclasses.replace(TWELVE, warm_start=Downpour(rule=SGD(1e-30)), warm_epochs=2)
+
+
+def test_a_warm_start_comes_first_in_the_same_run(
+    on_threads: list[WatchedThreads], straight: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its steps are so small here that the method begins where it would have begun."""
+    run = train_toy(WARM, show="lines")
+    assert (run.steps, run.iterations, run.checkpoint) == ((32,), 12, None)
+    kinds = [type(one) for one in run.history]
+    assert kinds == sorted(kinds, key=(Moment, Iteration).index) and set(kinds) == {Moment, Iteration}
+    assert same_bits(run, straight)
+    said = capsys.readouterr().err
+    assert said.index("step 32/32") < said.index("iteration 12/12")
+
+
+def test_a_warm_start_is_resumed_in_its_own_stage_and_done_once(
+    on_threads: list[WatchedThreads], straight: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert WARM.warm_start is not None
+    train(plan_of_toy(), toy.data(), driver=WARM.warm_start, epochs=1, checkpoints=tmp_path, show="nothing")
+    run = train_toy(WARM, checkpoints=tmp_path, resume=True, show="lines")
+    assert "resumed from checkpoint 1 at step 16" in capsys.readouterr().err
+    assert (run.steps, run.iterations) == ((32,), 12) and same_bits(run, straight)
+    killed(tmp_path, tmp_path / "copy", after=7)
+    begun = len(on_threads)
+    again = train_toy(WARM, checkpoints=tmp_path / "copy", resume=True, show="lines")
+    assert "resumed from the start and a journal of 7 answers" in capsys.readouterr().err
+    assert len(on_threads) == begun + 1 and same_bits(again, straight)
+
+
+def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
+    on_threads: list[WatchedThreads], straight: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Iterations.add
+
+    def interrupts(self: Iterations, effect: CoordinatorEffect) -> None:
+        add(self, effect)
+        if self.history[-1].iteration == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Iterations, "add", interrupts)
+    with pytest.raises(Interrupted) as stopped:
+        train_toy(TWELVE, checkpoints=tmp_path)
+    kept = f"the journal in {tmp_path} holds 5 iterations, and resume goes on from it"
+    assert str(stopped.value) == f"stopped after 5 iterations; {kept}"
+    run = stopped.value.run
+    assert (run.iterations, run.outcome, run.checkpoint) == (5, None, tmp_path)
+    assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)

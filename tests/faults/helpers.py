@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import psutil
 
-from partita.engine.drivers.progress import Meter, Show
-from partita.engine.protocol.orders import Progress
+from partita.engine.drivers.progress import Gauge, Show
+from partita.engine.protocol.orders import Advanced, CoordinatorEffect, Progress
 
 DEADLINE_S = 60.0
 WORKER = "partita.engine.launch.worker"
@@ -34,16 +34,26 @@ def hosts_of(pid: int) -> dict[str, psutil.Process]:
     return found
 
 
+Seen: TypeAlias = Progress | Advanced | str
+"""What a run shows: a part's report, an iteration, or a line."""
+
+
 class Witness:
     """Stands where the display is: notes what a run says, and acts when it has come so far."""
 
     def __init__(self) -> None:
-        self.seen: list[Progress | str] = []
-        self._plans: list[tuple[Callable[[Progress | str], bool], Callable[[], None]]] = []
+        self.seen: list[Seen] = []
+        self._plans: list[tuple[Callable[[Seen], bool], Callable[[], None]]] = []
 
     def when(self, condition: Callable[[Progress], bool], act: Callable[[], None]) -> None:
         """Acts once, at the first report that fulfils the condition; plans are for one after another."""
         self._plans.append((lambda seen: isinstance(seen, Progress) and condition(seen), act))
+
+    def when_done(self, iterations: int, act: Callable[[], None]) -> None:
+        """Acts once, when a batch method has done so many iterations."""
+        self._plans.append(
+            (lambda seen: isinstance(seen, Advanced) and seen.iterated.iteration >= iterations, act)
+        )
 
     def when_said(self, text: str, act: Callable[[], None]) -> None:
         """Acts once, at the first line with this text."""
@@ -66,18 +76,24 @@ class Witness:
 
     # What a run asks of a display.
 
-    def __call__(self, meter: Meter, show: Show) -> Self:
-        self._meter = meter
+    def __call__(self, show: Show) -> Self:
         return self
 
-    def update(self, progress: Progress) -> None:
-        self._meter.add(progress)
-        self._see(progress)
+    def follow(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+
+    def update(self, effect: CoordinatorEffect) -> None:
+        self._gauge.add(effect)
+        assert isinstance(effect, Progress | Advanced)
+        self._see(effect)
+
+    def draw(self) -> None:
+        self._gauge.moment()
 
     def say(self, text: str) -> None:
         self._see(text)
 
-    def _see(self, what: Progress | str) -> None:
+    def _see(self, what: Seen) -> None:
         self.seen.append(what)
         if self._plans and self._plans[0][0](what):
             self._plans.pop(0)[1]()

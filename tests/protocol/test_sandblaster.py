@@ -15,9 +15,10 @@ from partita.engine.protocol.commands import (
     Snapshot,
     Steps,
     dot,
+    scale,
 )
-from partita.engine.protocol.events import Tick
-from partita.engine.protocol.messages import Answer, Command, Computed, HandOut, Message
+from partita.engine.protocol.events import Received, Tick
+from partita.engine.protocol.messages import Answer, Command, Computed, HandOut, Message, Saved
 from partita.engine.protocol.orders import Advanced, Done, Fail, Patience, Record, StopRequested
 from partita.engine.protocol.sandblaster import JournalMismatch
 from partita.engine.protocol.supervision import Phase
@@ -186,6 +187,28 @@ def test_ctrl_c_keeps_what_is_recorded() -> None:
     assert [*stage.journal, *again.journal] == undisturbed().journal
 
 
+def test_ctrl_c_asks_for_one_checkpoint_however_slow_the_disk_is() -> None:
+    stage = staged()
+    stage.play(until=during(stage, 2))
+    stage.tell(StopRequested())
+    late: list[Received] = []
+    while stage.events:
+        event = stage.events.popleft()
+        if isinstance(event, Received) and isinstance(event.message, Saved):
+            late.append(event)
+        else:
+            stage.tell(event)
+    asked = [m for _, m in stage.said(Command) if isinstance(m, Command) and snapshots(m)]
+    assert len(asked) == len(late) == 2
+    for event in late:
+        stage.tell(event)
+    assert isinstance(stage.effects[-1], Done) and len(stage.commits) == 1
+
+
+def snapshots(command: Command) -> bool:
+    return any(isinstance(operation, Snapshot) for operation in command.operations)
+
+
 def test_ctrl_c_does_not_wait_long() -> None:
     stage = staged()
     stage.play(until=during(stage, 1))
@@ -200,6 +223,7 @@ def test_ctrl_c_does_not_wait_long() -> None:
         (lambda: ("x",), "must yield a tuple of operations"),
         (lambda: (Evaluate(()), Evaluate(())), "two evaluations at once"),
         (lambda: (Snapshot(1),), "asked for a checkpoint"),
+        (lambda: (Evaluate(()), scale("x", 2.0)), "changes 'x' where it has just evaluated"),
     ],
 )
 def test_a_method_that_asks_for_nonsense_ends_the_run(ask: Callable[[], object], what: str) -> None:

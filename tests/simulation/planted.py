@@ -15,10 +15,10 @@ from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, P
 from partita.engine.protocol.orders import Restart
 from partita.engine.protocol.replica import DownpourClient, Install, StepBegins
 from partita.engine.protocol.shard import Apply, ShardMachine, _Part
+from partita.engine.protocol.supervision import Phase
+from partita.engine.runtime.simulation.downpour import Machines
 
 # Shards.
-from partita.engine.protocol.supervision import Phase
-from partita.engine.runtime.simulation.hosts import Machines
 
 
 class AcknowledgesWithoutApplying(ShardMachine):

@@ -1,14 +1,18 @@
 """What happens to a schedule before it heals: crashes, frozen processes and split networks.
 
-Every accident takes its victim from the processes that live at that moment, in the order of their launch.
+Every accident takes its victim from the processes that live at that moment, in the order of their launch. A
+coordinator crashes only where another one can go on with its run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from partita.engine.protocol.names import COORDINATOR, shard_index
 from partita.engine.runtime.simulation.world import Process, World
 
-KINDS = (
+KINDS: Final = (
     "crash",
     "crash shard",
     "crash shard and its successor",
@@ -18,37 +22,40 @@ KINDS = (
     "one way",
     "pause the coordinator",
 )
+CRASH_THE_COORDINATOR: Final = "crash the coordinator"
 
 
-def happen(world: World, _: object = None) -> None:
-    """One accident, drawn from the world's generator."""
+def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
+    """One accident of these kinds, drawn from the world's generator."""
     random = world.random
-    kind = random.choice(KINDS)
-    hosts = [process for process in world.processes.values() if process.alive and process.name != COORDINATOR]
-    if "shard" in kind:
+    kind = random.choice(kinds)
+    hosts = [process for process in world.processes if process.alive and process.name != COORDINATOR]
+    if kind.endswith("the coordinator"):
+        hosts = world.living(COORDINATOR)
+    elif "shard" in kind:
         hosts = [process for process in hosts if shard_index(process.name) is not None]
     if not hosts:
         return
     victim = random.choice(hosts)
     if kind.startswith("crash"):
         world.note(victim, "crashes", None)
-        victim.exit()
+        victim.crash()
         if kind.endswith("successor"):
             world.at(world.now + random.uniform(1.0, 4.0), None, _crash_newest, (world, victim.name))
     elif kind.startswith("freeze"):
         _freeze(world, victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
     elif kind == "pause the coordinator":
-        _freeze(world, world.processes[COORDINATOR, 0], random.uniform(0.5, 6.0))
+        _freeze(world, victim, random.uniform(0.5, 6.0))
     else:
         _split(world, both_ways=kind == "split")
 
 
 def _crash_newest(target: tuple[World, str]) -> None:
     world, name = target
-    alive = [process for process in world.processes.values() if process.name == name and process.alive]
+    alive = world.living(name)
     if alive:
         world.note(alive[-1], "crashes", "again")
-        alive[-1].exit()
+        alive[-1].crash()
 
 
 def _freeze(world: World, victim: Process, seconds: float) -> None:
@@ -60,7 +67,7 @@ def _freeze(world: World, victim: Process, seconds: float) -> None:
 def _split(world: World, *, both_ways: bool) -> None:
     """Some hosts no longer reach the others; only a part of those links is cut, in one schedule of two."""
     random = world.random
-    names = list(dict.fromkeys(name for name, _ in world.processes))
+    names = list(dict.fromkeys(process.name for process in world.processes))
     island = [name for name in names if random.random() < 0.4] or [random.choice(names)]
     share = random.choice((1.0, 0.6))
     until = world.now + random.uniform(0.5, 7.0)
@@ -75,5 +82,5 @@ def _split(world: World, *, both_ways: bool) -> None:
 def heal(world: World, _: object = None) -> None:
     """The end of the chaos: the network is fair, and every frozen process goes on."""
     world.network.heal()
-    for process in world.processes.values():
+    for process in world.processes:
         process.thaw()

@@ -1,16 +1,15 @@
 """What every simulated host does around its machine: say hello, learn who is where, and stay alive.
 
 These are stand-ins for the real hosts of the runtime, with the same duties towards the machines. What a part
-and a shard add stands in `part` and `shard`.
+and a shard add stands with their driver, and what a coordinator does in `coordinator`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
-from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Received, Replaced
 from partita.engine.protocol.messages import (
     Assign,
@@ -24,10 +23,7 @@ from partita.engine.protocol.messages import (
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, Topology
-from partita.engine.protocol.replica import DownpourClient
-from partita.engine.protocol.shard import ShardMachine
-from partita.engine.runtime.simulation.ledger import Ledger, Life, Lineage
-from partita.engine.runtime.simulation.scenario import NUMBERS_OF_A_MACHINE, Scenario
+from partita.engine.runtime.simulation.judgement import Life
 from partita.engine.runtime.simulation.world import Delivery, Process, World
 
 TICK_S: Final = 0.7
@@ -35,8 +31,8 @@ HEARTBEAT_S: Final = 0.69
 RETRY_S: Final = 1.0
 
 
-class Numbers(tuple[int, ...]):
-    """A payload: integers that say how many bytes they would be as float32."""
+class Numbers(tuple[float, ...]):
+    """A payload: numbers that say how many bytes they would be as float32."""
 
     __slots__ = ()
 
@@ -46,76 +42,49 @@ class Numbers(tuple[int, ...]):
         return 4 * len(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Machines:
-    """Which machines are played: the real ones, or ones with a planted fault."""
-
-    coordinator: type[Coordinator] = Coordinator
-    shard: type[ShardMachine] = ShardMachine
-    client: type[DownpourClient] = DownpourClient
-
-
 class Layout:
     """Who holds which numbers: the global vector is cut into nearly equal runs, one for each shard."""
 
-    def __init__(self, topology: Topology) -> None:
-        n, size, shards = NUMBERS_OF_A_MACHINE, NUMBERS_OF_A_MACHINE * topology.machines, topology.shards
+    def __init__(self, machines: Sequence[int], topology: Topology) -> None:
+        """For machines with so many numbers each."""
+        size, shards = sum(machines), topology.shards
         cuts = [shard * size // shards for shard in range(shards + 1)]
         self.sizes = {name: cuts[k + 1] - cuts[k] for k, name in enumerate(topology.shard_names)}
         self.of_machine: list[tuple[tuple[str, int, int], ...]] = []
         self.of_shard: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in self.sizes}
-        for machine in range(topology.machines):
-            first, spans = machine * n, []
+        first = 0
+        for machine, n in enumerate(machines):
+            spans = []
             for k, name in enumerate(topology.shard_names):
                 start, stop = max(first, cuts[k]), min(first + n, cuts[k + 1])
                 if start < stop:
                     spans.append((name, start - first, stop - first))
                     self.of_shard[name][machine] = (start - cuts[k], stop - cuts[k])
             self.of_machine.append(tuple(spans))
+            first += n
 
 
-@dataclass(slots=True)
-class File:
-    """A shard's file on the simulated disk."""
+class Run:
+    """The hosts that one coordinator has launched: they hear one another, and nobody of another run.
 
-    version: int
-    seen: dict[str, Any]
-    values: list[int]
-    lineage: Lineage = field(repr=False)
+    Attributes:
+        coordinator: its process.
+        hosts: by (name, incarnation), in the order of their launch.
+    """
 
-
-class Setting(Protocol):
-    """What the hosts of a schedule share: the scenario, the reference, the disk, and who meets whom."""
-
-    scenario: Scenario
-    machines: Machines
-    ledger: Ledger
-    layout: Layout
-    disk: dict[str, File]
-
-    def committed_file(self, shard: str, checkpoint: int) -> File:
-        """What the manifest of this checkpoint says of this shard."""
-        ...
-
-    def meet(self, part: Host, *, replica: int, step: int) -> list[Host]:
-        """A part has done its step: everybody of its replica, if it is the last; nobody, if it is not."""
-        ...
-
-    def raises(self, name: str) -> bool:
-        """Whether the user's function raises in this host, this time."""
-        ...
+    def __init__(self, coordinator: Process) -> None:
+        self.coordinator = coordinator
+        self.hosts: dict[Life, Process] = {}
 
 
 class Host(Process):
     """A part's or a shard's process, up to the point where its machine takes over."""
 
-    def __init__(
-        self, world: World, setting: Setting, name: str, incarnation: int, checkpoint: int | None
-    ) -> None:
-        super().__init__(world, name, incarnation)
-        self.setting = setting
+    def __init__(self, world: World, run: Run, life: Life, checkpoint: int | None) -> None:
+        super().__init__(world, *life)
+        self.run = run
         self.checkpoint = checkpoint
-        self.life: Life = (name, incarnation)
+        self.life: Life = life
         self.assigned = False
         self.ready = False
         self.heard_heartbeat = False
@@ -126,9 +95,9 @@ class Host(Process):
     def resolve(self, name: str) -> Process | None:
         """By the directory that it has."""
         if name == COORDINATOR:
-            return self.world.processes[COORDINATOR, 0]
+            return self.run.coordinator
         incarnation = self.peers.get(name)
-        return None if incarnation is None else self.world.processes.get((name, incarnation))
+        return None if incarnation is None else self.run.hosts.get((name, incarnation))
 
     def on_tick(self, _: object = None) -> None:
         """Says again what was not answered."""
@@ -190,6 +159,3 @@ class Host(Process):
 
     def learned(self) -> None:
         """The directory is new."""
-
-    def on_met(self, _: object) -> None:
-        """Every part of the replica has done its step."""

@@ -36,6 +36,7 @@ class Process(ABC):
         self.frozen = False
         self.offset = 1000.0 * world.random.random()
         self.backlog: list[tuple[Callable[[Any], None], Any]] = []
+        world.processes.append(self)
 
     @property
     def clock(self) -> float:
@@ -72,6 +73,10 @@ class Process(ABC):
             for handler, argument in backlog:
                 self.world.at(self.world.now, self, handler, argument)
 
+    def crash(self) -> None:
+        """SIGKILL: it ends wherever it is."""
+        self.exit()
+
     def exit(self) -> None:
         """It ends; nothing that it remembered is left."""
         if self.alive:
@@ -85,14 +90,14 @@ class World:
     Attributes:
         now: virtual time in seconds.
         random: the schedule's only source of randomness.
-        processes: by (name, incarnation), in the order of their launch.
+        processes: all that were ever launched, in that order.
     """
 
     def __init__(self, seed: int, *, keep_all: bool = False) -> None:
         """A world without processes; `keep_all` remembers its whole history, not only the end of it."""
         self.now = 0.0
         self.random = Random(seed)
-        self.processes: dict[tuple[str, int], Process] = {}
+        self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0
         self.over = False
@@ -113,6 +118,10 @@ class World:
         delivery = (source.name, source.incarnation, encode(message), payload)
         for arrival in self.network.arrivals(source.name, target.name, self.now):
             self.at(arrival, target, target.on_message, delivery)
+
+    def living(self, name: str) -> list[Process]:
+        """The processes of this name that have not ended, in the order of their launch."""
+        return [process for process in self.processes if process.alive and process.name == name]
 
     def exited(self, process: Process) -> None:
         """A process has ended."""

@@ -32,15 +32,20 @@ from partita.engine.protocol.replica import (
     StepBegins,
     StepEnded,
 )
-from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers
-from partita.engine.runtime.simulation.ledger import Violation, demand
-from partita.engine.runtime.simulation.scenario import NUMBERS_OF_A_MACHINE
+from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE
+from partita.engine.runtime.simulation.downpour.setting import Setting
+from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers, Run
+from partita.engine.runtime.simulation.judgement import Life, Violation, demand
 
 
 class PartHost(Host):
     """Interprets the effects of a `DownpourClient`, steps, and reports."""
 
     client: DownpourClient
+
+    def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
+        super().__init__(setting.world, run, life, checkpoint)
+        self.setting = setting
 
     def assign(self) -> None:
         """Makes the client, and vectors of zeros."""
@@ -58,7 +63,8 @@ class PartHost(Host):
             retry_s=RETRY_S,
         )
         self.setting.ledger.part_is_born(self.life, size=n)
-        self.vectors = {name: [0] * n for name in ("parameters", "staged", "accrued", "in_flight")}
+        names = ("parameters", "staged", "accrued", "in_flight")
+        self.vectors: dict[str, list[float]] = {name: [0] * n for name in names}
         self.staged: dict[str, tuple[int, int]] = {}
         self.started = False
         self.step = -1  # the next one; -1 before Begin
@@ -115,7 +121,7 @@ class PartHost(Host):
 
     @property
     def _knows_everybody(self) -> bool:
-        mates = self.setting.scenario.topology.parts(self.replica)
+        mates = self.setting.scenario.around.topology.parts(self.replica)
         return self.revision > 0 and all(mate in self.peers or mate == self.name for mate in mates)
 
     # Steps.
@@ -141,13 +147,14 @@ class PartHost(Host):
             self.exit()
             return
         seed = 7 * self.step + 5 * self.replica + 3 * self.machine_index + 11 * self.incarnation
-        gradient = [1 + (seed + 2 * i) % 9 for i in range(NUMBERS_OF_A_MACHINE)]
+        gradient: list[float] = [1 + (seed + 2 * i) % 9 for i in range(NUMBERS_OF_A_MACHINE)]
         for i, number in enumerate(gradient):
             self.vectors["accrued"][i] += number
             self.vectors["parameters"][i] -= number
         self.setting.ledger.computed(self.life, self.step, gradient)
         self._do(StepEnded(self.step))
         for part in self.setting.meet(self, replica=self.replica, step=self.step):
+            assert isinstance(part, PartHost)
             part.later(0.001, part.on_met)
 
     def on_met(self, _: object) -> None:

@@ -6,8 +6,9 @@ from partita.engine.protocol.events import Persist, Persisted, Received, Refuse,
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed
 from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
-from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, File, Host, Numbers
-from partita.engine.runtime.simulation.ledger import Violation
+from partita.engine.runtime.simulation.downpour.setting import File, Setting
+from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, Run
+from partita.engine.runtime.simulation.judgement import Life, Violation
 
 
 def file_name(shard: str, *, epoch: int, checkpoint: int) -> str:
@@ -20,12 +21,16 @@ class ShardHost(Host):
 
     machine: ShardMachine
 
+    def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
+        super().__init__(setting.world, run, life, checkpoint)
+        self.setting = setting
+
     def assign(self) -> None:
         """Starts from the committed file, or from zeros."""
         setting, name = self.setting, self.name
         file = None if self.checkpoint is None else setting.committed_file(name, self.checkpoint)
         lineage = setting.ledger.shard_is_born(self.life, file.lineage if file else None)
-        self.values = list(file.values) if file else [0] * setting.layout.sizes[name]
+        self.values: list[float] = list(file.values) if file else [0] * setting.layout.sizes[name]
         self.lineage = lineage
         self.machine = setting.machines.shard(
             name,
@@ -104,7 +109,7 @@ class ShardHost(Host):
         file = File(effect.version, dict(effect.seen), list(self.values), self.lineage.copy())
         if effect.version != file.lineage.version:
             raise Violation(f"I1: {self.name} writes version {effect.version} at {file.lineage.version}")
-        wait_s = self.setting.scenario.write_s * self.world.random.random()
+        wait_s = self.setting.scenario.around.write_s * self.world.random.random()
         self.later(wait_s, self.on_written, (effect.checkpoint, file))
 
     def on_written(self, written: tuple[int, File]) -> None:

@@ -10,28 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from partita.engine.runtime.simulation.judgement import Life, Writers, demand
+
 Push: TypeAlias = tuple[str, int, int]
 """A push to a given shard: (part, incarnation, sequence)."""
-
-Life: TypeAlias = tuple[str, int]
-"""A process: (name, incarnation)."""
-
-
-class Violation(AssertionError):
-    """An invariant does not hold; the text begins with its number."""
-
-
-def demand(holds: bool, invariant: str, *what: object) -> None:
-    """Raises `Violation` unless it holds."""
-    if not holds:
-        raise Violation(f"{invariant}: {' '.join(str(word) for word in what)}")
 
 
 @dataclass(slots=True)
 class Lineage:
     """What one life of a shard should be: inherited from a file, then one push at a time."""
 
-    values: list[int]
+    values: list[float]
     version: int = 0
     applied: set[Push] = field(default_factory=set)
     upcoming: dict[Life, int] = field(default_factory=dict)  # each part's next sequence number
@@ -47,15 +36,15 @@ class Lineage:
 class Ledger:
     """The reference of one schedule."""
 
-    def __init__(self, shards: Iterable[tuple[str, int]]) -> None:
+    def __init__(self, shards: Iterable[tuple[str, int]], writers: Writers) -> None:
         """For these shards (name, numbers each holds), all zero."""
         self._initial = {name: Lineage([0] * size) for name, size in shards}
         self.lineages: dict[Life, Lineage] = {}
-        self._living: dict[str, int] = {}  # the newest incarnation that may run
+        self._writers = writers
         self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
-        self._payloads: dict[tuple[str, Push], tuple[int, ...]] = {}  # by (shard, push)
+        self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
         self._made: dict[tuple[Life, str], int] = {}
-        self._accrued: dict[Life, list[int]] = {}
+        self._accrued: dict[Life, list[float]] = {}
         self._settled: dict[tuple[Life, str], int] = {}
         self._installed: dict[tuple[Life, str], tuple[int, int]] = {}
         self._computed: dict[str, int] = {}
@@ -71,7 +60,7 @@ class Ledger:
         done = max(self._computed.get(part[0], 0), resumed)
         demand(step <= done, "I8", part, "begins at", step, "but has only done", done)
 
-    def computed(self, part: Life, step: int, gradient: list[int]) -> None:
+    def computed(self, part: Life, step: int, gradient: list[float]) -> None:
         """A step's gradient has accrued."""
         self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
         accrued = self._accrued[part]
@@ -79,7 +68,7 @@ class Ledger:
             accrued[i] += number
 
     def pushes(
-        self, part: Life, shard: str, sequence: int, payload: tuple[int, ...], *, start: int, stop: int
+        self, part: Life, shard: str, sequence: int, payload: tuple[float, ...], *, start: int, stop: int
     ) -> None:
         """A push leaves: a new one holds just what has accrued, a repeat the same as before."""
         push = (*part, sequence)
@@ -124,11 +113,6 @@ class Ledger:
 
     # Shards.
 
-    def replaced(self, name: str, incarnation: int) -> None:
-        """From now on only this incarnation may be the host of this name (I4)."""
-        demand(incarnation > self._living.get(name, -1), "I4", name, incarnation, "was there before")
-        self._living[name] = incarnation
-
     def shard_is_born(self, shard: Life, file: Lineage | None) -> Lineage:
         """A life begins from a committed file, or from the start."""
         lineage = (file or self._initial[shard[0]]).copy()
@@ -137,11 +121,11 @@ class Ledger:
         return lineage
 
     def applies(
-        self, shard: Life, push: Push, payload: tuple[int, ...], *, start: int, values: list[int]
+        self, shard: Life, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
     ) -> None:
         """A push enters the values of a shard: once, in order, by the one writer (I1, I4)."""
         lineage = self.lineages[shard]
-        self._is_living(shard, "applies", push)
+        self._writers.demand_writer(shard, "applies", push)
         demand(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
         demand(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
@@ -168,20 +152,16 @@ class Ledger:
     def acknowledges(self, shard: Life, push: Push, version: int) -> None:
         """Acknowledged is in the values, or was and is counted as lost (I2); never by a replaced one (I4)."""
         lineage = self.lineages[shard]
-        self._is_living(shard, "acknowledges", push)
+        self._writers.demand_writer(shard, "acknowledges", push)
         there = push in lineage.applied or push in lineage.missed
         demand(there, "I2", shard, "acknowledges", push, "and does not hold it")
         demand(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
 
     def answers(self, shard: Life, epoch: int, version: int) -> None:
         """A shard hands out parameters of the version that it has (I3), while it is the one (I4)."""
-        self._is_living(shard, "answers a fetch", "")
+        self._writers.demand_writer(shard, "answers a fetch", "")
         expected = (shard[1], self.lineages[shard].version)
         demand((epoch, version) == expected, "I3", shard, "says", (epoch, version), "and is", expected)
-
-    def _is_living(self, shard: Life, what: str, about: object) -> None:
-        living = self._living[shard[0]]
-        demand(shard[1] == living, "I4", shard, what, about, "while", living, "is this shard")
 
     def _moves(self, shard: Life, version: int) -> None:
         now, before = (shard[1], version), self._newest.get(shard[0], (-1, -1))

@@ -1,0 +1,128 @@
+"""One schedule under Downpour: a run's hosts, its checkpoints, and what must hold at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.names import part_name, shard_index
+from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Fail, Progress, Warn
+from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
+from partita.engine.runtime.simulation.downpour.ledger import Ledger
+from partita.engine.runtime.simulation.downpour.part import PartHost
+from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE, draw
+from partita.engine.runtime.simulation.downpour.setting import File, Machines
+from partita.engine.runtime.simulation.downpour.shard import ShardHost
+from partita.engine.runtime.simulation.hosts import Host, Layout, Run
+from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
+from partita.engine.runtime.simulation.schedule import Schedule
+from partita.engine.runtime.simulation.world import Process
+
+
+class DownpourCoordinatorHost(CoordinatorHost):
+    """Interprets the effects of a `Coordinator`."""
+
+    machine: Coordinator
+
+    def __init__(self, schedule: DownpourSchedule) -> None:
+        around, scenario = schedule.around, schedule.scenario
+        super().__init__(schedule.world, around, schedule.launch)
+        self.schedule = schedule
+        self.machine = schedule.machines.coordinator(
+            around.topology, steps=scenario.steps, done=scenario.done, patience=patience(around)
+        )
+
+    def carry_out(self, effect: CoordinatorEffect) -> None:
+        """Commits, ends, or says something."""
+        match effect:
+            case Commit():
+                self.schedule.commit(effect)
+            case Done() | Fail():
+                self.schedule.end(effect)
+            case Warn() | Progress():
+                self.world.note(self, type(effect).__name__, effect)
+            case _:
+                raise AssertionError(effect)
+
+
+class DownpourSchedule(Schedule):
+    """The setting of one seed."""
+
+    coordinator: DownpourCoordinatorHost
+
+    def __init__(self, seed: int, machines: Machines, *, keep_all: bool = False) -> None:
+        super().__init__(seed, keep_all=keep_all)
+        self.machines = machines
+        self.scenario = draw(self.world.random)
+        self.surround(self.scenario.around)
+        topology = self.around.topology
+        self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
+        self.disk: dict[str, File] = {}
+        self.manifests: dict[int, dict[str, str]] = {}
+        self._meetings: dict[tuple[int, int, int], list[Process]] = {}
+        self.coordinator = DownpourCoordinatorHost(self)
+        self.ledger = Ledger(self.layout.sizes.items(), self.coordinator.writers)
+
+    def launch(self, run: Run, life: Life, checkpoint: int | None) -> Host:
+        """The process of a shard or a part."""
+        kind = ShardHost if shard_index(life[0]) is not None else PartHost
+        return kind(self, run, life, checkpoint)
+
+    def meet(self, part: Process, *, replica: int, step: int) -> Sequence[Process]:
+        """Everybody of the replica, once all of its processes of one life have done the step."""
+        met = self._meetings.setdefault((replica, part.incarnation, step), [])
+        met.append(part)
+        return met if len(met) == self.around.topology.machines else []
+
+    def commit(self, order: Commit) -> None:
+        """Writes the manifest, of files that are there."""
+        names = {entry.shard: entry.file for entry in order.entries}
+        demand(tuple(names) == self.around.topology.shard_names, "I5", order, "is not whole")
+        for entry in order.entries:
+            file = self.disk.get(entry.file)
+            demand(file is not None and file.version == entry.version, "I5", entry, "is not on disk")
+            demand(self.coordinator.current[entry.shard] == entry.epoch, "I5", entry, "is of an old epoch")
+        demand(order.checkpoint > max(self.manifests, default=0), "I5", order, "is not the newest")
+        missed = sum(len(self.disk[file].lineage.missed) for file in names.values())
+        demand(order.lost == missed, "I2", order, "says lost", order.lost, "and it is", missed)
+        self.manifests[order.checkpoint] = names
+        self.world.note(self.coordinator, "Commit", order)
+
+    def committed_file(self, shard: str, checkpoint: int) -> File:
+        """What the manifest says."""
+        demand(checkpoint in self.manifests, "I5", "checkpoint", checkpoint, "was never committed")
+        return self.disk[self.manifests[checkpoint][shard]]
+
+    def judge(self, ending: Done) -> None:
+        """Every step was done, and nothing that was acknowledged is missing but what is counted."""
+        if not ending.complete:
+            demand(self.stopped, "I8", "the run ended early", ending)
+            return
+        if all(done >= self.scenario.steps for done in self.scenario.done):
+            return
+        demand(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
+        assert ending.checkpoint is not None
+        files = {shard: self.disk[name].lineage for shard, name in self.manifests[ending.checkpoint].items()}
+        self.ledger.complete(files, self._parts(), steps=self.scenario.steps, lost=ending.lost)
+
+    def _parts(self) -> dict[str, int]:
+        """The processes that live and are heard at the end, of the parts that had work to do.
+
+        What a dead process was acknowledged, and its shard lost too, nobody knows.
+        """
+        gone, current = self.coordinator.machine.gone, self.coordinator.current
+        topology, hosts = self.around.topology, self.coordinator.run.hosts
+        names = [part_name(r, m) for r in range(topology.replicas) for m in range(topology.machines)]
+        lives = [(name, current[name]) for name in names if name in current and name not in gone]
+        return {life[0]: life[1] for life in lives if life in hosts and hosts[life].alive}
+
+
+def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:
+    """Plays the schedule of a seed; the same seed gives the same outcome and the same story, in any process.
+
+    Args:
+        seed: any integer.
+        machines: which machines to play; the real ones by default.
+        keep_all: whether the story is the whole history, not the last events.
+    """
+    return DownpourSchedule(seed, machines or Machines(), keep_all=keep_all).play()

@@ -1,0 +1,61 @@
+"""What the hosts of a schedule share under Downpour: scenario, reference, disk, and who meets whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.replica import DownpourClient
+from partita.engine.protocol.shard import ShardMachine
+from partita.engine.runtime.simulation.downpour.ledger import Ledger, Lineage
+from partita.engine.runtime.simulation.downpour.scenario import Scenario
+from partita.engine.runtime.simulation.hosts import Layout
+from partita.engine.runtime.simulation.world import Process, World
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Which machines are played: the real ones, or ones with a planted fault."""
+
+    coordinator: type[Coordinator] = Coordinator
+    shard: type[ShardMachine] = ShardMachine
+    client: type[DownpourClient] = DownpourClient
+
+
+@dataclass(slots=True)
+class File:
+    """A shard's file on the simulated disk."""
+
+    version: int
+    seen: dict[str, Any]
+    values: list[float]
+    lineage: Lineage = field(repr=False)
+
+
+class Setting(Protocol):
+    """A schedule, as its hosts see it."""
+
+    @property
+    def world(self) -> World:
+        """Time, and everybody."""
+        ...
+
+    scenario: Scenario
+    machines: Machines
+    ledger: Ledger
+    layout: Layout
+    disk: dict[str, File]
+
+    def committed_file(self, shard: str, checkpoint: int) -> File:
+        """What the manifest of this checkpoint says of this shard."""
+        ...
+
+    def meet(self, part: Process, *, replica: int, step: int) -> Sequence[Process]:
+        """A part has done its step: everybody of its replica, if it is the last; nobody, if it is not."""
+        ...
+
+    def raises(self, name: str) -> bool:
+        """Whether the user's function raises in this host, this time."""
+        ...

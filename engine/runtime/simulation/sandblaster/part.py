@@ -1,0 +1,138 @@
+"""A simulated part: the real Sandblaster client over a few floats.
+
+The parts of a replica begin a turn together and get its gradient together: that stands for the states and
+errors which they would send to one another.
+"""
+
+from __future__ import annotations
+
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.messages import Contribution, Failed, HandOut, Heartbeat, Message, Point, Taken
+from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.portion_client import (
+    Flip,
+    PlayTurn,
+    PortionClient,
+    PortionEffect,
+    PortionEvent,
+    TurnOver,
+)
+from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers, Run
+from partita.engine.runtime.simulation.judgement import Life, Violation, demand
+from partita.engine.runtime.simulation.sandblaster.function import Vector
+from partita.engine.runtime.simulation.sandblaster.setting import Setting
+
+MEANINGLESS = 123.456
+"""What a part finds in a turn that another part of its replica plays on something else."""
+
+
+class PartHost(Host):
+    """Interprets the effects of a `PortionClient`, and plays turns."""
+
+    client: PortionClient
+
+    def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
+        super().__init__(setting.world, run, life, checkpoint)
+        self.setting = setting
+        self.ledger = setting.ledger_of(run)
+
+    def assign(self) -> None:
+        """Makes the client, and vectors of zeros."""
+        indices = part_indices(self.name)
+        assert indices is not None
+        self.replica, self.machine = indices
+        scenario = self.setting.scenario
+        self.client = self.setting.machines.client(
+            incarnation=self.incarnation,
+            shards=self.setting.layout.of_machine[self.machine],
+            alone=len(scenario.machines) == 1,
+            retry_s=RETRY_S,
+        )
+        n = scenario.machines[self.machine]
+        names = ("parameters", "staged", "accrued", "in_flight")
+        self.vectors: dict[str, list[float]] = {name: [0.0] * n for name in names}
+        self.started = False
+        self.playing: PlayTurn | None = None
+        self.found: tuple[Vector, float, int] = ((), 0.0, 0)
+
+    # What it hears.
+
+    def tick(self) -> None:
+        """Time passes: says that it lives."""
+        self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
+        self._do(Tick())
+
+    def hear(self, sender: str, message: Message, received: Received) -> None:
+        """A message for the client."""
+        if isinstance(message, (HandOut, Point, Taken)):
+            self._do(received)
+
+    def learn(self, replaced: Replaced) -> None:
+        """A shard has a new process."""
+        if self.assigned:
+            self._do(replaced)
+
+    def learned(self) -> None:
+        """Asks for the first point as soon as the shards can be reached."""
+        if self.assigned and not self.started and self.revision > 0:
+            self.started = True
+            self._do(Started())
+
+    def on_prepared(self, _: object) -> None:
+        """Everything is compiled."""
+        super().on_prepared(_)
+        self.learned()
+
+    # Turns.
+
+    def _play(self, turn: PlayTurn) -> None:
+        demand(self.playing is None, "I6", self.life, "begins", turn, "inside", self.playing)
+        self.playing = turn
+        if not turn.hollow:
+            parameters = tuple(self.vectors["parameters"])
+            self.ledger.plays(self.life, turn.evaluation, self.machine, parameters)
+        self.setting.meet(self, turn)
+
+    def on_computed(self, _: object) -> None:
+        """The turn is over: its gradient has accrued, from nothing."""
+        if self.setting.raises(self.name):
+            self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
+            self.exit()
+            return
+        turn, self.playing = self.playing, None
+        assert turn is not None
+        gradient, loss, right = self.found
+        self.vectors["accrued"] = list(gradient)
+        self._do(TurnOver(turn.turn, loss, right))
+
+    # Effects.
+
+    def _do(self, event: PortionEvent) -> None:
+        for effect in self.client.receive(event, self.clock):
+            self._carry_out(effect)
+        self.client.validate()
+
+    def _carry_out(self, effect: PortionEffect) -> None:
+        match effect:
+            case Send(to=to, message=message, payload=span):
+                self.send(to, message, self._numbers(message, span))
+            case PlayTurn():
+                self._play(effect)
+            case Flip():
+                n = len(self.vectors["accrued"])
+                self.vectors["in_flight"], self.vectors["accrued"] = self.vectors["accrued"], [0.0] * n
+            case Stage(span=span, payload=payload):
+                assert isinstance(payload, Numbers)
+                self.vectors["staged"][span.start : span.stop] = payload
+            case Install(span=span):
+                start, stop = span.start, span.stop
+                self.vectors["parameters"][start:stop] = self.vectors["staged"][start:stop]
+            case Refuse(sender=sender, reason=reason):
+                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+
+    def _numbers(self, message: Message, span: Span | None) -> Numbers | None:
+        if span is None:
+            return None
+        assert isinstance(message, Contribution)
+        return Numbers(self.vectors[span.vector][span.start : span.stop])

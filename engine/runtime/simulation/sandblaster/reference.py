@@ -1,0 +1,132 @@
+"""The naive reference: the same method in one process, without faults, over the same slices.
+
+What is added to what follows from the requests alone, so that every scalar of a run and every vector in a
+checkpoint must have the same bits as here, whatever has died (I6, I10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from partita.engine.protocol.commands import (
+    POINT,
+    Evaluate,
+    Iterated,
+    Largest,
+    Outcome,
+    Request,
+    Scalars,
+    Steps,
+    n_scalars,
+)
+from partita.engine.runtime.simulation.hosts import Layout
+from partita.engine.runtime.simulation.sandblaster.function import Function, Vector, added
+from partita.engine.runtime.simulation.sandblaster.vectors import Vectors, operate
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """An evaluation: the sum of each segment's gradient, all machines' numbers in a row; and its scalars."""
+
+    gradients: tuple[Vector, ...]
+    scalars: Scalars
+
+
+def evaluate(function: Function, x: Vector, asked: Evaluate, stretch: int) -> Evaluated:
+    """Portion after portion in each stretch, the stretches of a segment two by two in their order."""
+    gradients, scalars = [], []
+    for segment in asked.segments:
+        stop = segment.first + segment.count
+        found = [
+            function.stretch(x, first, min(stretch, stop - first))
+            for first in range(segment.first, stop, stretch)
+        ]
+        wholes = [tuple([number for piece in pieces for number in piece]) for pieces, _, _ in found]
+        gradients.append(two_by_two(wholes) if wholes else (0.0,) * len(x))
+        scalars.append(math.fsum(loss for _, losses, _ in found for loss in losses))
+        scalars.append(float(sum(sum(right) for _, _, right in found)))
+    return Evaluated(tuple(gradients), tuple(scalars))
+
+
+def two_by_two(vectors: Sequence[Vector]) -> Vector:
+    """Neighbours are added, then the neighbours of the sums; who has none goes up as it is."""
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=False)
+        vectors = [added(one, other) for one, other in pairs] + list(vectors[len(vectors) & ~1 :])
+    return vectors[0]
+
+
+class Reference:
+    """A method, played to its end.
+
+    Attributes:
+        requests: what it asked for.
+        scalars: what that gave.
+        states: every shard's vectors before the first request, and after each.
+        iterations: what it told of its iterations.
+        outcome: how it ended.
+    """
+
+    def __init__(
+        self, begin: Callable[[], Steps], function: Function, layout: Layout, *, stretch: int
+    ) -> None:
+        self._function, self._layout, self._stretch = function, layout, stretch
+        self.requests: list[Request] = []
+        self.scalars: list[Scalars] = []
+        self.states: list[dict[str, Vectors]] = [layout_start(function, layout)]
+        self.iterations: list[Iterated] = []
+        self.outcome: Outcome = self._play(begin())
+
+    def _play(self, steps: Steps) -> Outcome:
+        said: Scalars | None = None
+        while True:
+            try:
+                asked = next(steps) if said is None else steps.send(said)
+            except StopIteration as ended:
+                outcome: Outcome = ended.value
+                return outcome
+            if isinstance(asked, Iterated):
+                self.iterations.append(asked)
+                said = ()
+                continue
+            said = self._do(asked)
+            self.requests.append(asked)
+            self.scalars.append(said)
+
+    def _do(self, request: Request) -> Scalars:
+        state = {shard: dict(vectors) for shard, vectors in self.states[-1].items()}
+        found: list[float] = []
+        for operation in request:
+            if isinstance(operation, Evaluate):
+                found += self._evaluate(state, operation)
+                continue
+            answers = [operate(state[shard], operation, size) for shard, size in self._layout.sizes.items()]
+            for n in range(n_scalars(operation)):
+                of_shards = [answer[n] for answer in answers]
+                found.append(max(of_shards) if isinstance(operation, Largest) else math.fsum(of_shards))
+        self.states.append(state)
+        return tuple(found)
+
+    def _evaluate(self, state: dict[str, Vectors], asked: Evaluate) -> Scalars:
+        x = tuple(number for vectors in state.values() for number in vectors[POINT])
+        done = evaluate(self._function, x, asked, self._stretch)
+        for segment, gradient in zip(asked.segments, done.gradients, strict=True):
+            for shard, slice_ in cut(gradient, self._layout).items():
+                state[shard][segment.vector] = slice_
+        return done.scalars
+
+
+def layout_start(function: Function, layout: Layout) -> dict[str, Vectors]:
+    """What the shards hold when a run begins: the point alone."""
+    return {shard: {POINT: slice_} for shard, slice_ in cut(function.start, layout).items()}
+
+
+def cut(whole: Vector, layout: Layout) -> dict[str, Vector]:
+    """A vector of all machines' numbers in a row, as the shards hold it."""
+    slices, start = {}, 0
+    for shard, size in layout.sizes.items():
+        slices[shard] = whole[start : start + size]
+        start += size
+    return slices

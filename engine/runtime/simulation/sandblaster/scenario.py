@@ -1,0 +1,86 @@
+"""What one seed stands for under Sandblaster: surroundings, a function, a method, and how they are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from partita.engine.methods import LBFGS, GradientDescent, NonlinearCG, Objective
+from partita.engine.protocol.commands import Portions, Steps
+from partita.engine.protocol.names import Topology
+from partita.engine.runtime.simulation.sandblaster.walk import Walk
+from partita.engine.runtime.simulation.scenario import Surroundings, draw_surroundings, few
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One schedule's draw. Times in seconds of virtual time.
+
+    Attributes:
+        around: what it shares with every schedule.
+        machines: how many numbers each machine holds; some hold none.
+        portions: of the data.
+        stretch: portions whose gradient is sent at once.
+        begin: starts the method.
+        backups: whether portions are handed out again.
+        portion_s: what a portion takes, at most.
+        slowness: by which factor the first replicas take longer; the others take 1.
+        restart_s: how long a crashed coordinator stays away, at most.
+        loses_power: a coordinator that crashes takes with it what is written, but not synced.
+    """
+
+    around: Surroundings
+    machines: tuple[int, ...]
+    portions: Portions
+    stretch: int
+    begin: Callable[[], Steps]
+    backups: bool = True
+    portion_s: float = 0.02
+    slowness: tuple[float, ...] = ()
+    restart_s: float = 2.0
+    loses_power: bool = False
+
+
+def draw(random: Random) -> Scenario:
+    """The scenario of a seed."""
+    topology = Topology(random.choice((1, 2, 2, 3)), few(random), few(random))
+    size = random.choice((1, 2, 2))
+    n_portions = random.randint(2, 9)
+    portions = Portions(n_portions * size - random.randrange(size), size)
+    stretch, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
+    return Scenario(
+        around=draw_surroundings(random, topology),
+        machines=_machines(random, topology.machines),
+        portions=portions,
+        stretch=stretch,
+        begin=_draw_method(random, portions),
+        backups=backups,
+        portion_s=random.choice((0.01, 0.05, 0.2)),
+        slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 10.0,))),
+        loses_power=random.random() < 0.5,
+    )
+
+
+def _machines(random: Random, machines: int) -> tuple[int, ...]:
+    """The first holds something."""
+    return tuple(random.choice((1, 2, 3, 4, 0) if n else (2, 3, 4)) for n in range(machines))
+
+
+def _draw_method(random: Random, portions: Portions) -> Callable[[], Steps]:
+    if random.random() < 0.4:
+        walk = Walk(random.getrandbits(32), requests=random.randint(2, 9), portions=portions.per_epoch)
+        return walk.steps
+    iterations = random.randint(1, 4)
+    method = random.choice(
+        (
+            LBFGS(history=random.choice((1, 2, 3)), max_iterations=iterations),
+            GradientDescent(max_iterations=iterations),
+            NonlinearCG(max_iterations=iterations),
+        )
+    )
+    batch, overlap = None, 0
+    if portions.per_epoch > 2 and random.random() < 0.3:
+        batch, overlap = random.randint(2, portions.per_epoch - 1), 1
+    objective = Objective(portions, batch=batch, overlap=overlap, l2=random.choice((0.0, 0.1)))
+    return lambda: method.steps(objective)

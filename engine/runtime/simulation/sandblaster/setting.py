@@ -1,0 +1,54 @@
+"""What the hosts of a schedule share under Sandblaster: scenario, reference, disk, and who meets whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from partita.engine.protocol.portion_client import PlayTurn, PortionClient
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.vector_shard import VectorShard
+from partita.engine.runtime.simulation.hosts import Layout, Run
+from partita.engine.runtime.simulation.sandblaster.disk import Disk, File
+from partita.engine.runtime.simulation.sandblaster.ledger import RunLedger
+from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
+from partita.engine.runtime.simulation.world import Process, World
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """Which machines are played: the real ones, or ones with a planted fault."""
+
+    coordinator: type[SandblasterCoordinator] = SandblasterCoordinator
+    shard: type[VectorShard] = VectorShard
+    client: type[PortionClient] = PortionClient
+
+
+class Setting(Protocol):
+    """A schedule, as its hosts see it."""
+
+    @property
+    def world(self) -> World:
+        """Time, and everybody."""
+        ...
+
+    scenario: Scenario
+    machines: Machines
+    layout: Layout
+    disk: Disk
+
+    def ledger_of(self, run: Run) -> RunLedger:
+        """What is known of a run."""
+        ...
+
+    def start_of(self, run: Run, shard: str, checkpoint: int | None) -> File:
+        """What a shard holds in a committed checkpoint; None: in what the run began with."""
+        ...
+
+    def meet(self, part: Process, turn: PlayTurn) -> None:
+        """A part begins a turn; when all parts of its replica do, they compute it."""
+        ...
+
+    def raises(self, name: str) -> bool:
+        """Whether the user's function raises in this host, this time."""
+        ...

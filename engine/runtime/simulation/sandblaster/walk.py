@@ -1,0 +1,79 @@
+"""A method that wants nothing in particular: it asks, at random, for whatever a method may ask for.
+
+What it asks for follows from its seed and from the scalars, as it must. So recovery meets requests that no
+good method would make: vectors that nobody reads, evaluations whose gradient is lost at once, odd segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from partita.engine.protocol.commands import (
+    POINT,
+    Combine,
+    Dots,
+    Evaluate,
+    Iterated,
+    Largest,
+    Multiply,
+    Operation,
+    Outcome,
+    Segment,
+    Steps,
+)
+
+_NAMES: Final = ("a", "b", "c", "d")
+
+
+class Walk:
+    """Goes on for some requests. Its numbers stay small: a vector that grows is scaled by its own size."""
+
+    def __init__(self, seed: int, *, requests: int, portions: int) -> None:
+        self._seed = seed
+        self._requests = requests
+        self._portions = portions
+
+    def steps(self) -> Steps:
+        """The walk, always the same one."""
+        random, known, evaluations = Random(self._seed), [POINT], 0
+        largest = 0.0
+        for n in range(self._requests):
+            request: list[Operation] = []
+            if "d" in known and random.random() < 0.5:
+                request.append(Combine("d", ((1.0 / (1.0 + largest), "d"),)))
+            to: tuple[str, ...] = (POINT, *_NAMES[:3])
+            request += [self._calculation(random, known, to) for _ in range(random.randrange(3))]
+            if random.random() < 0.6:
+                request.append(self._evaluation(random, known))
+                evaluations += 1
+                to = _NAMES[:3]
+            request += [self._calculation(random, known, to) for _ in range(random.randrange(3))]
+            if random.random() < 0.5:
+                request.append(Multiply("d", random.choice(known), random.choice(known)))
+                known += ["d"] * ("d" not in known)
+            request.append(Largest("d" if "d" in known else POINT))
+            scalars = yield tuple(request)
+            largest = scalars[-1]
+            if random.random() < 0.5:
+                yield Iterated(n, scalars[0], largest, 1.0, evaluations)
+        return Outcome("stopped", "the walk is over")
+
+    def _calculation(self, random: Random, known: list[str], to: Sequence[str]) -> Operation:
+        if random.random() < 0.2:
+            return Dots((random.choice(known),), tuple(random.sample(known, min(2, len(known)))))
+        terms = tuple((random.uniform(-0.5, 0.5), random.choice(known)) for _ in range(random.randrange(3)))
+        vector = random.choice(to if terms else _NAMES[:3])
+        known += [vector] * (vector not in known)
+        return Combine(vector, terms)
+
+    def _evaluation(self, random: Random, known: list[str]) -> Evaluate:
+        names = random.sample(_NAMES[:3], random.choice((1, 1, 2, 3)))
+        known += [name for name in names if name not in known]
+        most = max(1, self._portions // len(names))
+        return Evaluate(
+            tuple(
+                Segment(name, random.randrange(2 * self._portions), random.randint(1, most)) for name in names
+            )
+        )

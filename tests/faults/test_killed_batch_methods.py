@@ -1,0 +1,98 @@
+"""SIGKILL in the middle of a batch method: it ends where it would have ended, to the bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita.engine import LBFGS, Run, Sandblaster, train
+from partita.partitioner import Cluster, partition
+from tests.faults import toy
+from tests.faults.helpers import Command, Witness, hosts_of
+
+pytestmark = pytest.mark.slow
+
+DRIVER = Sandblaster(LBFGS(max_iterations=60, ftol=0), replicas=2, shards=2, l2=1e-3)
+
+
+def train_toy(folder: Path | None = None, *, every_s: float = 0.3, **more: object) -> Run:
+    driver = dataclasses.replace(DRIVER, **more)  # type: ignore[arg-type]
+    plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
+    return train(
+        plan,
+        toy.data(),
+        driver=driver,
+        checkpoints=folder,
+        checkpoint_every_s=every_s,
+        resume=folder is not None,
+        show="nothing",
+    )
+
+
+@pytest.fixture(scope="module")
+def straight() -> Run:
+    return train_toy()
+
+
+def same_bits(a: Run, b: Run) -> bool:
+    return all(np.array_equal(a.parameters[name], values) for name, values in b.parameters.items())
+
+
+def kill(name: str) -> None:
+    hosts_of(os.getpid())[name].kill()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("part 1.0", "part 1.0: its process was ended by SIGKILL; replica 1 starts again, and others"),
+        ("shard 1", "shard 1: its process was ended by SIGKILL; all shards go back to "),
+    ],
+)
+def test_a_killed_host_costs_no_bit(straight: Run, witness: Witness, name: str, said: str) -> None:
+    witness.when_done(10, lambda: kill(name))
+    run = train_toy()
+    assert witness.index(said)
+    assert same_bits(run, straight) and run.outcome == straight.outcome
+
+
+def test_all_of_a_replica_and_a_shard_one_after_another(straight: Run, witness: Witness) -> None:
+    for iteration, name in ((5, "part 0.0"), (15, "shard 0"), (20, "part 1.1"), (25, "shard 1")):
+        witness.when_done(iteration, lambda name=name: kill(name))  # type: ignore[misc]
+    assert same_bits(train_toy(), straight)
+
+
+def test_a_shard_of_a_resumed_run_dies_before_its_first_checkpoint(
+    straight: Run, witness: Witness, tmp_path: Path
+) -> None:
+    first = train_toy(tmp_path, method=LBFGS(max_iterations=20, ftol=0))
+    assert first.iterations == 20
+    witness.when_done(30, lambda: kill("shard 0"))
+    run = train_toy(tmp_path, every_s=1000.0)
+    assert "all shards go back to the start, and" in witness.seen[witness.index("shard 0: its process")]  # type: ignore[operator]
+    assert same_bits(run, straight)
+
+
+def test_the_coordinator_is_killed_and_the_command_is_given_again(tmp_path: Path) -> None:
+    """Its hosts die with it; what it was told is in the journal."""
+    ended: list[bytes] = []
+    for folder, kills in ((tmp_path / "straight", 0), (tmp_path / "killed", 2)):
+        folder.mkdir()
+        options = ["--driver", "sandblaster", "--batch", "8", "--replicas", "2", "--shards", "2"]
+        options += ["--max-iterations", "300", "--ftol", "0", "--gtol", "0", "--checkpoint-every", "0.3"]
+        options += ["--save", "net.safetensors", "--strategy", "balanced"]
+        arguments = ["train", str(Path(toy.__file__)), *options]
+        for _ in range(kills):
+            with Command(*arguments, "--resume", folder=folder) as command:
+                command.wait_for("iteration ")
+                command.kill()
+        with Command(*arguments, "--resume", folder=folder) as command:
+            code, _ = command.end()
+            assert code == 0, command.said
+        assert any("resumed from" in line for line in command.said) == bool(kills)
+        ended.append((folder / "net.safetensors").read_bytes())
+    assert ended[0] == ended[1]
