@@ -106,7 +106,6 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> N
     whole = store(1000, dtype=dtype)
     expected = [whole.do(operation) for operation in asked]
     monkeypatch.setattr(vectors, "_BLOCK", 64)
-    monkeypatch.setattr(vectors, "_SHORTEST", 10)
     cut = store(1000, dtype=dtype)
     assert [cut.do(operation) for operation in asked] == [pytest.approx(row, rel=1e-12) for row in expected]
     for name in NAMES:
