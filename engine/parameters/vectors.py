@@ -178,6 +178,14 @@ class VectorStore:
             yield start, [vector[start : start + _BLOCK] for vector in vectors]
 
 
+def make_ready(dtype: npt.DTypeLike) -> None:
+    """Has what sums vectors of this type compiled, or loaded: at a start, so that no request waits for it."""
+    names = ("x", "y", "z")
+    store = VectorStore(np.zeros(1), {name: np.zeros(1) for name in names[1:]}, dtype=dtype)
+    for operation in (Dots(names, names), Dots(names[:1], names), Combine(POINT, ((1.0, POINT),) * 5)):
+        store.do(operation)
+
+
 def _add_up(sums: Vector, factors: Sequence[float], vectors: Sequence[Vector]) -> None:
     """Term by term, and four of them in a pass."""
     sums.fill(0)
