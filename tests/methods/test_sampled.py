@@ -20,6 +20,7 @@ from partita.engine.protocol.commands import (
     Outcome,
     Request,
     Segment,
+    Steps,
     evaluation_in,
 )
 from tests.methods.problems import Array, Logistic, examples
@@ -52,6 +53,29 @@ def test_progress_on_all_the_data(method: LineSearchMethod, overlap: int, batch:
     assert outcome == Outcome("stopped", "Stopped after 60 iterations, as max_iterations says.")
     assert function(store.vector(POINT))[0] - least < 0.1 * (start - least)
     assert iterations[-1].evaluations <= (200 if isinstance(method, NonlinearCG) else 100)
+
+
+@pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
+def test_a_trial_that_is_accepted_at_once_is_one_request(method: LineSearchMethod) -> None:
+    data, objective, store = started()
+    asked = [0]
+
+    def counted(steps: Steps) -> Steps:
+        wish = next(steps)
+        while True:
+            if isinstance(wish, Iterated):
+                asked.append(0)
+            else:
+                asked[-1] += 1
+            try:
+                wish = steps.send((yield wish))
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+    play(counted(replace(method, max_iterations=20).steps(objective)), store, data.evaluate)
+    assert len(asked) == 21
+    assert min(asked[1:-1]) == 1
 
 
 def test_gtol_ends_it_and_a_loss_that_stays_does_not() -> None:

@@ -13,6 +13,7 @@ from partita.engine.protocol.commands import (
     Evaluate,
     Iterated,
     Stretch,
+    Swap,
     reads,
     stretches_of,
     writes,
@@ -105,6 +106,10 @@ def _live_vectors(reference: Reference) -> list[frozenset[str]]:
     found = [frozenset(live)]
     for request in reversed(reference.requests):
         for operation in reversed(request):
+            if isinstance(operation, Swap):
+                names = {operation.one: operation.other, operation.other: operation.one}
+                live = {names.get(name, name) for name in live}
+                continue
             live -= writes(operation)
             live |= reads(operation)
         found.append(frozenset(live))
