@@ -180,11 +180,17 @@ def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -
         if isinstance(operation, Evaluate):
             found += losses
             continue
-        for _ in range(n_scalars(operation)):
-            of_shards = [answer[position] for answer in answers]
-            found.append(_largest(of_shards) if isinstance(operation, Largest) else math.fsum(of_shards))
-            position += 1
+        stop = position + n_scalars(operation)
+        of_shards = [answer[position:stop] for answer in answers]
+        add = _largest if isinstance(operation, Largest) else added
+        found += of_shards[0] if len(of_shards) == 1 else map(add, zip(*of_shards, strict=True))
+        position = stop
     return tuple(found)
+
+
+def added(scalars: Sequence[float]) -> float:
+    """The exact sum, rounded once; NaN and infinity go through, where `fsum` would raise."""
+    return math.fsum(scalars) if all(map(math.isfinite, scalars)) else sum(scalars)
 
 
 def _largest(scalars: Sequence[float]) -> float:

@@ -1,8 +1,8 @@
 """Hosts at work: joins the protocol's machines, the kernels and a mailbox. Only this folder knows all three.
 
 `host` is the loop of every host (one mailbox, one thread, one role) and `task` what a host is given to do.
-There are five roles: `training` (a part under Downpour), `portions` (a part under batch optimisation, whose
-`turns` are fed by `portion_feed`), `session` (a part that plays a step when told to), `serving` (a shard) and
+There are five roles: `training` (a part under Downpour), `portions` (a part under Sandblaster, whose `turns`
+are fed by `portion_feed`), `session` (a part that plays a step when told to), `serving` (a shard) and
 `vector_serving` (a shard under batch optimisation, with `gradients` on their way into a sum); what the two
 shards have in common is `leased`, and `writing` their files. A part's program is played by `player` on kernel
 threads, and `trace` tells what was done when; `compute` turns instructions into calls, `buffers` holds every

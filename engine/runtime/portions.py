@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from queue import SimpleQueue
 
 from partita.engine.parameters.layout import Layout
@@ -77,7 +76,7 @@ class PortionTask:
         """See `Task`."""
         return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """Where the parameters are."""
         return layout_of(self.plan, shards=self.shards)
@@ -103,11 +102,10 @@ class PortionRole(Role):
         program = task.program
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         self._sum = GradientSum(self._vectors)
+        overlaps = task.layout.shards_of(machine)
         self._client = PortionClient(
             incarnation=link.incarnation,
-            shards=tuple(
-                (shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)
-            ),
+            shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps),
             alone=len(plan.cluster) == 1,
             item_bytes=self._vectors.parameters.itemsize,
         )
@@ -124,7 +122,7 @@ class PortionRole(Role):
         self._lock = threading.Lock()  # the client's: a kernel thread tells it that a turn is over
         self._unsaid: SimpleQueue[PortionEffect] = SimpleQueue()  # by the thread of the mailbox
         self._turns = self._turns_of(program, computations, buffers)
-        self._wanted = {shard_name(o.shard) for o in task.layout.shards_of(machine)}
+        self._wanted = {shard_name(o.shard) for o in overlaps}
         self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
         self._staged: dict[int, Payload] = {}
         self._early: list[Received] = []  # before everybody was known to whom this one speaks

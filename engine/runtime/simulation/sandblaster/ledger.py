@@ -219,6 +219,7 @@ class ShardLedger:
         self._zeros: list[Operation] = []
         self._scalars: list[float] = []
         self._evaluation: Evaluate | None = None
+        self._point: Vector | None = None
         self._counted: set[tuple[int, int]] = set()
 
     def begins(self, number: int) -> None:
@@ -228,7 +229,7 @@ class ShardLedger:
         self._run.writers.demand_writer(self._life, "begins command", number)
         self._number = number
         self._rest = deque(self._run.commands[number].operations)
-        self._zeros, self._scalars, self._evaluation = [], [], None
+        self._zeros, self._scalars, self._evaluation, self._point = [], [], None, None
         self._pause()
 
     def _pause(self) -> None:
@@ -237,7 +238,8 @@ class ShardLedger:
             return
         evaluation = self._rest.popleft()
         assert isinstance(evaluation, Evaluate)
-        self._run.begins(self._name, self._number, self._vectors[POINT])
+        self._point = self._vectors[POINT]
+        self._run.begins(self._name, self._number, self._point)
         empty = [s.vector for s in evaluation.segments if not s.count or not self._machines]
         self._zeros = [zero(vector) for vector in empty]
         if self._machines and self._run.expected(self._number):
@@ -307,15 +309,14 @@ class ShardLedger:
         demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
 
     def shows(self, evaluation: int, machine: int, payload: Vector) -> None:
-        """It hands out the point of the last evaluation (I6), while it is the one shard (I4)."""
+        """It hands out the point where its command evaluates (I6), while it is the one shard (I4)."""
         self._run.writers.demand_writer(self._life, "shows the point of", evaluation)
-        demand(
-            evaluation == self._number, "I6", self._life, "shows the point of", evaluation, "in", self._number
-        )
-        self._run.begins(self._name, evaluation, self._vectors[POINT])
+        point = self._point if evaluation == self._number else None
+        demand(point is not None, "I6", self._life, "shows the point of", evaluation, "in", self._number)
+        assert point is not None
         start, stop = self._machines[machine]
-        expected = self._vectors[POINT][start:stop]
-        demand(payload == expected, "I6", self._life, "shows", payload, "and the point is", expected)
+        held, expected = payload, point[start:stop]
+        demand(held == expected, "I6", self._life, "shows", held, "and the point was", expected)
 
     def answers(self, number: int, scalars: Scalars) -> None:
         """A command is answered when all of it is done, with what it gave (I7), by the one shard (I4)."""

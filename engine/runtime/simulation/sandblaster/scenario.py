@@ -24,7 +24,8 @@ class Scenario:
         stretch: portions whose gradient is sent at once.
         begin: starts the method.
         backups: whether portions are handed out again.
-        portion_s: what a portion takes, at most; replica 0 takes `straggler` times as long.
+        portion_s: what a portion takes, at most.
+        slowness: by which factor the first replicas take longer; the others take 1.
         restart_s: how long a crashed coordinator stays away, at most.
         loses_power: a coordinator that crashes takes with it what is written, but not synced.
     """
@@ -36,7 +37,7 @@ class Scenario:
     begin: Callable[[], Steps]
     backups: bool = True
     portion_s: float = 0.02
-    straggler: float = 1.0
+    slowness: tuple[float, ...] = ()
     restart_s: float = 2.0
     loses_power: bool = False
 
@@ -56,7 +57,7 @@ def draw(random: Random) -> Scenario:
         begin=_draw_method(random, portions),
         backups=backups,
         portion_s=random.choice((0.01, 0.05, 0.2)),
-        straggler=random.choice((1.0, 1.0, 4.0, 50.0 if backups and topology.replicas > 1 else 10.0)),
+        slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 10.0,))),
         loses_power=random.random() < 0.5,
     )
 

@@ -166,7 +166,7 @@ class SandblasterSchedule(Schedule):
         met.sort(key=lambda one: one.machine)
         self._find(met, turn)
         scenario = self.scenario
-        slowness = scenario.straggler if part.replica == 0 else 1.0
+        slowness = (scenario.slowness[part.replica :] or (1.0,))[0]
         wait_s = scenario.portion_s * turn.count * slowness * (0.5 + 0.5 * self.world.random.random())
         for one in met:
             one.later(wait_s, one.on_computed)
