@@ -3,6 +3,11 @@
 The loop is here: evaluations, trials, tolerances, what happens when nothing is lower, and what is told. It
 must not know how a direction comes about.
 
+An iteration whose first trial is accepted is one request. It combines the direction and goes to the trial;
+after the evaluation it makes the move, the change of the gradient, and whatever the method asks for, as if
+the trial were accepted. Another trial of the search writes over all of that. The point and the gradient of
+the last iteration change names with those of the one before, so none of them is copied.
+
 With sampled batches a trial evaluates the next batch at once, and only the examples that both batches share
 tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation
 makes an iteration, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared
@@ -26,18 +31,19 @@ from partita.engine.protocol.commands import (
     Combine,
     Dots,
     Iterated,
+    Operation,
     Outcome,
     Request,
     Scalars,
     Steps,
-    copy,
+    Swap,
 )
 
 DIRECTION: Final = "d"
 """The vector along which a line search goes."""
 
-_POINT_BEFORE: Final = "x_before"
-_GRADIENT_BEFORE: Final = "g_before"
+_BEFORE: Final = "{}_before"
+"""The name of a vector as it was where the search began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +83,7 @@ class LineSearchMethod(Method):
 
     @abstractmethod
     def directions(self) -> Directions:
-        """Yields one `Toward` after the other, and before each the requests that it needs to know it, as far
-        as the one before did not bring that along.
+        """Yields one `Toward` after the other, and is sent what each asks for.
 
         Begun anew when nothing along a direction is lower: then the first one should be `-g`.
         """
@@ -94,6 +99,7 @@ class _Found:
     step: float
     slope: float
     verdict: Verdict
+    answer: Scalars
 
 
 class _Descent:
@@ -105,7 +111,9 @@ class _Descent:
         self._batch = 0
         self._evaluations = 0
         self._last: _Found | None = None
-        self._products: Scalars = ()  # of the accepted point, for the directions
+        self._there: Final = _BEFORE.format(POINT)
+        self._tail: Final = _BEFORE.format(objective.tail)
+        self._n_scalars: Final = objective.n_scalars()
 
     def steps(self) -> Steps:
         """The loop."""
@@ -135,8 +143,9 @@ class _Descent:
         return Outcome("stopped", f"Stopped after {done} iterations, as max_iterations says.")
 
     def _aim(self, directions: Directions, *, begun: bool) -> Generator[Request, Scalars, Toward | None]:
+        answer = self._last.answer if self._last else ()
         try:
-            wish = directions.send(self._products) if begun else next(directions)
+            wish = directions.send(answer) if begun else next(directions)
             while not isinstance(wish, Toward):
                 wish = directions.send((yield wish))
         except StopIteration:
@@ -144,13 +153,8 @@ class _Descent:
         return wish
 
     def _along(self, toward: Toward, now: Value) -> Generator[Request, Scalars, _Found | None]:
-        """Searches; None when nothing is lower. In any case, the point and the gradient before are kept."""
-        opening: Request = (
-            Combine(DIRECTION, toward.terms),
-            copy(_POINT_BEFORE, POINT),
-            copy(_GRADIENT_BEFORE, self._objective.tail),
-            Dots((DIRECTION,), (GRADIENT, _GRADIENT_BEFORE, DIRECTION)),
-        )
+        """Searches; None when nothing is lower."""
+        opening = self._opening(toward)
         known: Scalars = ()
         step = self._first_step(toward)
         if step is None:
@@ -165,17 +169,30 @@ class _Descent:
             return None
         method = self._method
         search = LineSearch(now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations)
-        value, along = self._value(told)
-        while (verdict := search.tell(value.head + step * tilt, along + tilt)) is None:
+        value = self._value(told)
+        while (verdict := search.tell(value.head + step * tilt, told[self._n_scalars] + tilt)) is None:
             step = search.step
-            value, along = self._value((yield self._trial(toward, step)))
+            told = yield self._trial(toward, step)
+            value = self._value(told)
         if search.best is None:
             return None
         if search.best.step != step:
             step = search.best.step
-            value, _ = self._value((yield self._trial(toward, step)))
-        self._batch, self._last = self._next_batch, _Found(value, step, slope, verdict)
+            told = yield self._trial(toward, step)
+            value = self._value(told)
+        self._batch = self._next_batch
+        self._last = _Found(value, step, slope, verdict, told[self._n_scalars + 1 :])
         return self._last
+
+    def _opening(self, toward: Toward) -> Request:
+        """The direction and its slopes; the point and the gradient are then those before the search."""
+        tail = self._objective.tail
+        return (
+            Combine(DIRECTION, toward.terms),
+            Dots((DIRECTION,), (GRADIENT, tail, DIRECTION)),
+            Swap(POINT, self._there),
+            Swap(tail, self._tail),
+        )
 
     def _first_step(self, toward: Toward, slopes: Scalars = ()) -> float | None:
         """None: the slope must be asked for, or, where it is known, it is no good."""
@@ -192,43 +209,36 @@ class _Descent:
         return step if 0 < step < math.inf else None
 
     def _trial(self, toward: Toward, step: float) -> Request:
-        """A sampled batch is left with the first trial. Most trials are accepted, so each brings along what
-        the next direction needs: an iteration is then one request.
-        """
+        """To a point, and all that is wanted if it is accepted. A sampled batch is left with the first."""
         self._evaluations += 1
-        objective = self._objective
+        head = self._objective.head
         return (
-            Combine(POINT, ((1.0, _POINT_BEFORE), (step, DIRECTION))),
-            *objective.evaluation(self._next_batch),
-            Dots((DIRECTION,), (objective.head,)),
-            Combine(toward.move, ((1.0, POINT), (-1.0, _POINT_BEFORE))),
-            Combine(toward.change, ((1.0, objective.head), (-1.0, _GRADIENT_BEFORE))),
-            *toward.then,
+            Combine(POINT, ((1.0, self._there), (step, DIRECTION))),
+            *self._objective.evaluation(self._next_batch),
+            Dots((DIRECTION,), (head,)),
+            Combine(toward.move, ((1.0, POINT), (-1.0, self._there))),
+            Combine(toward.change, ((1.0, head), (-1.0, self._tail))),
+            *toward.ask,
         )
 
     def _back(self, now: Value) -> Generator[Request, Scalars, Value]:
         """To where the search began. A sampled batch's gradient is gone: the next one is evaluated there."""
+        back = Swap(POINT, self._there)
         if not self._objective.sampled:
-            yield copy(POINT, _POINT_BEFORE), copy(GRADIENT, _GRADIENT_BEFORE)
+            yield (back, Swap(GRADIENT, self._tail))
             return now
         self._batch = self._next_batch
-        yield (copy(POINT, _POINT_BEFORE),)
-        return (yield from self._evaluated())
+        return (yield from self._evaluated(back))
 
-    def _evaluated(self) -> Generator[Request, Scalars, Value]:
+    def _evaluated(self, *first: Operation) -> Generator[Request, Scalars, Value]:
         self._evaluations += 1
-        scalars = yield self._objective.evaluation(self._batch)
+        scalars = yield (*first, *self._objective.evaluation(self._batch))
         return self._objective.value(self._batch, scalars)
 
-    def _value(self, told: Scalars) -> tuple[Value, float]:
-        """A trial's, and the slope there. Where a part is not finite, nothing that decides is."""
-        n = self._objective.n_scalars()
-        value, slope, self._products = (
-            self._objective.value(self._next_batch, told[:n]),
-            told[n],
-            told[n + 1 :],
-        )
-        return value if value.finite else replace(value, head=math.nan), slope
+    def _value(self, told: Scalars) -> Value:
+        """A trial's. Where a part is not finite, nothing that decides is."""
+        value = self._objective.value(self._next_batch, told[: self._n_scalars])
+        return value if value.finite else replace(value, head=math.nan)
 
     @property
     def _next_batch(self) -> int:

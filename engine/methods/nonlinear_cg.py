@@ -22,9 +22,9 @@ class NonlinearCG(LineSearchMethod):
 
     def directions(self) -> Directions:
         """See `LineSearchMethod.directions`."""
-        then = Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT))
-        toward = Toward(((-1.0, GRADIENT),), then=then)
+        ask = (Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT)))
+        yy, sy, yg, sg, gg = yield Toward(((-1.0, GRADIENT),), ask=ask)
         while True:
-            yy, sy, yg, sg, gg = yield toward
             factor = (yg - 2 * sg * yy / sy) / sy if sy > 0 else 0.0
-            toward = Toward(((-1.0, GRADIENT), (factor, "s")), slope=factor * sg - gg, then=then)
+            direction = ((-1.0, GRADIENT), (factor, "s"))
+            yy, sy, yg, sg, gg = yield Toward(direction, slope=factor * sg - gg, ask=ask)

@@ -43,6 +43,13 @@ class Multiply(_Operation, frozen=True, tag=True):
     right: str
 
 
+class Swap(_Operation, frozen=True, tag=True):
+    """Each becomes what the other was; no number is moved. One that is not there is made, all zeros."""
+
+    one: str
+    other: str
+
+
 class Dots(_Operation, frozen=True, tag=True):
     """Gives every product of a left and a right vector, `len(left) * len(right)` scalars, row by row."""
 
@@ -87,7 +94,7 @@ class Restore(_Operation, frozen=True, tag=True):
     checkpoint: int | None
 
 
-Operation: TypeAlias = Combine | Multiply | Dots | Largest | Evaluate | Snapshot | Restore
+Operation: TypeAlias = Combine | Multiply | Swap | Dots | Largest | Evaluate | Snapshot | Restore
 Request: TypeAlias = tuple[Operation, ...]
 """Operations in order, at most one `Evaluate` among them. They travel in one message."""
 
@@ -127,6 +134,8 @@ def reads(operation: Operation) -> frozenset[str]:
             return frozenset(vector for _, vector in terms)
         case Multiply(left=left, right=right):
             return frozenset((left, right))
+        case Swap(one=one, other=other):
+            return frozenset((one, other))
         case Dots(left=lefts, right=rights):
             return frozenset((*lefts, *rights))
         case Largest(vector=vector):
@@ -142,6 +151,8 @@ def writes(operation: Operation) -> frozenset[str]:
     match operation:
         case Combine(to=to) | Multiply(to=to):
             return frozenset((to,))
+        case Swap(one=one, other=other):
+            return frozenset((one, other))
         case Evaluate(segments=segments):
             return frozenset(segment.vector for segment in segments)
         case _:

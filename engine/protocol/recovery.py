@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.engine.protocol.commands import Request, reads, writes
+from partita.engine.protocol.commands import Operation, Request, Swap, reads, writes
 
 
 def still_needed(done: Sequence[Request], following: Request | None) -> list[Request]:
@@ -24,18 +24,26 @@ def still_needed(done: Sequence[Request], following: Request | None) -> list[Req
     """
     overwritten: set[str] = set()  # before anybody reads them
     for operation in reversed(following or ()):
-        overwritten |= writes(operation)
-        overwritten -= reads(operation)
+        _step_back(operation, overwritten)
     needed: list[Request] = []
     for request in reversed(done):
         kept = []
         for operation in reversed(request):
-            written = writes(operation)
-            if written <= overwritten:  # also where it writes nothing
+            if writes(operation) <= overwritten:  # also where it writes nothing
                 continue
             kept.append(operation)
-            overwritten |= written
-            overwritten -= reads(operation)
+            _step_back(operation, overwritten)
         if kept:
             needed.append(tuple(reversed(kept)))
     return needed[::-1]
+
+
+def _step_back(operation: Operation, overwritten: set[str]) -> None:
+    """From what is overwritten after an operation to what is overwritten from before it on."""
+    if isinstance(operation, Swap):
+        names = {operation.one, operation.other}
+        if len(overwritten & names) == 1 < len(names):
+            overwritten ^= names
+        return
+    overwritten |= writes(operation)
+    overwritten -= reads(operation)

@@ -20,6 +20,7 @@ from partita.engine.protocol.commands import (
     Outcome,
     Request,
     Segment,
+    Steps,
     evaluation_in,
 )
 from tests.methods.problems import Array, Logistic, examples
@@ -52,6 +53,24 @@ def test_progress_on_all_the_data(method: LineSearchMethod, overlap: int, batch:
     assert outcome == Outcome("stopped", "Stopped after 60 iterations, as max_iterations says.")
     assert function(store.vector(POINT))[0] - least < 0.1 * (start - least)
     assert iterations[-1].evaluations <= (200 if isinstance(method, NonlinearCG) else 100)
+
+
+@pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
+def test_a_trial_that_is_accepted_at_once_is_one_request(method: LineSearchMethod) -> None:
+    data, objective, store = started()
+    asked: list[int] = [0]
+
+    def counted(steps: Steps) -> Steps:
+        wish = next(steps)
+        while True:
+            asked.append(0) if isinstance(wish, Iterated) else asked.append(asked.pop() + 1)
+            try:
+                wish = steps.send((yield wish))
+            except StopIteration as end:
+                return end.value
+
+    play(counted(replace(method, max_iterations=20).steps(objective)), store, data.evaluate)
+    assert min(asked[1:-1]) == 1
 
 
 def test_gtol_ends_it_and_a_loss_that_stays_does_not() -> None:
@@ -104,12 +123,11 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
         while True:
             if isinstance(request, Iterated):
                 before, at = at, store.vector(POINT).copy()
-                move, change = (op.to for op in last if isinstance(op, Combine) and op.to[0] in "sy")
-                np.testing.assert_array_equal(store.vector(move), at - before)
-                evaluate = evaluation_in(last)
-                assert evaluate is not None
+                (*_, move, change, _), evaluate = last, evaluation_in(last)
+                assert isinstance(move, Combine) and isinstance(change, Combine) and evaluate is not None
+                np.testing.assert_array_equal(store.vector(move.to), at - before)
                 expected = difference(data, at, before, evaluate.segments[0])
-                np.testing.assert_allclose(store.vector(change), expected, rtol=1e-8, atol=1e-10)
+                np.testing.assert_allclose(store.vector(change.to), expected, rtol=1e-8, atol=1e-10)
                 pairs += 1
                 request = steps.send(())
                 continue
