@@ -16,7 +16,8 @@ class GradientDescent(LineSearchMethod):
 
     def directions(self) -> Directions:
         """See `LineSearchMethod.directions`."""
-        slope = None
+        then = (dot(GRADIENT, GRADIENT),)
+        toward = Toward(((-1.0, GRADIENT),), then=then)
         while True:
-            (square,) = yield Toward(((-1.0, GRADIENT),), slope=slope, ask=(dot(GRADIENT, GRADIENT),))
-            slope = -square
+            (square,) = yield toward
+            toward = Toward(((-1.0, GRADIENT),), slope=-square, then=then)

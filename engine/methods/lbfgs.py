@@ -1,4 +1,4 @@
-"""L-BFGS whose vectors stay where they are: products come with an evaluation, the direction with the next one.
+"""L-BFGS whose vectors stay where they are: all products come with a trial, the direction goes with the next.
 
 Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
 Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
@@ -45,8 +45,8 @@ class LBFGS(LineSearchMethod):
         while True:
             s, y = pairs.free
             step = 1.0 if pairs.kept else None
-            answer = yield Toward(pairs.direction(), step, ask=pairs.products(), move=s, change=y, note=note)
-            note = "" if pairs.take(answer) else "a pair without curvature was left out"
+            there = Toward(pairs.direction(), step, move=s, change=y, then=pairs.request(), note=note)
+            note = "" if pairs.take((yield there)) else "a pair without curvature was left out"
 
 
 class Pairs:
@@ -59,22 +59,20 @@ class Pairs:
         self.kept: list[tuple[str, str]] = []
         """Names (move, change), oldest first."""
         self._slots: Final = tuple((f"s{n}", f"y{n}") for n in range(most + 1))
+        self.free = self._slots[0]
+        """Where the next pair goes."""
+        self._vectors: tuple[str, ...] = self.free
         self._rows: Final[dict[str, dict[str, float]]] = {
             name: {} for name in (*(name for slot in self._slots for name in slot), GRADIENT)
         }
 
-    @property
-    def free(self) -> tuple[str, str]:
-        """Where the next pair goes."""
-        return next(slot for slot in self._slots if slot not in self.kept)
-
-    def products(self) -> Request:
+    def request(self) -> Request:
         """All that the pair in the free slot, and the gradient, bring with them."""
-        return (Dots((*self.free, GRADIENT), self._vectors()),)
+        return (Dots((*self.free, GRADIENT), self._vectors),)
 
     def take(self, scalars: Scalars) -> bool:
         """Takes the answer; the oldest pair makes room. False: the new one lacks curvature, and is out."""
-        new, vectors, rows = self.free, self._vectors(), self._rows
+        new, vectors, rows = self.free, self._vectors, self._rows
         for n, left in enumerate((*new, GRADIENT)):
             found = scalars[n * len(vectors) : (n + 1) * len(vectors)]
             rows[left].update(zip(vectors, found, strict=True))
@@ -85,12 +83,11 @@ class Pairs:
         if not rows[s][y] > _FLAT * size:
             return False
         self.kept = [*self.kept, new][-(len(self._slots) - 1) :]
+        self.free = next(slot for slot in self._slots if slot not in self.kept)
+        moves, changes = zip(*self.kept, self.free, strict=True)
+        self._vectors = (*moves, *changes)
         return True
 
     def direction(self) -> tuple[tuple[float, str], ...]:
         """The terms of `-H g`."""
         return two_loop(self._rows, self.kept, GRADIENT)
-
-    def _vectors(self) -> tuple[str, ...]:
-        pairs = (*self.kept, self.free)
-        return (*(s for s, _ in pairs), *(y for _, y in pairs))

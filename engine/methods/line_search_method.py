@@ -4,9 +4,9 @@ The loop is here: evaluations, trials, tolerances, what happens when nothing is 
 must not know how a direction comes about.
 
 An iteration whose first trial is accepted is one request. It combines the direction and goes to the trial;
-after the evaluation it makes the move, the change of the gradient, and whatever the method asks for, as if
-the trial were accepted. Another trial of the search writes over all of that. The point and the gradient of
-the last iteration change names with those of the one before, so none of them is copied.
+after the evaluation it makes the move, the change of the gradient, and what the next direction needs, as if
+the trial were accepted: most are. Another trial of the search writes over all of that. What the point and the
+gradient were before the search is kept by a change of names, so neither is copied.
 
 With sampled batches a trial evaluates the next batch at once, and only the examples that both batches share
 tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation
@@ -83,7 +83,8 @@ class LineSearchMethod(Method):
 
     @abstractmethod
     def directions(self) -> Directions:
-        """Yields one `Toward` after the other, and is sent what each asks for.
+        """Yields one `Toward` after the other, and is sent what its `then` gives at the accepted point. What
+        else it needs to know it may ask in requests between them.
 
         Begun anew when nothing along a direction is lower: then the first one should be `-g`.
         """
@@ -218,7 +219,7 @@ class _Descent:
             Dots((DIRECTION,), (head,)),
             Combine(toward.move, ((1.0, POINT), (-1.0, self._there))),
             Combine(toward.change, ((1.0, head), (-1.0, self._tail))),
-            *toward.ask,
+            *toward.then,
         )
 
     def _back(self, now: Value) -> Generator[Request, Scalars, Value]:

@@ -22,9 +22,9 @@ class NonlinearCG(LineSearchMethod):
 
     def directions(self) -> Directions:
         """See `LineSearchMethod.directions`."""
-        ask = (Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT)))
-        yy, sy, yg, sg, gg = yield Toward(((-1.0, GRADIENT),), ask=ask)
+        then = Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT))
+        toward = Toward(((-1.0, GRADIENT),), then=then)
         while True:
+            yy, sy, yg, sg, gg = yield toward
             factor = (yg - 2 * sg * yy / sy) / sy if sy > 0 else 0.0
-            direction = ((-1.0, GRADIENT), (factor, "s"))
-            yy, sy, yg, sg, gg = yield Toward(direction, slope=factor * sg - gg, ask=ask)
+            toward = Toward(((-1.0, GRADIENT), (factor, "s")), slope=factor * sg - gg, then=then)

@@ -14,32 +14,32 @@ class Toward:
     """Search along the sum of `factor * vector`.
 
     When the generator goes on, `x` is the point that was accepted and `g` the gradient there. Two more
-    vectors say how it was reached: the move, and how the gradient changed along it. The names `d`,
-    `x_before`, `g_before`, `head`, `tail` and `tail_before` are the search's own.
+    vectors say how it was reached: the move, and how the gradient changed along it. The names `d`, `head`,
+    `tail`, and those that end in `_before`, are the search's own.
 
     Args:
         terms: (factor, vector).
         step: to be tried first. None: 1/length of the first direction, and then what the step before would
             have gained at its slope.
         slope: of the loss along the direction, where the method knows it. With `step` or `slope` given, the
-            direction and the first trial are one request.
-        ask: operations that are done with every trial, after its evaluation, on the vectors as they are if it
-            is accepted: what they give at the one that is accepted is sent to the generator. So products that
-            the next direction needs cost no request of their own. What a trial writes, the next one must
-            write again.
-        move: the name of the vector for the move. Every trial writes it.
+            direction goes with the first trial; without, it is a request by itself.
+        move: the name of the vector for the move. It is written at each point that is tried, after the terms
+            are read.
         change: of the vector for the change of the gradient, likewise.
+        then: operations on vectors for the next direction, done at each point that is tried, when move and
+            change are there. What they give at the accepted one is sent to the generator. They may write
+            vectors of the method's own, if nothing is lost when the next trial writes them again.
         note: to be shown with the iteration, if anything is out of the ordinary.
     """
 
     terms: tuple[tuple[float, str], ...]
     step: float | None = None
     slope: float | None = None
-    ask: Request = ()
     move: str = "s"
     change: str = "y"
+    then: Request = ()
     note: str = ""
 
 
 Directions: TypeAlias = Generator[Request | Toward, Scalars, None]
-"""It yields `Toward`, and is sent what it asks for; also requests, to be done at once, for their scalars."""
+"""It yields requests, and `Toward`, and is sent their scalars (`Toward` has those of `then`)."""

@@ -24,7 +24,7 @@ def still_needed(done: Sequence[Request], following: Request | None) -> list[Req
     """
     overwritten: set[str] = set()  # before anybody reads them
     for operation in reversed(following or ()):
-        _step_back(operation, overwritten)
+        overwritten = _before(operation, overwritten)
     needed: list[Request] = []
     for request in reversed(done):
         kept = []
@@ -32,18 +32,15 @@ def still_needed(done: Sequence[Request], following: Request | None) -> list[Req
             if writes(operation) <= overwritten:  # also where it writes nothing
                 continue
             kept.append(operation)
-            _step_back(operation, overwritten)
+            overwritten = _before(operation, overwritten)
         if kept:
             needed.append(tuple(reversed(kept)))
     return needed[::-1]
 
 
-def _step_back(operation: Operation, overwritten: set[str]) -> None:
-    """From what is overwritten after an operation to what is overwritten from before it on."""
+def _before(operation: Operation, overwritten: set[str]) -> set[str]:
+    """What is overwritten from before an operation on, if this is from after it on."""
     if isinstance(operation, Swap):
-        names = {operation.one, operation.other}
-        if len(overwritten & names) == 1 < len(names):
-            overwritten ^= names
-        return
-    overwritten |= writes(operation)
-    overwritten -= reads(operation)
+        names = {operation.one: operation.other, operation.other: operation.one}
+        return {names.get(name, name) for name in overwritten}
+    return (overwritten | writes(operation)) - reads(operation)

@@ -314,7 +314,7 @@ class BarzilaiBorwein(LineSearchMethod):
     def directions(self) -> Directions:
         step = None
         while True:
-            ss, sy = yield Toward(((-1.0, GRADIENT),), step, ask=(Dots(("s",), ("s", "y")),))
+            ss, sy = yield Toward(((-1.0, GRADIENT),), step, then=(Dots(("s",), ("s", "y")),))
             step = ss / sy if sy > 0 else None
 
 

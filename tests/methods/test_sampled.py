@@ -58,18 +58,23 @@ def test_progress_on_all_the_data(method: LineSearchMethod, overlap: int, batch:
 @pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
 def test_a_trial_that_is_accepted_at_once_is_one_request(method: LineSearchMethod) -> None:
     data, objective, store = started()
-    asked: list[int] = [0]
+    asked = [0]
 
     def counted(steps: Steps) -> Steps:
         wish = next(steps)
         while True:
-            asked.append(0) if isinstance(wish, Iterated) else asked.append(asked.pop() + 1)
+            if isinstance(wish, Iterated):
+                asked.append(0)
+            else:
+                asked[-1] += 1
             try:
                 wish = steps.send((yield wish))
             except StopIteration as end:
-                return end.value
+                outcome: Outcome = end.value
+                return outcome
 
     play(counted(replace(method, max_iterations=20).steps(objective)), store, data.evaluate)
+    assert len(asked) == 21
     assert min(asked[1:-1]) == 1
 
 
@@ -123,11 +128,12 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
         while True:
             if isinstance(request, Iterated):
                 before, at = at, store.vector(POINT).copy()
-                (*_, move, change, _), evaluate = last, evaluation_in(last)
-                assert isinstance(move, Combine) and isinstance(change, Combine) and evaluate is not None
-                np.testing.assert_array_equal(store.vector(move.to), at - before)
+                move, change = (op.to for op in last if isinstance(op, Combine) and op.to[0] in "sy")
+                np.testing.assert_array_equal(store.vector(move), at - before)
+                evaluate = evaluation_in(last)
+                assert evaluate is not None
                 expected = difference(data, at, before, evaluate.segments[0])
-                np.testing.assert_allclose(store.vector(change.to), expected, rtol=1e-8, atol=1e-10)
+                np.testing.assert_allclose(store.vector(change), expected, rtol=1e-8, atol=1e-10)
                 pairs += 1
                 request = steps.send(())
                 continue

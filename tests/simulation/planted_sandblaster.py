@@ -1,4 +1,4 @@
-"""Sandblaster's machines with one fault each, as somebody might write them by mistake: each must be caught."""
+"""Sandblaster's machines with one fault each, as somebody might write them: each must be caught."""
 
 from __future__ import annotations
 
@@ -360,12 +360,12 @@ class TakesAnErrorForADeath(SandblasterCoordinator):
 
 
 class Planted(NamedTuple):
-    """A fault, the invariants whose breach may be reported, a seed that found it, and within how many others."""
+    """A fault, the invariants whose breach may be reported, a seed that found it, and how many others try."""
 
     machine: type
     reported: str
     at: int
-    seeds: int = 1000
+    seeds: int = 4000
 
     @property
     def machines(self) -> Machines:
@@ -377,5 +377,51 @@ class Planted(NamedTuple):
         return Machines(coordinator=self.machine)
 
 
-FAULTS = []
+FAULTS = [
+    Planted(CountsABackupToo, "I6", at=2),
+    Planted(DoesARepeatedCommandAgain, "I6 I7", at=8),
+    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=12),
+    Planted(NoFence, "I4", at=916),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
+    Planted(LeaseOutlivesTheVerdict, "I4", at=1566),
+    Planted(ShowsThePointOfAnyCommand, "I6", at=0),
+    Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=1449),
+    Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
+    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
+    Planted(AddsInTheOrderOfArrival, "I6", at=2),
+    Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=0),
+    Planted(SaysSavedBeforeItIs, "I5", at=0),
+    Planted(StaysWhereItIs, "I7", at=2),
+    Planted(GoesBackToTheStart, "I7", at=13),
+    Planted(NeverSaysWhatItLacks, "I8", at=3105),
+    Planted(NeverAnswersTwice, "I8", at=24),
+    Planted(NeverRetries, "I8", at=0),
+    Planted(ForgetsWhatIsInFlight, "I6 I8", at=2),
+    Planted(TakesAnyAcknowledgement, "I6 I8", at=161),
+    Planted(SkipsTurnsThatOthersPlay, "I8", at=228),
+    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=46),
+    Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=0),
+    Planted(ContributesToWhateverIsNewest, "I6 validate", at=3),
+    Planted(CountsTheLossOfABackup, "I6", at=11),
+    Planted(APortionIsLostWithItsReplica, "I8", at=228),
+    Planted(NeverHandsOutAgain, "I8", at=98),
+    Planted(IgnoresWhatAShardLacks, "I8", at=1252),
+    Planted(OneStretchTooFar, "I6", at=0),
+    Planted(UsesANumberTwice, "I7", at=3),
+    Planted(RecordsBeforeAllHaveAnswered, "I6", at=1),
+    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=6),
+    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=0),
+    Planted(SaysTheWrongPosition, "I5", at=0),
+    Planted(DoesNothingAgain, "I5 I6 I7", at=13),
+    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=13),
+    Planted(GoesBackTooFar, "I7", at=82),
+    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=13),
+    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7", at=10),
+    Planted(EndsWithoutALastCheckpoint, "I10", at=0),
+    Planted(ARoundOutlivesAShard, "I5", at=415),
+    Planted(NeverSaysACommandAgain, "I8", at=0),
+    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=96),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", at=2),
+    Planted(TakesAnErrorForADeath, "I13", at=150),
+]
 """A seed that found a fault once is tried first: a change of the draw, or of a machine, moves all seeds."""

@@ -1,4 +1,4 @@
-"""Sandblaster in the simulator: the same bits whatever dies, planted faults are caught, stragglers cost little."""
+"""Sandblaster in the simulator: the same bits whatever dies, planted faults are caught, backups work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_bites(planted: Planted) -> None:
 
 def test_schedules_are_of_all_kinds() -> None:
     """Nothing is checked by schedules in which nothing happens."""
-    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(120)]
+    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(80)]
     for event in (
         "crashes",
         "freezes for",
@@ -60,12 +60,12 @@ def test_schedules_are_of_all_kinds() -> None:
         "Restore(",
         "Missing(",
         "Failed(",
-        "Walk",
+        "Multiply(",
         "Restart(",
         "StopRequested",
-        "hollow=True",
+        "plays for the others",
     ):
-        assert sum(event in story for story in stories) >= 2, event
+        assert sum(event in story for story in stories) >= 1, event
 
 
 def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = True) -> float:

@@ -19,6 +19,7 @@ from partita.engine.protocol.commands import (
     Scalars,
     Snapshot,
     Stretch,
+    Swap,
     reads,
     stretches_of,
     writes,
@@ -112,6 +113,10 @@ def _live_vectors(reference: Reference) -> list[frozenset[str]]:
     found = [frozenset(live)]
     for request in reversed(reference.requests):
         for operation in reversed(request):
+            if isinstance(operation, Swap):
+                names = {operation.one: operation.other, operation.other: operation.one}
+                live = {names.get(name, name) for name in live}
+                continue
             live -= writes(operation)
             live |= reads(operation)
         found.append(frozenset(live))
@@ -134,6 +139,8 @@ class RunLedger:
         self._stretches: dict[int, tuple[Stretch, ...]] = {}
         self._points: dict[int, dict[str, Vector]] = {}
         self._turns: dict[tuple[int, int, int], HandOut] = {}
+        self._sent: dict[Life, tuple[int, int]] = {}
+        self.taken: set[tuple[str, int, int, int]] = set()  # (shard, evaluation, stretch, machine)
 
     # The coordinator.
 
@@ -170,6 +177,15 @@ class RunLedger:
             demand(shard in points, "I6", part, "plays", evaluation, "which has not begun on", shard)
             held, expected = parameters[start:stop], points[shard][begin:end]
             demand(held == expected, "I6", part, "plays evaluation", evaluation, "at", held, "not", expected)
+
+    def contributes(self, part: Life, evaluation: int, stretch: int, machine: int) -> None:
+        """A part sends the next gradient of an evaluation: every shard must have the one before (I6)."""
+        before = self._sent.get(part, (0, 0))
+        if before != (evaluation, stretch) and before[0] == evaluation:
+            for shard, _, _ in self.ledger.layout.of_machine[machine]:
+                there = (shard, *before, machine) in self.taken
+                demand(there, "I6", part, "goes on to", (evaluation, stretch), shard, "has not", before)
+        self._sent[part] = (evaluation, stretch)
 
     # Shards.
 
@@ -307,6 +323,7 @@ class ShardLedger:
         counts = not under_way or (stretch, machine) in self._counted
         known = evaluation <= max(self._number, self._given_up)
         demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
+        self._run.taken.add((self._name, *what))
 
     def shows(self, evaluation: int, machine: int, payload: Vector) -> None:
         """It hands out the point where its command evaluates (I6), while it is the one shard (I4)."""

@@ -46,7 +46,7 @@ def draw(random: Random) -> Scenario:
     """The scenario of a seed."""
     topology = Topology(random.choice((1, 2, 2, 3)), few(random), few(random))
     size = random.choice((1, 2, 2))
-    n_portions = random.randint(2, 9)
+    n_portions = random.randint(2, 8)
     portions = Portions(n_portions * size - random.randrange(size), size)
     stretch, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
     return Scenario(
@@ -56,8 +56,8 @@ def draw(random: Random) -> Scenario:
         stretch=stretch,
         begin=_draw_method(random, portions),
         backups=backups,
-        portion_s=random.choice((0.01, 0.05, 0.2)),
-        slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 10.0,))),
+        portion_s=random.choice((0.01, 0.03, 0.1)),
+        slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 6.0,))),
         loses_power=random.random() < 0.5,
     )
 
@@ -69,9 +69,9 @@ def _machines(random: Random, machines: int) -> tuple[int, ...]:
 
 def _draw_method(random: Random, portions: Portions) -> Callable[[], Steps]:
     if random.random() < 0.4:
-        walk = Walk(random.getrandbits(32), requests=random.randint(2, 9), portions=portions.per_epoch)
+        walk = Walk(random.getrandbits(32), requests=random.randint(2, 8), portions=portions.per_epoch)
         return walk.steps
-    iterations = random.randint(1, 4)
+    iterations = random.randint(1, 3)
     method = random.choice(
         (
             LBFGS(history=random.choice((1, 2, 3)), max_iterations=iterations),
