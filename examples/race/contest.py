@@ -203,7 +203,8 @@ class Contest:
         """What is fastest in a trial; rates are tried from `first` outwards, so that bad ones end soon."""
         best, best_s = None, PATIENCE_S
         for choice in self._choices(method, machines, first):
-            took = method.trial_s(self, choice, start, until_s=best_s)
+            until_s = best_s + IN_A_ROW * self.every_s  # as late as that it may turn out to be faster
+            took = method.trial_s(self, choice, start, until_s=until_s)
             if took < best_s:
                 best, best_s = choice, took
         return best
