@@ -25,6 +25,8 @@ class Scenario:
         begin: starts the method.
         backups: whether portions are handed out again.
         portion_s: what a portion takes, at most; replica 0 takes `straggler` times as long.
+        operation_s: what a shard's operations in a row, or going back to a checkpoint, take at most; 0: no
+            message comes meanwhile.
         restart_s: how long a crashed coordinator stays away, at most.
         loses_power: a coordinator that crashes takes with it what is written, but not synced.
     """
@@ -37,6 +39,7 @@ class Scenario:
     backups: bool = True
     portion_s: float = 0.02
     straggler: float = 1.0
+    operation_s: float = 0.0
     restart_s: float = 2.0
     loses_power: bool = False
 
@@ -57,6 +60,7 @@ def draw(random: Random) -> Scenario:
         backups=backups,
         portion_s=random.choice((0.01, 0.05, 0.2)),
         straggler=random.choice((1.0, 1.0, 4.0, 50.0 if backups and topology.replicas > 1 else 10.0)),
+        operation_s=random.choice((0.0, 0.0, 0.02, 0.5)),
         loses_power=random.random() < 0.5,
     )
 
