@@ -106,7 +106,7 @@ class ShardRole(LeasedRole):
         task, shapes = self._task, dict(self._task.layout.shapes)
         if task.checkpoint is None:
             return _Start(gather(self._slots, load_parameters(task.initial, shapes), task.precision))
-        found = self._checkpoints.open(task.checkpoint, shapes)
+        found = self._checkpoints.open(task.checkpoint, shapes, slots=self._slots)
         name = shard_name(task.shard)
         record = found.records.get(name)
         snapshot = found.snapshot(self._slots)
