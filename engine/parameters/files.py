@@ -13,8 +13,8 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import safetensors
@@ -100,7 +100,7 @@ def read_plain(path: Path, *, at_most: int) -> bytes:
         return file.read(at_most)
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> BufferedReader:
     """A plain file (no link, no device), to be read. Raises OSError, ValueError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")

@@ -5,7 +5,6 @@ It must not know which checkpoint is wanted, nor the layout that reads or the on
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import safetensors
 
-from partita.engine.parameters.files import open_plain
+from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
 from partita.engine.parameters.slots import Shared, Slot, common
@@ -180,8 +179,10 @@ class Checkpoint:
     def _verify(self, file: str, sha256: str | None) -> None:
         """It is a plain file of this hash; None: it is a plain file."""
         try:
-            with open_plain(self.path / file) as opened:
-                found = None if sha256 is None else hashlib.file_digest(opened, "sha256").hexdigest()
+            if sha256 is None:
+                open_plain(self.path / file).close()
+                return
+            found = hash_plain(self.path / file)
         except FileNotFoundError as error:
             raise CheckpointError(f"{file} is missing") from error
         except (OSError, ValueError) as error:

@@ -137,7 +137,7 @@ class VectorStore:
         return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
-        """A snapshot of this store is not needed any more: its vectors may change again. From any thread."""
+        """A snapshot of this store is not needed any more: its vectors may change again."""
         self._kept = tuple(kept for kept in self._kept if kept is not snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -381,7 +381,7 @@ class VectorShard(Leased):
             assert not self._rest, self._rest
         if self._awaited is not None or self._lapsed:
             assert self._answer is None and not (self._awaited is not None and self._lapsed)
-        assert self._next is None or self._awaited is not None and self._next.number > self.number
+        assert self._next is None or (self._awaited is not None and self._next.number > self.number)
         if self._has_point:
             assert all(after >= self.number for after in self._orders.values()), self._orders
         if self._answer is not None:
