@@ -1,7 +1,8 @@
 """Vectors as a safetensors file, piece by piece, from the memory where they lie.
 
-The library's own writer copies everything twice and holds the interpreter's lock meanwhile: a shard of several
-GB would need three times its memory, and its host would be silent for seconds. Reading is left to the library.
+The library's own writer copies everything twice and holds the interpreter's lock meanwhile: a shard of
+several GB would need three times its memory, and its host would be silent for seconds. Reading is left to the
+library.
 
 Source: the format as huggingface/safetensors documents it: the header's length (8 bytes, little-endian), the
 header (JSON, padded with spaces to a multiple of 8), then all numbers in its order, without gaps.
@@ -43,4 +44,4 @@ def pieces_of(tensors: Mapping[str, Vector], metadata: Mapping[str, str]) -> Ite
     yield len(encoded).to_bytes(8, "little") + encoded
     for vector in tensors.values():
         if vector.size:  # an empty one has no view of its bytes
-            yield memoryview(vector).cast("B")
+            yield vector.data.cast("B")

@@ -82,8 +82,8 @@ class VectorStore:
         return found
 
     def target(self, name: str) -> Vector:
-        """Where all numbers of a vector are to be written: the vector itself; or another, of zeros, that takes
-        its place where a snapshot keeps it, or there is none.
+        """Where all numbers of a vector are to be written: the vector itself; or one of zeros that takes its
+        place, where a snapshot keeps it, or there is none.
 
         Raises:
             ValueError: no vector may have this name.

@@ -213,8 +213,8 @@ class VectorShard(Leased):
         return effects + self._go_on()
 
     def _repeat(self) -> list[VectorShardEffect]:
-        """The last command again. One that is being done is answered then; one that only a process before this
-        one has done is not answered.
+        """The last command again. One that is being done is answered when it is; one that only a process before
+        this one has done is not answered.
         """
         if self._lapsed:
             self._lapsed = False
@@ -256,7 +256,7 @@ class VectorShard(Leased):
         return tuple(taken)
 
     def _done(self, scalars: Sequence[float], now: float) -> list[VectorShardEffect]:
-        """On with the command, or to one that has come since. Without a lease by now, when it is said again."""
+        """On with the command, or with a newer one that has come; without a lease, when it is said again."""
         assert len(scalars) == self._awaited, (scalars, self._awaited)
         self._awaited = None
         self._scalars += scalars
