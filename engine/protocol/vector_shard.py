@@ -213,7 +213,7 @@ class VectorShard(Leased):
         return effects + self._go_on()
 
     def _repeat(self) -> list[VectorShardEffect]:
-        """The last command again. One that is being done is answered when it is; one that only a process before
+        """The last command again. One that is being done is answered later; one that only a process before
         this one has done is not answered.
         """
         if self._lapsed:

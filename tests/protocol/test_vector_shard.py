@@ -123,7 +123,7 @@ class Shard:
                     self.done.clear()
 
     def work(self, now: float = 0.0) -> None:
-        """It is done now. Scalars count from 0 over the whole life, so that nothing done twice looks the same."""
+        """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
         effect, self.working = self.working, None
         assert effect is not None
         if isinstance(effect, Revert):
