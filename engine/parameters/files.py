@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 
@@ -138,12 +138,15 @@ def check_target(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder; give a file name in it")
 
 
-def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -> dict[str, Vector]:
+def load_parameters(
+    path: str | os.PathLike[str], shapes: Mapping[str, Shape], *, only: Collection[str] | None = None
+) -> dict[str, Vector]:
     """Whole parameters by name, from a file that `save_parameters` (or torch, with the same names) wrote.
 
     Args:
         path: the file.
         shapes: the parameters that the network has; more in the file are refused, too.
+        only: those to be read; None: all.
 
     Raises:
         ValueError: the file is missing or unreadable, or is of another network: says what differs.
@@ -155,7 +158,8 @@ def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -
             why = difference(found, shapes)
             if why is not None:
                 raise ValueError(f"{path} holds another network's parameters: {why}")
-            values = {name: np.asarray(file.get_tensor(name)) for name in shapes}
+            wanted = [name for name in shapes if only is None or name in only]
+            values = {name: np.asarray(file.get_tensor(name)) for name in wanted}
     except FileNotFoundError as error:
         raise ValueError(f"there is no file {path}; check the path, or train and save first") from error
     except (safetensors.SafetensorError, OSError, TypeError) as error:

@@ -152,7 +152,7 @@ class VectorStore:
                 raise ValueError(f"vector {name!r} is {vector.shape}; all vectors must be ({self.size},)")
         self.refill(wanted, lambda name, out: np.copyto(out, wanted[name], casting="same_kind"))
 
-    def refill(self, names: Iterable[str], fill: Callable[[str, Vector], None]) -> None:
+    def refill(self, names: Iterable[str], fill: Callable[[str, Vector], object]) -> None:
         """All vectors are written anew, one after the other, where they lie; others are gone.
 
         Args:

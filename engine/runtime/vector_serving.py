@@ -137,8 +137,9 @@ class VectorShardRole(LeasedRole):
         """
         task, shapes = self._task, dict(self._task.layout.shapes)
         if checkpoint is None:
-            whole = load_parameters(task.initial, shapes)
-            self._store.restore(Snapshot(gather(self._slots, whole, task.precision)))
+            held = {slot.parameter for slot in self._slots}
+            whole = load_parameters(task.initial, shapes, only=held)
+            self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
             return 0
         found = self._checkpoints.open(checkpoint, shapes, slots=self._slots)
 

@@ -550,3 +550,48 @@ def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machin
     if is_current:
         naive.come.add((stretch, machine))
         assert [type(message) for message in found[1:]] == ([] if naive.is_open else [Answer])
+
+
+slowly = st.one_of(
+    st.tuples(st.just("command"), st.integers(1, 6)),
+    st.just(("contributions",)),
+    st.tuples(st.just("time"), st.sampled_from([0.0, 1.0, 4.0])),
+    st.just(("lease",)),
+    st.just(("work",)),
+)
+
+
+@given(st.lists(slowly, max_size=60))
+def test_however_long_it_takes_operations_are_done_once_and_in_order(
+    history: list[tuple],  # type: ignore[type-arg]
+) -> None:
+    """Commands come again, or newer ones come, and leases end, while a shard is at work."""
+    shard, now = Shard(slow=True), 0.0
+    wanted: dict[int, Request] = {n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in range(7)}
+    done: dict[int, list[Operation | Persist | Revert]] = {}
+    answered: set[int] = set()
+    for step in history:
+        shard.said.clear()
+        number, before = shard.machine.number, len(shard.done)
+        match step:
+            case "command", asked:
+                shard.command(asked, *wanted[asked], now=now)
+                assert shard.machine.number in (number, asked)
+            case ("contributions",) if shard.machine.evaluation is not None:
+                for stretch, machine in [(n, m) for n in range(3) for m in (0, 1)]:
+                    start, stop = RANGES[machine]
+                    text = Text("", 4 * (stop - start))
+                    shard.tell(f"part 0.{machine}", Contribution(number, stretch), text, now=now)
+            case "time", seconds:
+                now += seconds
+            case ("lease",):
+                shard.tell("coordinator", Heartbeat(0, clock=now), now=now)
+            case ("work",) if shard.working is not None:
+                shard.work(now)
+                done.setdefault(number, []).extend(shard.done[before:])
+        assert not shard.said or shard.machine.holds_lease(now)
+        answered |= {message.number for _, message in shard.said if isinstance(message, Answer)}
+    for number, found in done.items():
+        expected = [wanted[number][0], Revert(number), wanted[number][3]]
+        assert found == expected[: len(found)]
+        assert len(found) == 3 or number not in answered
