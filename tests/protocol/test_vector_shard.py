@@ -553,21 +553,21 @@ def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machin
 
 
 slowly = st.one_of(
-    st.tuples(st.just("command"), st.integers(1, 6)),
+    st.tuples(st.just("command"), st.sampled_from([1, 1, 1, 2, 2, 3])),
     st.just(("contributions",)),
-    st.tuples(st.just("time"), st.sampled_from([0.0, 1.0, 4.0])),
+    st.tuples(st.just("time"), st.sampled_from([1.0, 4.0])),
     st.just(("lease",)),
     st.just(("work",)),
 )
 
 
-@given(st.lists(slowly, max_size=60))
+@given(st.lists(slowly, min_size=30, max_size=60))
 def test_however_long_it_takes_operations_are_done_once_and_in_order(
     history: list[tuple],  # type: ignore[type-arg]
 ) -> None:
     """Commands come again, or newer ones come, and leases end, while a shard is at work."""
     shard, now = Shard(slow=True), 0.0
-    wanted: dict[int, Request] = {n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in range(7)}
+    wanted: dict[int, Request] = {n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in (1, 2, 3)}
     done: dict[int, list[Operation | Persist | Revert]] = {}
     answered: set[int] = set()
     for step in history:
