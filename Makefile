@@ -4,7 +4,7 @@
 #   make gpu       the tests that need a GPU; without one they skip with a reason
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
-#   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n schedules
+#   make bench     every benchmark                         make simulate   the fault simulator, SEEDS=n of each driver
 #   make clean     remove what was built (make distclean: and the .venv)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
@@ -68,7 +68,7 @@ bench: $(STAMP)
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 simulate: $(STAMP)
-	$(BIN)/python -m partita.engine.runtime.simulation --schedules $(SEEDS)
+	$(BIN)/python -m partita.engine.runtime.simulation --jobs 2 --schedules $(SEEDS)
 
 clean:
 	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

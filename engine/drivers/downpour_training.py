@@ -31,14 +31,15 @@ class DownpourTraining(Training):
 
     _meter: Meter
 
-    def __init__(self, job: Job, driver: Downpour, *, epochs: int) -> None:
-        """Of so many epochs.
+    def __init__(self, job: Job, driver: Downpour, *, epochs: int, alone: bool = True) -> None:
+        """Of so many epochs; `alone`: nothing follows it.
 
         Raises:
             ValueError: a replica's share of the data is smaller than a batch, or there are too many steps.
         """
         super().__init__(job, driver)
         self.driver: Final = driver
+        self.alone: Final = alone
         self.run_id = uuid.uuid4().hex
         self.steps_per_epoch: Final = Sampler(
             examples=job.examples,
@@ -145,7 +146,8 @@ class DownpourTraining(Training):
             yield f"resumed from checkpoint {self.resumed} at step {sum(self.done)}"
             if min(self.done) == self.steps:
                 total = self.steps * len(self.done)
-                yield f"the checkpoint has all {total} steps already; ask for more epochs"
+                more = "; ask for more epochs" if self.alone else ""
+                yield f"the checkpoint has all {total} steps already{more}"
         elif self.next_checkpoint > 1:
             yield self._replaces()
 

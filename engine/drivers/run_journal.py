@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import hash_plain, read_plain, write_atomically
-from partita.engine.parameters.journal import JOURNAL_BYTES, Journal, JournalEntry, JournalHeader
+from partita.engine.parameters.files import hash_plain, write_atomically
+from partita.engine.parameters.journal import Journal
+from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
 
 
@@ -140,8 +141,14 @@ class RunJournal:
         return self._store.folder / f"start-{self.run[:8]}.safetensors"
 
     def begin(self, *, first_checkpoint: int) -> None:
-        """The run begins, or goes on. Checkpoints below this number are others'."""
-        if not self.found:
+        """The run begins, or goes on. Checkpoints below this number are others'.
+
+        Raises:
+            JournalInUse: another run goes on from the same journal.
+        """
+        if self._journal is not None:
+            self._journal.claim()
+        else:
             self._header = msgspec.structs.replace(self._header, first_checkpoint=first_checkpoint)
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...], *, start: Path) -> None:
@@ -166,7 +173,7 @@ class RunJournal:
 
     def _made(self, start: Path) -> Journal:
         if self._journal is None:
-            sha256 = write_atomically(self._start, read_plain(start, at_most=JOURNAL_BYTES))
+            sha256 = write_atomically(self._start, start.read_bytes())
             self._header = msgspec.structs.replace(self._header, start=sha256)
             self._journal = Journal.create(self._path, self._header)
             for before in self._store.folder.glob("start-*.safetensors"):

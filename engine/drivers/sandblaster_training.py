@@ -16,7 +16,7 @@ from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.files import load_parameters
-from partita.engine.parameters.journal import JournalHeader
+from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
 from partita.engine.protocol.sandblaster import JournalMismatch, SandblasterCoordinator
@@ -49,7 +49,6 @@ class SandblasterTraining(Training):
         self.run_id = uuid.uuid4().hex  # of this call: a run that goes on counts its commands anew
         self._journal: Final = RunJournal(self.store, self._header())
         self._position = 0
-        self._committed_at: int | None = None  # iterations that the last checkpoint holds
 
     def _header(self) -> JournalHeader:
         job, objective = self.job, self.objective
@@ -83,7 +82,6 @@ class SandblasterTraining(Training):
         if self._journal.checkpoint is not None:
             manifest = self._journal.checkpoint
             self.resumed, self._position = manifest.checkpoint, manifest.position or 0
-            (self._committed_at,) = manifest.steps
         return True
 
     def _shard(self, shard: int, checkpoint: int | None) -> VectorShardTask:
@@ -120,7 +118,6 @@ class SandblasterTraining(Training):
 
     def _coordinator(self, patience: Patience) -> SandblasterCoordinator:
         next_checkpoint = self.store.next_number()
-        self._journal.begin(first_checkpoint=next_checkpoint)
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
@@ -140,6 +137,7 @@ class SandblasterTraining(Training):
             failure = RunFailed(f"the method failed: {type(error).__name__}: {error}")
             failure.add_note(traceback.format_exc())
             raise failure from error
+        self._journal.begin(first_checkpoint=next_checkpoint)
         return self._coordinating
 
     def _gauge(self) -> Iterations:
@@ -197,9 +195,6 @@ class SandblasterTraining(Training):
             position=commit.position,
         )
 
-    def _committed(self, commit: Commit) -> None:
-        (self._committed_at,) = commit.steps
-
     def _kept(self) -> str:
         done = self._coordinating.iterations
         if not self.job.keep or not len(self._journal) or not done:
@@ -208,7 +203,9 @@ class SandblasterTraining(Training):
         return f"the journal in {self.job.checkpoints} {held}"
 
     def _finished(self, done: Done, display: Display) -> Run:
-        job, now = self.job, self._coordinating
+        job, now, outcome = self.job, self._coordinating, done.outcome
+        if outcome is not None and outcome.kind == "failed":
+            raise RunFailed(outcome.reason)
         number = self.resumed if done.checkpoint is None else done.checkpoint
         if number is None:
             parameters = load_parameters(self._start, job.shapes)
@@ -221,13 +218,11 @@ class SandblasterTraining(Training):
             history=tuple(self._iterations.history),
             checkpoint=job.checkpoints if job.keep else None,
             iterations=now.iterations,
-            outcome=done.outcome,
+            outcome=outcome,
         )
-        if done.outcome is not None and done.outcome.kind == "failed":
-            raise RunFailed(done.outcome.reason)
-        if not done.complete or done.outcome is None:
+        if not done.complete or outcome is None:
             raise self._stopped(f"stopped after {now.iterations} iterations", run)
-        display.say(done.outcome.reason)
+        display.say(outcome.reason)
         return run
 
     def _close(self) -> None:

@@ -106,7 +106,7 @@ def _stages(job: Job, driver: Downpour | Sandblaster, epochs: int | None) -> lis
         return [DownpourTraining(job, driver, epochs=whole(epochs, "epochs is", least=1))]
     stages: list[Training] = []
     if driver.warm_start is not None:
-        stages.append(DownpourTraining(job, driver.warm_start, epochs=driver.warm_epochs))
+        stages.append(DownpourTraining(job, driver.warm_start, epochs=driver.warm_epochs, alone=False))
     return [*stages, SandblasterTraining(job, driver)]
 
 

@@ -72,8 +72,14 @@ class Training(ABC):
         """Runs to the end.
 
         Raises:
-            RunFailed, Interrupted, OSError: see `train`.
+            RunFailed, Interrupted, ValueError, OSError: see `train`.
         """
+        try:
+            return self._run(launcher, display, checkpoint_every_s)
+        finally:
+            self._close()
+
+    def _run(self, launcher: Launcher, display: Display, checkpoint_every_s: float) -> Run:
         patience = Patience(checkpoint_every_s=checkpoint_every_s)
         supervisor = Supervisor(
             launcher,
@@ -93,8 +99,6 @@ class Training(ABC):
                 return self._finished(done, display)
             except RunFailed as failure:
                 raise failure.with_hint(self._kept()) from None
-            finally:
-                self._close()
 
     def _announce(self, display: Display) -> None:
         has = self.topology
@@ -165,8 +169,7 @@ class Training(ABC):
     @abstractmethod
     def _manifest(self, commit: Commit) -> Manifest: ...
 
-    @abstractmethod
-    def _committed(self, commit: Commit) -> None:
+    def _committed(self, commit: Commit) -> None:  # noqa: B027
         """A checkpoint is there now."""
 
     @abstractmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from partita.engine.methods.line_search_method import LineSearchMethod
 from partita.engine.methods.objective import GRADIENT
 from partita.engine.methods.toward import Directions, Toward
+from partita.engine.protocol.commands import dot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,5 +16,8 @@ class GradientDescent(LineSearchMethod):
 
     def directions(self) -> Directions:
         """See `LineSearchMethod.directions`."""
+        then = (dot(GRADIENT, GRADIENT),)
+        toward = Toward(((-1.0, GRADIENT),), then=then)
         while True:
-            yield Toward(((-1.0, GRADIENT),))
+            (square,) = yield toward
+            toward = Toward(((-1.0, GRADIENT),), slope=-square, then=then)

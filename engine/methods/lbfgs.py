@@ -1,4 +1,4 @@
-"""L-BFGS whose vectors stay where they are: all products in one request, the direction in the next.
+"""L-BFGS whose vectors stay where they are: all products come with a trial, the direction goes with the next.
 
 Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
 Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
@@ -23,7 +23,7 @@ _FLAT: Final = 1e-10
 
 @dataclass(frozen=True, kw_only=True)
 class LBFGS(LineSearchMethod):
-    """Limited-memory BFGS: the shards hold `2 * (history + 1)` vectors for it.
+    """Limited-memory BFGS: the shards hold `2 * (history + 1)` vectors for its pairs.
 
     Args:
         history: pairs that are kept.
@@ -44,9 +44,9 @@ class LBFGS(LineSearchMethod):
         pairs, note = Pairs(self.history), ""
         while True:
             s, y = pairs.free
-            yield Toward(pairs.direction(), step=1.0 if pairs.kept else None, move=s, change=y, note=note)
-            kept = pairs.take((yield pairs.request()))
-            note = "" if kept else "a pair without curvature was left out"
+            step = 1.0 if pairs.kept else None
+            there = Toward(pairs.direction(), step, move=s, change=y, then=pairs.request(), note=note)
+            note = "" if pairs.take((yield there)) else "a pair without curvature was left out"
 
 
 class Pairs:
@@ -59,39 +59,35 @@ class Pairs:
         self.kept: list[tuple[str, str]] = []
         """Names (move, change), oldest first."""
         self._slots: Final = tuple((f"s{n}", f"y{n}") for n in range(most + 1))
-        self._products: dict[tuple[str, str], float] = {}
-
-    @property
-    def free(self) -> tuple[str, str]:
+        self.free = self._slots[0]
         """Where the next pair goes."""
-        return next(slot for slot in self._slots if slot not in self.kept)
+        self._vectors: tuple[str, ...] = self.free
+        self._rows: Final[dict[str, dict[str, float]]] = {
+            name: {} for name in (*(name for slot in self._slots for name in slot), GRADIENT)
+        }
 
     def request(self) -> Request:
-        """All products that the pair in the free slot, and the gradient, bring with them."""
-        return (Dots((*self.free, GRADIENT), self._vectors()),)
+        """All that the pair in the free slot, and the gradient, bring with them."""
+        return (Dots((*self.free, GRADIENT), self._vectors),)
 
     def take(self, scalars: Scalars) -> bool:
         """Takes the answer; the oldest pair makes room. False: the new one lacks curvature, and is out."""
-        new, vectors = self.free, self._vectors()
-        products = iter(scalars)
-        for left in (*new, GRADIENT):
-            for right in vectors:
-                self._products[left, right] = self._products[right, left] = next(products)
+        new, vectors, rows = self.free, self._vectors, self._rows
+        for n, left in enumerate((*new, GRADIENT)):
+            found = scalars[n * len(vectors) : (n + 1) * len(vectors)]
+            rows[left].update(zip(vectors, found, strict=True))
+            for right, product in zip(vectors, found, strict=True):
+                rows[right][left] = product
         s, y = new
-        size = math.sqrt(self.product(s, s)) * math.sqrt(self.product(y, y))
-        if not self.product(s, y) > _FLAT * size:
+        size = math.sqrt(rows[s][s]) * math.sqrt(rows[y][y])
+        if not rows[s][y] > _FLAT * size:
             return False
         self.kept = [*self.kept, new][-(len(self._slots) - 1) :]
+        self.free = next(slot for slot in self._slots if slot not in self.kept)
+        moves, changes = zip(*self.kept, self.free, strict=True)
+        self._vectors = (*moves, *changes)
         return True
-
-    def product(self, left: str, right: str) -> float:
-        """Of two vectors of the kept pairs, or of the gradient with one."""
-        return self._products[left, right]
 
     def direction(self) -> tuple[tuple[float, str], ...]:
         """The terms of `-H g`."""
-        return two_loop(self.product, self.kept, GRADIENT)
-
-    def _vectors(self) -> tuple[str, ...]:
-        pairs = (*self.kept, self.free)
-        return (*(s for s, _ in pairs), *(y for _, y in pairs))
+        return two_loop(self._rows, self.kept, GRADIENT)

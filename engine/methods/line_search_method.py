@@ -3,6 +3,11 @@
 The loop is here: evaluations, trials, tolerances, what happens when nothing is lower, and what is told. It
 must not know how a direction comes about.
 
+An iteration whose first trial is accepted is one request. It combines the direction and goes to the trial;
+after the evaluation it makes the move, the change of the gradient, and what the next direction needs, as if
+the trial were accepted: most are. Another trial of the search writes over all of that. What the point and the
+gradient were before the search is kept by a change of names, so neither is copied.
+
 With sampled batches a trial evaluates the next batch at once, and only the examples that both batches share
 tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation
 makes an iteration, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared
@@ -14,7 +19,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.engine.methods.line_search import LineSearch, Verdict
@@ -26,15 +31,19 @@ from partita.engine.protocol.commands import (
     Combine,
     Dots,
     Iterated,
+    Operation,
     Outcome,
     Request,
     Scalars,
     Steps,
-    copy,
+    Swap,
 )
 
 DIRECTION: Final = "d"
 """The vector along which a line search goes."""
+
+_BEFORE: Final = "{}_before"
+"""The name of a vector as it was where the search began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +83,8 @@ class LineSearchMethod(Method):
 
     @abstractmethod
     def directions(self) -> Directions:
-        """Yields one `Toward` after the other, and before each the requests that it needs to know it.
+        """Yields one `Toward` after the other, and is sent what its `then` gives at the accepted point. What
+        else it needs to know it may ask in requests between them.
 
         Begun anew when nothing along a direction is lower: then the first one should be `-g`.
         """
@@ -90,6 +100,7 @@ class _Found:
     step: float
     slope: float
     verdict: Verdict
+    answer: Scalars
 
 
 class _Descent:
@@ -100,15 +111,17 @@ class _Descent:
         self._objective: Final = objective
         self._batch = 0
         self._evaluations = 0
-        self._pending: Request = ()  # what makes the last move and change; goes out with the next request
         self._last: _Found | None = None
+        self._there: Final = _BEFORE.format(POINT)
+        self._tail: Final = _BEFORE.format(objective.tail)
+        self._n_scalars: Final = objective.n_scalars()
 
     def steps(self) -> Steps:
         """The loop."""
         method, done, note = self._method, 0, ""
         now = yield from self._evaluated()
         if not now.finite:
-            return Outcome("failed", f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point.")
+            return _no_start(now)
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
@@ -118,7 +131,7 @@ class _Descent:
                 return Outcome("stopped", f"After {done} iterations the method knows no further direction.")
             found = yield from self._along(toward, now)
             if found is None:
-                now = yield from self._back(toward, now)
+                now = yield from self._back(now)
                 if fresh:
                     return _stuck(done, now)
                 directions, fresh, note = method.directions(), True, "begun anew"
@@ -131,48 +144,56 @@ class _Descent:
         return Outcome("stopped", f"Stopped after {done} iterations, as max_iterations says.")
 
     def _aim(self, directions: Directions, *, begun: bool) -> Generator[Request, Scalars, Toward | None]:
+        answer = self._last.answer if self._last else ()
         try:
-            wish = directions.send(()) if begun else next(directions)
+            wish = directions.send(answer) if begun else next(directions)
             while not isinstance(wish, Toward):
-                scalars = yield from self._asked(wish)
-                wish = directions.send(scalars)
+                wish = directions.send((yield wish))
         except StopIteration:
             return None
         return wish
 
     def _along(self, toward: Toward, now: Value) -> Generator[Request, Scalars, _Found | None]:
-        """Searches; None when nothing is lower. In any case, the point and the gradient before are kept."""
-        opening: Request = (
-            Combine(DIRECTION, toward.terms),
-            copy(toward.move, POINT),
-            copy(toward.change, self._objective.tail),
-            Dots((DIRECTION,), (GRADIENT, toward.change, DIRECTION)),
-        )
+        """Searches; None when nothing is lower."""
+        opening = self._opening(toward)
         known: Scalars = ()
         step = self._first_step(toward)
         if step is None:
-            known = yield from self._asked(opening)
+            known = yield opening
             step = self._first_step(toward, known)
             if step is None or not known[0] < 0:
                 return None
             opening = ()
-        told = known + (yield from self._asked((*opening, *self._trial(toward, step))))
+        told = known + (yield (*opening, *self._trial(toward, step)))
         slope, tilt, told = told[0], told[0] - told[1], told[3:]
         if not slope < 0:
             return None
         method = self._method
         search = LineSearch(now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations)
         value = self._value(told)
-        while (verdict := search.tell(value.head + step * tilt, told[-1] + tilt)) is None:
+        while (verdict := search.tell(value.head + step * tilt, told[self._n_scalars] + tilt)) is None:
             step = search.step
-            told = yield from self._asked(self._trial(toward, step))
+            told = yield self._trial(toward, step)
             value = self._value(told)
         if search.best is None:
             return None
         if search.best.step != step:
             step = search.best.step
-            value = self._value((yield from self._asked(self._trial(toward, step))))
-        return self._accepted(toward, _Found(value, step, slope, verdict))
+            told = yield self._trial(toward, step)
+            value = self._value(told)
+        self._batch = self._next_batch
+        self._last = _Found(value, step, slope, verdict, told[self._n_scalars + 1 :])
+        return self._last
+
+    def _opening(self, toward: Toward) -> Request:
+        """The direction and its slopes; the point and the gradient are then those before the search."""
+        tail = self._objective.tail
+        return (
+            Combine(DIRECTION, toward.terms),
+            Dots((DIRECTION,), (GRADIENT, tail, DIRECTION)),
+            Swap(POINT, self._there),
+            Swap(tail, self._tail),
+        )
 
     def _first_step(self, toward: Toward, slopes: Scalars = ()) -> float | None:
         """None: the slope must be asked for, or, where it is known, it is no good."""
@@ -189,46 +210,40 @@ class _Descent:
         return step if 0 < step < math.inf else None
 
     def _trial(self, toward: Toward, step: float) -> Request:
-        """A sampled batch is left with the first trial."""
+        """To a point, and all that is wanted if it is accepted. A sampled batch is left with the first."""
         self._evaluations += 1
-        there = Combine(POINT, ((1.0, toward.move), (step, DIRECTION)))
-        objective = self._objective
-        return (there, *objective.evaluation(self._next_batch), Dots((DIRECTION,), (objective.head,)))
-
-    def _accepted(self, toward: Toward, found: _Found) -> _Found:
-        self._batch, self._last = self._next_batch, found
-        self._pending = (
-            Combine(toward.move, ((1.0, POINT), (-1.0, toward.move))),
-            Combine(toward.change, ((1.0, self._objective.head), (-1.0, toward.change))),
+        head = self._objective.head
+        return (
+            Combine(POINT, ((1.0, self._there), (step, DIRECTION))),
+            *self._objective.evaluation(self._next_batch),
+            Dots((DIRECTION,), (head,)),
+            Combine(toward.move, ((1.0, POINT), (-1.0, self._there))),
+            Combine(toward.change, ((1.0, head), (-1.0, self._tail))),
+            *toward.then,
         )
-        return found
 
-    def _back(self, toward: Toward, now: Value) -> Generator[Request, Scalars, Value]:
+    def _back(self, now: Value) -> Generator[Request, Scalars, Value]:
         """To where the search began. A sampled batch's gradient is gone: the next one is evaluated there."""
+        back = Swap(POINT, self._there)
         if not self._objective.sampled:
-            yield from self._asked((copy(POINT, toward.move), copy(GRADIENT, toward.change)))
+            yield (back, Swap(GRADIENT, self._tail))
             return now
         self._batch = self._next_batch
-        yield from self._asked((copy(POINT, toward.move),))
-        return (yield from self._evaluated())
+        return (yield from self._evaluated(back))
 
-    def _evaluated(self) -> Generator[Request, Scalars, Value]:
+    def _evaluated(self, *first: Operation) -> Generator[Request, Scalars, Value]:
         self._evaluations += 1
-        scalars = yield from self._asked(self._objective.evaluation(self._batch))
+        scalars = yield (*first, *self._objective.evaluation(self._batch))
         return self._objective.value(self._batch, scalars)
 
     def _value(self, told: Scalars) -> Value:
-        """A trial's; its last scalar is the slope."""
-        return self._objective.value(self._next_batch, told[:-1])
+        """A trial's. Where a part is not finite, nothing that decides is."""
+        value = self._objective.value(self._next_batch, told[: self._n_scalars])
+        return value if value.finite else replace(value, head=math.nan)
 
     @property
     def _next_batch(self) -> int:
         return self._batch + self._objective.sampled
-
-    def _asked(self, request: Request) -> Generator[Request, Scalars, Scalars]:
-        """Asks, and before that has the last move made."""
-        request, self._pending = (*self._pending, *request), ()
-        return (yield request)
 
     def _iterated(self, done: int, found: _Found, note: str) -> Iterated:
         notes = [note] if note else []
@@ -250,6 +265,11 @@ class _Descent:
             return None
         reason = f"The last iteration lowered the loss by {fall:.3g}, which is within ftol."
         return Outcome("converged", reason)
+
+
+def _no_start(now: Value) -> Outcome:
+    reason = f"The loss at the start is {now.loss}, or its gradient is not finite; begin from another point."
+    return Outcome("failed", reason)
 
 
 def _flat(now: Value) -> Outcome:

@@ -22,11 +22,9 @@ class NonlinearCG(LineSearchMethod):
 
     def directions(self) -> Directions:
         """See `LineSearchMethod.directions`."""
-        yield Toward(((-1.0, GRADIENT),))
+        then = Dots(("y",), ("y", "s", GRADIENT)), Dots((GRADIENT,), ("s", GRADIENT))
+        toward = Toward(((-1.0, GRADIENT),), then=then)
         while True:
-            yy, sy, yg, sg, gg = yield (
-                Dots(("y",), ("y", "s", GRADIENT)),
-                Dots((GRADIENT,), ("s", GRADIENT)),
-            )
+            yy, sy, yg, sg, gg = yield toward
             factor = (yg - 2 * sg * yy / sy) / sy if sy > 0 else 0.0
-            yield Toward(((-1.0, GRADIENT), (factor, "s")), slope=factor * sg - gg)
+            toward = Toward(((-1.0, GRADIENT), (factor, "s")), slope=factor * sg - gg, then=then)

@@ -64,7 +64,8 @@ class Objective:
         batch: portions in a sampled batch; None, or all there are, is the full batch. Sampled batches follow
             each other through the data, epoch after epoch.
         overlap: portions that a sampled batch shares with the next one, so that a change of the gradient can
-            be told from a change of the examples. At least 1, at most half of the batch. Source: Berahas,
+            be told from a change of the examples. At least 1, at most half of the batch. Few examples
+            know little of the curvature: let them be hundreds, and a quarter of the batch. Source: Berahas,
             Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
         l2: not below 0.
 

@@ -9,16 +9,18 @@ L-BFGS using MapReduce", for the form without vectors.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from operator import mul
 
 
 def two_loop(
-    product: Callable[[str, str], float], pairs: Sequence[tuple[str, str]], gradient: str
+    products: Mapping[str, Mapping[str, float]], pairs: Sequence[tuple[str, str]], gradient: str
 ) -> tuple[tuple[float, str], ...]:
     """The terms (factor, vector) of the direction `-H g`.
 
     Args:
-        product: of two vectors: every `s` with every `y`, every `y` with every `y`, the gradient with all.
+        products: of two vectors, by their names: every `s` with every `y`, every `y` with every `y`, the
+            gradient with all.
         pairs: the names of (move, change of the gradient), oldest first, each with a product above 0. `H`
             begins as `s'y / y'y` of the newest; without pairs it is 1.
         gradient: its name.
@@ -26,15 +28,15 @@ def two_loop(
     factors = {gradient: 1.0}
 
     def along(vector: str) -> float:
-        return math.fsum(factor * product(vector, name) for name, factor in factors.items())
+        return math.fsum(map(mul, factors.values(), map(products[vector].__getitem__, factors)))
 
     for s, y in reversed(pairs):
-        factors[y] = -along(s) / product(s, y)
+        factors[y] = -along(s) / products[s][y]
     if pairs:
         s, y = pairs[-1]
-        size = product(s, y) / product(y, y)
+        size = products[s][y] / products[y][y]
         first = {y: -factors[y] for _, y in pairs}
         factors = {name: size * factor for name, factor in factors.items()}
         for s, y in pairs:
-            factors[s] = first[y] - along(y) / product(s, y)
+            factors[s] = first[y] - along(y) / products[s][y]
     return tuple((-factor, name) for name, factor in factors.items())

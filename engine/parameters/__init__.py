@@ -4,16 +4,17 @@
 `storage` keeps a shard's vectors, `rules` changes them in one pass over memory, `vectors` does a batch
 method's operations on vectors of any name, `initialise` makes first values from names and a seed,
 `checkpoint` writes what a shard holds (`tensors` without a copy) and `reader` reads it into any other layout,
-`manifest` says what is in it, `files` keeps whole networks, `journal` keeps what a batch method was told. No
-module here knows a socket or a thread. A part makes its local steps with the same rules and a state of its
-own: for `SGD` that is the paper's w <- w - alpha*g, for the others it is ours (the paper does not say what a
-part's own rate is).
+`manifest` says what is in it, `files` keeps whole networks, `journal` keeps what a batch method was told (as
+`journal_format` says it). No module here knows a socket or a thread. A part makes its local steps with the
+same rules and a state of its own: for `SGD` that is the paper's w <- w - alpha*g, for the others it is ours
+(the paper does not say what a part's own rate is).
 """
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.initialise import Spec, initial_range, initialise
-from partita.engine.parameters.journal import Journal, JournalEntry, JournalHeader
+from partita.engine.parameters.journal import Journal
+from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.layout import Layout, Overlap, gather, scatter
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord
 from partita.engine.parameters.reader import Checkpoint

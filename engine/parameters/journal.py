@@ -10,22 +10,25 @@ must not know methods or messages: a request is known by a digest.
 
 from __future__ import annotations
 
+import fcntl
 import os
-import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
-import msgspec
-
-from partita.engine.parameters.files import difference, read_plain, write_atomically
-from partita.engine.parameters.layout import Shape
+from partita.engine.parameters.files import read_plain, write_atomically
+from partita.engine.parameters.journal_format import (
+    JournalEntry,
+    JournalHeader,
+    decode_entries,
+    decode_header,
+    encode_entry,
+    encode_header,
+    other_run,
+)
 from partita.engine.parameters.manifest import CheckpointError
 
-FORMAT: Final = 1
 JOURNAL_BYTES: Final = 1 << 32
 """A journal beyond this is not read."""
 
@@ -33,66 +36,9 @@ Durability: TypeAlias = Literal["process", "disk"]
 """When an entry is there to stay: when it is written (nothing is lost when processes die), or when it is on
 disk (nor when the machine stops)."""
 
-_MAGIC: Final = b"partita journal "
-_FRAME: Final = struct.Struct("<II")  # bytes of what follows, and their CRC-32 with that length before them
-_KEY: Final = struct.Struct("<QQ")  # index, digest
 
-
-class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of which run a journal is. A run goes on from it only if the fields from `shapes` on are the same.
-
-    Attributes:
-        run: the run's id.
-        first_checkpoint: checkpoints below this number are of earlier runs.
-        start: the SHA-256 of the file of the parameters that the method began with.
-        shapes: every parameter of the network.
-        precision: of the plan.
-        method: the method as text, without what may change when a run goes on.
-        data: a checksum of the arrays.
-        examples, portion, stretch, batch, overlap, l2: how the function is cut and summed (`batch` and
-            `overlap` in portions; None is all).
-        seed: of the order of the examples.
-        format: of journals; another one is refused.
-    """
-
-    run: str
-    first_checkpoint: int
-    start: str
-    shapes: dict[str, Shape]
-    precision: str
-    method: str
-    data: str
-    examples: int
-    portion: int
-    stretch: int
-    batch: int | None
-    overlap: int
-    l2: float
-    seed: int
-    format: int = FORMAT
-
-
-_WORDS: Final[Mapping[str, str]] = {
-    "method": "the method {}",
-    "precision": "{}",
-    "examples": "{} examples",
-    "portion": "portions of {} examples",
-    "stretch": "{} portions for each push",
-    "batch": "batches of {} portions",
-    "overlap": "batches that share {} portions",
-    "l2": "an l2 of {}",
-    "seed": "the seed {}",
-}
-"""How what differs is said, in the order in which it is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
-    """A request that was answered."""
-
-    index: int
-    digest: int
-    scalars: tuple[float, ...]
+class JournalInUse(CheckpointError):
+    """Another run appends to the journal."""
 
 
 class Journal:
@@ -133,7 +79,7 @@ class Journal:
         Raises:
             OSError: it is not on disk; what was there before still is.
         """
-        data = _encode_header(header)
+        data = encode_header(header)
         write_atomically(path, data)
         return cls(path, header, entries=(), end=len(data), durability=durability)
 
@@ -152,8 +98,11 @@ class Journal:
             raise CheckpointError(
                 f"the journal {path} cannot be read ({error}); train from the start, or give another folder"
             ) from error
-        header, start = _decode_header(path, data)
-        entries, end = _decode_entries(data, start)
+        try:
+            header, start = decode_header(data)
+        except CheckpointError as error:
+            raise CheckpointError(f"the journal {path} {error}") from error
+        entries, end = decode_entries(data, start)
         rest = len(data) - end
         cut = ""
         if rest:
@@ -179,22 +128,18 @@ class Journal:
 
     def check(self, expected: JournalHeader) -> None:
         """Raises CheckpointError where a run like this cannot go on from it: says what differs."""
-        found = self.header
-        why = difference(found.shapes, expected.shapes)
+        why = other_run(self.header, expected)
         if why is not None:
-            raise CheckpointError(f"the journal {self.path} is of another network: {why}")
-        for name, words in _WORDS.items():
-            had, has = (_said(words, getattr(one, name)) for one in (found, expected))
-            if had != has:
-                raise CheckpointError(
-                    f"the journal {self.path} is of a run with {had}, and this one has {has}; "
-                    "resume with the same, or give another folder"
-                )
-        if found.data != expected.data:
-            raise CheckpointError(
-                f"the journal {self.path} is of a run with other data: as many examples, with other numbers "
-                "or in another order; resume with the same, or give another folder"
-            )
+            raise CheckpointError(f"the journal {self.path} {why}")
+
+    def claim(self) -> None:
+        """Nobody else appends from now on. What is behind the last whole entry is cut off.
+
+        Raises:
+            JournalInUse: somebody does.
+            OSError: it cannot be opened.
+        """
+        self._open()
 
     def __len__(self) -> int:
         """How many entries there are now."""
@@ -209,11 +154,9 @@ class Journal:
         """
         if index != self._next:
             raise ValueError(f"{self.path}: entry {index} was to follow entry {self._next - 1}")
-        body = _KEY.pack(index, digest) + struct.pack(f"<{len(scalars)}d", *scalars)
-        frame = _FRAME.pack(len(body), _checksum(body))
         descriptor = self._open()
         with self._unless_it_fails():
-            view = memoryview(frame + body)
+            view = memoryview(encode_entry(JournalEntry(index, digest, scalars)))
             while view:
                 view = view[os.write(descriptor, view) :]
             if self._durability == "disk":
@@ -237,11 +180,25 @@ class Journal:
         if self._failed:
             raise OSError(f"{self.path} could not be written before; what it holds now is not known")
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with self._unless_it_fails():
-                os.ftruncate(self._descriptor, self._end)
-                os.lseek(self._descriptor, 0, os.SEEK_END)
+                descriptor = self._locked()
+                os.ftruncate(descriptor, self._end)
+                os.lseek(descriptor, 0, os.SEEK_END)
+            self._descriptor = descriptor
         return self._descriptor
+
+    def _locked(self) -> int:
+        """Two runs that append would spoil each other's entries; a lock ends with its process."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise JournalInUse(
+                f"the journal {self.path} is being written by another run; wait for its end, or give "
+                "another folder"
+            ) from error
+        return descriptor
 
     @contextmanager
     def _unless_it_fails(self) -> Iterator[None]:
@@ -255,51 +212,3 @@ class Journal:
                 f"the journal {self.path} cannot be written ({error.strerror or error}); what it holds is "
                 "kept, so make room and resume",
             ) from error
-
-
-def _said(words: str, value: object) -> str:
-    return "all portions in each batch" if value is None else words.format(value)
-
-
-def _checksum(body: bytes) -> int:
-    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
-
-
-def _encode_header(header: JournalHeader) -> bytes:
-    text = msgspec.json.encode(header)
-    return _MAGIC + f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
-
-
-def _decode_header(path: Path, data: bytes) -> tuple[JournalHeader, int]:
-    """The first line, and where it ends."""
-    end = data.find(b"\n") + 1
-    first = len(_MAGIC) + 9
-    text = data[first : end - 1]
-    if not end or data[:first] != _MAGIC + f"{zlib.crc32(text):08x} ".encode():
-        raise CheckpointError(
-            f"the journal {path} is damaged in its first line; train from the start, or give another folder"
-        )
-    try:
-        found = msgspec.json.decode(text, type=dict[str, object]).get("format")
-        if found == FORMAT:
-            return msgspec.json.decode(text, type=JournalHeader), end
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"the journal {path} does not say what it is ({error})") from error
-    raise CheckpointError(f"the journal {path} has format {found}, and this version reads {FORMAT}")
-
-
-def _decode_entries(data: bytes, position: int) -> tuple[tuple[JournalEntry, ...], int]:
-    """The whole entries from there on, and where they end."""
-    found: list[JournalEntry] = []
-    while position + _FRAME.size <= len(data):
-        size, checksum = _FRAME.unpack_from(data, position)
-        body = data[position + _FRAME.size : position + _FRAME.size + size]
-        if len(body) < max(size, _KEY.size) or (size - _KEY.size) % 8 or _checksum(body) != checksum:
-            break
-        index, digest = _KEY.unpack_from(body)
-        if index != len(found):
-            break
-        scalars = struct.unpack_from(f"<{(size - _KEY.size) // 8}d", body, _KEY.size)
-        found.append(JournalEntry(index, digest, scalars))
-        position += _FRAME.size + size
-    return tuple(found), position

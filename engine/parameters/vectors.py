@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation
+from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
 
 _BLOCK: Final = 1 << 17
 """Numbers of all vectors of an operation that are worked on at a time: 1 MiB in float64, to stay in cache."""
@@ -116,6 +116,11 @@ class VectorStore:
                 case Multiply(to=to, left=left, right=right):
                     factors = self.vector(left), self.vector(right)
                     np.multiply(*factors, out=self.target(to))  # a product rounded once in either precision
+                    return []
+                case Swap(one=one, other=other):
+                    _check_name(other)
+                    vectors = self.target(one), self.target(other)
+                    self._vectors[other], self._vectors[one] = vectors
                     return []
                 case Dots(left=lefts, right=rights):
                     return self._dots(lefts, rights)

@@ -43,6 +43,13 @@ class Multiply(_Operation, frozen=True, tag=True):
     right: str
 
 
+class Swap(_Operation, frozen=True, tag=True):
+    """Each becomes what the other was; no number is moved. One that is not there is made, all zeros."""
+
+    one: str
+    other: str
+
+
 class Dots(_Operation, frozen=True, tag=True):
     """Gives every product of a left and a right vector, `len(left) * len(right)` scalars, row by row."""
 
@@ -87,7 +94,7 @@ class Restore(_Operation, frozen=True, tag=True):
     checkpoint: int | None
 
 
-Operation: TypeAlias = Combine | Multiply | Dots | Largest | Evaluate | Snapshot | Restore
+Operation: TypeAlias = Combine | Multiply | Swap | Dots | Largest | Evaluate | Snapshot | Restore
 Request: TypeAlias = tuple[Operation, ...]
 """Operations in order, at most one `Evaluate` among them. They travel in one message."""
 
@@ -127,6 +134,8 @@ def reads(operation: Operation) -> frozenset[str]:
             return frozenset(vector for _, vector in terms)
         case Multiply(left=left, right=right):
             return frozenset((left, right))
+        case Swap(one=one, other=other):
+            return frozenset((one, other))
         case Dots(left=lefts, right=rights):
             return frozenset((*lefts, *rights))
         case Largest(vector=vector):
@@ -142,6 +151,8 @@ def writes(operation: Operation) -> frozenset[str]:
     match operation:
         case Combine(to=to) | Multiply(to=to):
             return frozenset((to,))
+        case Swap(one=one, other=other):
+            return frozenset((one, other))
         case Evaluate(segments=segments):
             return frozenset(segment.vector for segment in segments)
         case _:
@@ -180,11 +191,17 @@ def joined(request: Request, answers: Sequence[Scalars], losses: Scalars = ()) -
         if isinstance(operation, Evaluate):
             found += losses
             continue
-        for _ in range(n_scalars(operation)):
-            of_shards = [answer[position] for answer in answers]
-            found.append(_largest(of_shards) if isinstance(operation, Largest) else math.fsum(of_shards))
-            position += 1
+        stop = position + n_scalars(operation)
+        of_shards = [answer[position:stop] for answer in answers]
+        add = _largest if isinstance(operation, Largest) else added
+        found += of_shards[0] if len(of_shards) == 1 else map(add, zip(*of_shards, strict=True))
+        position = stop
     return tuple(found)
+
+
+def added(scalars: Sequence[float]) -> float:
+    """The exact sum, rounded once; NaN and infinity go through, where `fsum` would raise."""
+    return math.fsum(scalars) if all(map(math.isfinite, scalars)) else sum(scalars)
 
 
 def _largest(scalars: Sequence[float]) -> float:

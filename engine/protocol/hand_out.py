@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.commands import Evaluate, Scalars, Stretch
+from partita.engine.protocol.commands import Evaluate, Scalars, Stretch, added
 from partita.engine.protocol.messages import Computed, HandOut
 
 OPEN_TURNS: Final = 2
@@ -113,7 +113,7 @@ class HandOuts:
         found: list[float] = []
         for n in range(len(evaluate.segments)):
             pieces = [p.losses[m] for p in self._progress if p.stretch.segment == n for m in sorted(p.losses)]
-            found += [_total(loss for loss, _ in pieces), float(sum(correct for _, correct in pieces))]
+            found += [added([loss for loss, _ in pieces]), float(sum(correct for _, correct in pieces))]
         return tuple(found)
 
     # Replicas come and go.
@@ -307,9 +307,3 @@ class HandOuts:
         for number in range(len(self._progress)):
             has = self._is_computed(number) or self._is_owed(number) or number in waiting
             assert has, f"stretch {number} is lost"
-
-
-def _total(losses: Iterable[float]) -> float:
-    """The exact sum; NaN and infinity go through, where `fsum` would raise."""
-    values = list(losses)
-    return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

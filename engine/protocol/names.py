@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 COORDINATOR: Final = "coordinator"
@@ -22,6 +23,7 @@ def shard_name(shard: int) -> str:
     return f"shard {shard}"
 
 
+@lru_cache(maxsize=4096)
 def part_indices(name: str) -> tuple[int, int] | None:
     """(replica, machine) of "part R.M"; None for any other host."""
     match = _PART.fullmatch(name)
@@ -34,6 +36,7 @@ def machine_of(name: str) -> int:
     return -1 if indices is None else indices[1]
 
 
+@lru_cache(maxsize=4096)
 def shard_index(name: str) -> int | None:
     """K of "shard K"; None for any other host."""
     match = _SHARD.fullmatch(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.engine.protocol.commands import Request, reads, writes
+from partita.engine.protocol.commands import Operation, Request, Swap, reads, writes
 
 
 def still_needed(done: Sequence[Request], following: Request | None) -> list[Request]:
@@ -24,18 +24,23 @@ def still_needed(done: Sequence[Request], following: Request | None) -> list[Req
     """
     overwritten: set[str] = set()  # before anybody reads them
     for operation in reversed(following or ()):
-        overwritten |= writes(operation)
-        overwritten -= reads(operation)
+        overwritten = _before(operation, overwritten)
     needed: list[Request] = []
     for request in reversed(done):
         kept = []
         for operation in reversed(request):
-            written = writes(operation)
-            if written <= overwritten:  # also where it writes nothing
+            if writes(operation) <= overwritten:  # also where it writes nothing
                 continue
             kept.append(operation)
-            overwritten |= written
-            overwritten -= reads(operation)
+            overwritten = _before(operation, overwritten)
         if kept:
             needed.append(tuple(reversed(kept)))
     return needed[::-1]
+
+
+def _before(operation: Operation, overwritten: set[str]) -> set[str]:
+    """What is overwritten from before an operation on, if this is from after it on."""
+    if isinstance(operation, Swap):
+        names = {operation.one: operation.other, operation.other: operation.one}
+        return {names.get(name, name) for name in overwritten}
+    return (overwritten | writes(operation)) - reads(operation)

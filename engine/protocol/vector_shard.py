@@ -155,6 +155,7 @@ class VectorShard(Leased):
         self._next: Command | None = None  # the newest that came while something is being done
         self._lapsed = False  # the lease ended while something was being done: the rest waits
         self._evaluation: Evaluation | None = None
+        self._owed: Final[list[Send]] = []  # said behind the answer, or when that takes a while
         self._has_point = False  # `x` is where the last command evaluates: it is shown to who asks
         self._answer: Answer | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
@@ -190,7 +191,7 @@ class VectorShard(Leased):
             case Persisted():
                 return self._persisted(event)
             case Tick():
-                return [*self._tick(now)]
+                return [*self._tick(now), *self._say_owed(now)]
 
     # Commands.
 
@@ -207,6 +208,7 @@ class VectorShard(Leased):
         self._evaluation = self._answer = self._next = None
         self._has_point = self._lapsed = False
         self.number = command.number
+        self._owed.clear()  # they are said to who asks again
         self._rest.clear()
         self._rest.extend(command.operations)
         self._scalars = []
@@ -245,7 +247,16 @@ class VectorShard(Leased):
                     effects.append(Do(self._next_operations()))
                     return effects
         self._answer = Answer(self.number, tuple(self._scalars))
-        return [*effects, Send(COORDINATOR, self._answer)]
+        effects += [Send(COORDINATOR, self._answer), *self._owed]
+        self._owed.clear()
+        return effects
+
+    def _say_owed(self, now: float) -> list[Send]:
+        if not self.holds_lease(now):
+            return []
+        owed = list(self._owed)
+        self._owed.clear()
+        return owed
 
     def _next_operations(self) -> tuple[Operation, ...]:
         """Takes those that are done in one go, and notes how many scalars they give."""
@@ -323,8 +334,10 @@ class VectorShard(Leased):
             return [taken]
         effects: list[VectorShardEffect] = [Keep(machine, stretch, event.payload)]
         effects += (Join(machine, into, of) for into, of in evaluation.add(machine, stretch))
-        effects.append(taken)
-        return effects if evaluation.missing else effects + self._end(evaluation)
+        if evaluation.missing:
+            return [*effects, taken]
+        self._owed.append(taken)  # everybody waits for the answer, and nobody for this
+        return effects + self._end(evaluation)
 
     def _end(self, evaluation: Evaluation) -> list[VectorShardEffect]:
         """Everything has come: the sums go to their vectors, and the command goes on."""
@@ -378,7 +391,7 @@ class VectorShard(Leased):
             assert self._answer is None and self._awaited is None, (self._answer, self._awaited)
             assert self._has_point
         elif self._awaited is None and not self._lapsed:
-            assert not self._rest, self._rest
+            assert not self._rest and not self._owed, (self._rest, self._owed)
         if self._awaited is not None or self._lapsed:
             assert self._answer is None and not (self._awaited is not None and self._lapsed)
         assert self._next is None or (self._awaited is not None and self._next.number > self.number)

@@ -1,7 +1,8 @@
 """The examples of portions, brought before they are needed, and kept while there is room.
 
-A batch method comes back to the same portions in every evaluation. What was turned to node-major once is
-copied as it lies the next time; what does not fit is turned by a thread of its own, one portion ahead.
+A batch method comes back to the same portions in every evaluation. Where all of an epoch fit, what was turned
+to node-major once is copied as it lies the next time. Where they do not, a few are enough: a thread of its
+own turns the next portion, in memory that is still in a cache.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from partita.engine.runtime.feed import Examples
 from partita.layers.rows import Run
 
 KEPT_BYTES: Final = 64 << 20
-"""Of portions that are kept. At least three are: one is used, one comes, one was used last."""
+"""Within which all portions of an epoch are kept."""
+
+AT_LEAST: Final = 3
+"""Portions that are kept: one is used, one comes, one was used last."""
 
 WORTH_A_THREAD: Final = 1 << 16
 """Bytes of a portion that take longer than waking a thread."""
@@ -101,16 +105,15 @@ class PortionFeed(Feed):
     def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
         key, found = (name, rows, first), None
-        if key in self._like:
+        if key not in self._like:  # from now on it is brought with the rest
+            self._like[key] = (out.shape, out.dtype)
+            self._n_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in [*self._like.values()])
+        elif self._chosen in self._made or self._keeps_all:
             future, room = self._entry(self._chosen)
             if room is not None:
                 self._make(self._chosen, room, future)
             found = future.result().get(key)
-        if found is None:  # for the first time: from now on it is brought with the rest
-            self._like[key] = (out.shape, out.dtype)
-            self._n_bytes = sum(
-                math.prod(shape) * dtype.itemsize for shape, dtype in list(self._like.values())
-            )
+        if found is None:
             self._examples.put(name, rows, out, self._order.chosen(self._chosen, first, out.shape[-1]))
         else:
             np.copyto(out, found)
@@ -124,6 +127,11 @@ class PortionFeed(Feed):
         """Ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
+    @property
+    def _keeps_all(self) -> bool:
+        """Whether the portions of an epoch stay."""
+        return self._order.portions.per_epoch * self._n_bytes <= self._kept_bytes
+
     def _entry(self, portion: int) -> tuple[Future[_Room], _Room | None]:
         """A portion's numbers; and room for them, where the caller is to make them."""
         with self._lock:
@@ -131,7 +139,8 @@ class PortionFeed(Feed):
             if future is not None:
                 return future, None
             room: _Room = {}
-            if len(self._made) >= max(3, self._kept_bytes // max(self._n_bytes, 1)):
+            most = max(AT_LEAST, self._order.portions.per_epoch if self._keeps_all else 0)
+            if len(self._made) >= most:
                 oldest = next(one for one in self._made if one != self._chosen)
                 room = self._made.pop(oldest).result()
             future = self._made[portion] = Future()

@@ -1,23 +1,33 @@
 """A part under Sandblaster: it computes the loss and the gradient of portions, turn after turn, at the points
 that shards tell it.
 
-This thread talks, kernel threads compute, and a third brings the examples of the next portion. Points change
-hands only between two turns; a gradient is on its way while the next one accrues.
+One thread talks, others compute, and one brings the examples of the next portion. Points change hands only
+between two turns; a gradient is on its way while the next one accrues. Whoever ends a turn begins the next
+one, and what there is to say about it is said beside that.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from queue import SimpleQueue
 
 from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.events import Received, Replaced, Send, Span, Tick
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Credit, HandOut, Heartbeat, Point, Taken, Tensor
 from partita.engine.protocol.names import part_name, shard_name
-from partita.engine.protocol.portion_client import Flip, PlayTurn, PortionClient, PortionEffect, PortionEvent
+from partita.engine.protocol.portion_client import (
+    Flip,
+    PlayTurn,
+    PortionClient,
+    PortionEffect,
+    PortionEvent,
+    TurnOver,
+)
 from partita.engine.protocol.replica import Install, Stage, Started
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
@@ -66,7 +76,7 @@ class PortionTask:
         """See `Task`."""
         return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """Where the parameters are."""
         return layout_of(self.plan, shards=self.shards)
@@ -92,11 +102,10 @@ class PortionRole(Role):
         program = task.program
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         self._sum = GradientSum(self._vectors)
+        overlaps = task.layout.shards_of(machine)
         self._client = PortionClient(
             incarnation=link.incarnation,
-            shards=tuple(
-                (shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)
-            ),
+            shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps),
             alone=len(plan.cluster) == 1,
             item_bytes=self._vectors.parameters.itemsize,
         )
@@ -110,8 +119,10 @@ class PortionRole(Role):
             feed=self._feed,
             updates=self._sum,
         )
+        self._lock = threading.Lock()  # the client's: a kernel thread tells it that a turn is over
+        self._unsaid: SimpleQueue[PortionEffect] = SimpleQueue()  # by the thread of the mailbox
         self._turns = self._turns_of(program, computations, buffers)
-        self._wanted = {shard_name(o.shard) for o in task.layout.shards_of(machine)}
+        self._wanted = {shard_name(o.shard) for o in overlaps}
         self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
         self._staged: dict[int, Payload] = {}
         self._early: list[Received] = []  # before everybody was known to whom this one speaks
@@ -120,7 +131,11 @@ class PortionRole(Role):
     def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> Turns:
         if all(instruction.op in COMPUTES for instruction in program.instructions):
             return TurnsAlone(
-                computations, prepare=self._prepare, is_over=self._is_over, wake=self._link.wake
+                computations,
+                prepare=self._prepare,
+                finish=self._finish,
+                is_over=self._is_over,
+                wake=self._link.wake,
             )
         player = Player(
             program,
@@ -131,7 +146,7 @@ class PortionRole(Role):
             wake=self._link.wake,
             lanes=self._task.threads,
         )
-        return TurnsTogether(player, computations, prepare=self._prepare)
+        return TurnsTogether(player, computations, prepare=self._prepare, finish=self._finish_here)
 
     def _is_over(self, evaluation: int) -> bool:
         return len(self._task.plan.cluster) == 1 and self._client.is_over(evaluation)
@@ -179,10 +194,10 @@ class PortionRole(Role):
             self._tell(Tick(), now)
 
     def wakened(self, now: float) -> None:
-        """Ends the turn that is over; what follows begins at once."""
-        over = self._turns.poll()
-        if over is not None:
-            self._tell(over, now)
+        """Says what a kernel thread has left to be said, and plays on."""
+        while not self._unsaid.empty():
+            self._say(self._unsaid.get())
+        self._turns.poll()
         if isinstance(self._turns, TurnsTogether):
             for refused in self._turns.refused():
                 self._link.refuse(refused.sender, refused.reason)
@@ -200,30 +215,56 @@ class PortionRole(Role):
             self._feed.ahead(following.first)
 
     def _tell(self, event: PortionEvent, now: float) -> None:
-        self._carry_out(self._client.receive(event, now))
+        for effect in self._done(event, now):
+            self._say(effect)
 
-    def _carry_out(self, effects: list[PortionEffect]) -> None:
+    def _finish(self, over: TurnOver) -> None:
+        """By the kernel thread that has played a turn: it speaks of it only if it has no other to play."""
+        effects = self._done(over, time.monotonic())
+        if not any(isinstance(effect, PlayTurn) for effect in effects):
+            for effect in effects:
+                self._say(effect)
+            return
         for effect in effects:
-            match effect:
-                case Send(to=to, message=message, payload=span):
-                    self._link.send(to, message, None if span is None else self._numbers(span))
-                case Stage(span=span, payload=payload):
-                    assert isinstance(payload, Payload)
-                    if span.start in self._staged:
-                        self._staged[span.start].release()
-                    self._staged[span.start] = payload
-                case Install(span=span):
-                    own = slice(span.start, span.stop)
-                    payload = self._staged.pop(span.start)
-                    payload.copy_into(self._vectors.arriving(own))
-                    payload.release()
-                    self._vectors.changed(own)
-                case Flip():
-                    self._sum.flip()
-                case PlayTurn() as turn:
-                    self._turns.begin(turn)
-                case _:
-                    self._link.refuse(effect.sender, effect.reason)
+            self._unsaid.put(effect)
+        self._link.wake()
+
+    def _finish_here(self, over: TurnOver) -> None:
+        """By the thread of the mailbox."""
+        self._tell(over, time.monotonic())
+
+    def _done(self, event: PortionEvent, now: float) -> list[PortionEffect]:
+        """Does all that follows but to send, so that the next turn has begun by then."""
+        with self._lock:
+            effects = self._client.receive(event, now)
+            for effect in effects:
+                self._carry_out(effect)
+            return effects
+
+    def _carry_out(self, effect: PortionEffect) -> None:
+        match effect:
+            case Stage(span=span, payload=payload):
+                assert isinstance(payload, Payload)
+                if span.start in self._staged:
+                    self._staged[span.start].release()
+                self._staged[span.start] = payload
+            case Install(span=span):
+                own = slice(span.start, span.stop)
+                payload = self._staged.pop(span.start)
+                payload.copy_into(self._vectors.arriving(own))
+                payload.release()
+                self._vectors.changed(own)
+            case Flip():
+                self._sum.flip()
+            case PlayTurn():
+                self._turns.begin(effect)
+            case Refuse(sender=sender, reason=reason):
+                self._link.refuse(sender, reason)
+
+    def _say(self, effect: PortionEffect) -> None:
+        if isinstance(effect, Send):
+            numbers = None if effect.payload is None else self._numbers(effect.payload)
+            self._link.send(effect.to, effect.message, numbers)
 
     def _numbers(self, span: Span) -> Vector:
         assert span.vector == "in_flight", span

@@ -1,7 +1,8 @@
 """How a part plays the portions of a turn: alone in one go, or together with the other parts.
 
-A program without messages waits for nobody, so one kernel thread makes all its calls, portion after portion,
-and the thread of the mailbox hears only of the end. Otherwise each portion is a step of the player.
+A program without messages waits for nobody, so one kernel thread makes all its calls, portion after portion
+and turn after turn: no other thread has to wake before it goes on. Otherwise each portion is a step of the
+player.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from partita.engine.runtime.player import Player
 
 Prepare = Callable[[PlayTurn, int], None]
 """Makes everything ready for portion number n of a turn."""
+Finish = Callable[[TurnOver], None]
+"""Takes in that a turn is over, and may begin the next one."""
 
 
 class Turns(ABC):
-    """Plays one turn at a time. For the thread that owns the mailbox."""
+    """Plays one turn at a time."""
 
     @abstractmethod
     def begin(self, turn: PlayTurn) -> None:
-        """Begins a turn; `poll` says when it is over."""
+        """Begins a turn."""
 
     @abstractmethod
-    def poll(self) -> TurnOver | None:
-        """The turn that is over, if one is.
+    def poll(self) -> None:
+        """Goes on with what kernel threads leave to the thread that owns the mailbox, which calls this.
 
         Raises:
             Exception: what a kernel raised.
@@ -51,6 +54,7 @@ class TurnsAlone(Turns):
         computations: Computations,
         *,
         prepare: Prepare,
+        finish: Finish,
         is_over: Callable[[int], bool],
         wake: Callable[[], None],
     ) -> None:
@@ -59,13 +63,15 @@ class TurnsAlone(Turns):
         Args:
             computations: of a program without messages.
             prepare: called by the thread before each portion.
+            finish: called by the thread after each turn.
             is_over: whether nobody wants an evaluation any more: its turn is then cut short.
             wake: lets the mailbox's owner call `poll` soon.
         """
-        self._computations, self._prepare, self._is_over, self._wake = computations, prepare, is_over, wake
+        self._computations, self._prepare, self._finish = computations, prepare, finish
+        self._is_over, self._wake = is_over, wake
         self._calls: Final = [call for call in computations.calls if call is not None]
         self._turns: SimpleQueue[PlayTurn | None] = SimpleQueue()
-        self._over: SimpleQueue[TurnOver | BaseException] = SimpleQueue()
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
         self._thread.start()
 
@@ -73,14 +79,10 @@ class TurnsAlone(Turns):
         """See `Turns`."""
         self._turns.put(turn)
 
-    def poll(self) -> TurnOver | None:
+    def poll(self) -> None:
         """See `Turns`."""
-        if self._over.empty():
-            return None
-        found = self._over.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        if self._error is not None:
+            raise self._error
 
     def close(self) -> None:
         """See `Turns`: after the portion that is going on."""
@@ -93,10 +95,10 @@ class TurnsAlone(Turns):
         with np.errstate(all="ignore"):  # what is not finite is told like any other number
             while (turn := self._turns.get()) is not None:
                 try:
-                    self._over.put(self._played(turn))
+                    self._finish(self._played(turn))
                 except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
-                    self._over.put(error)
-                self._wake()
+                    self._error = error
+                    self._wake()
 
     def _played(self, turn: PlayTurn) -> TurnOver:
         metrics, calls = self._computations.metrics, self._calls
@@ -114,15 +116,19 @@ class TurnsAlone(Turns):
 class TurnsTogether(Turns):
     """A player's steps, one for each portion, numbered through all turns: every part plays all of them."""
 
-    def __init__(self, player: Player, computations: Computations, *, prepare: Prepare) -> None:
+    def __init__(
+        self, player: Player, computations: Computations, *, prepare: Prepare, finish: Finish
+    ) -> None:
         """Takes over the player, which has not begun.
 
         Args:
             player: of a program that exchanges messages.
             computations: that it plays.
             prepare: called before each portion.
+            finish: called after each turn.
         """
-        self._player, self._computations, self._prepare = player, computations, prepare
+        self._player, self._computations = player, computations
+        self._prepare, self._finish = prepare, finish
         self._player.start(0)
         self._turn: PlayTurn | None = None
         self._step = self._done = 0
@@ -143,7 +149,7 @@ class TurnsTogether(Turns):
         """Messages that did not fit the program, since the last call."""
         return self._player.refused()
 
-    def poll(self) -> TurnOver | None:
+    def poll(self) -> None:
         """See `Turns`."""
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
@@ -152,14 +158,14 @@ class TurnsTogether(Turns):
             self._done += 1
         turn = self._turn
         if turn is None or self._playing:
-            return None
+            return
         if self._done < turn.count:
             self._go_on()
-            return None
+            return
         self._turn = None
         self._computations.finish()
         metrics = self._computations.metrics
-        return TurnOver(turn.turn, metrics.loss, metrics.correct)
+        self._finish(TurnOver(turn.turn, metrics.loss, metrics.correct))
 
     def _go_on(self) -> None:
         if self._turn is not None and self._player.may_begin():

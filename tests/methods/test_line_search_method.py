@@ -29,6 +29,7 @@ from partita.engine.protocol.commands import (
     axpy,
     evaluation_in,
 )
+from partita.engine.protocol.recovery import still_needed
 from tests.methods.problems import Array, Function, quadratic, rosenbrock
 
 METHODS = (LBFGS(), LBFGS(history=1), NonlinearCG(), GradientDescent())
@@ -83,12 +84,30 @@ def between_iterations(wishes: Sequence[Request | Iterated]) -> list[list[Reques
 
 
 @pytest.mark.parametrize("method", [LBFGS(), NonlinearCG(), GradientDescent()])
-def test_two_requests_for_an_iteration_whose_first_trial_is_accepted(method: Method) -> None:
+def test_one_request_for_an_iteration_whose_first_trial_is_accepted(method: Method) -> None:
+    """And one for each further trial."""
     function, start, _ = quadratic(20, 1e2)
     iterations = between_iterations(played(method, function, start).wishes)[1:]
     trials = [sum(evaluation_in(request) is not None for request in requests) for requests in iterations]
     assert min(trials) == 1
-    assert [len(requests) for requests in iterations] == [1 + n for n in trials]
+    assert [len(requests) for requests in iterations] == trials
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_in_the_middle_of_a_search_no_evaluation_is_done_again(method: Method) -> None:
+    """From a checkpoint before any request of an iteration, up to any later one of it."""
+    function, start, _ = quadratic(20, 1e2)
+
+    def walled(x: Array) -> tuple[float, Array]:
+        return function(x) if np.abs(x).max() < 0.3 else (math.nan, np.full_like(x, math.nan))
+
+    iterations = between_iterations(played(method, walled, start).wishes)[1:]
+    assert max(map(len, iterations)) > 2
+    for requests in iterations:
+        for now, following in enumerate(requests):
+            for held in range(now):
+                again = still_needed(requests[held:now], following)
+                assert not any(map(evaluation_in, again)), (held, now)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -290,7 +309,18 @@ def test_a_method_may_be_written_whole() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class BarzilaiBorwein(LineSearchMethod):
-    """A method with a request of its own."""
+    """What it needs to know comes with the evaluation."""
+
+    def directions(self) -> Directions:
+        step = None
+        while True:
+            ss, sy = yield Toward(((-1.0, GRADIENT),), step, then=(Dots(("s",), ("s", "y")),))
+            step = ss / sy if sy > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InRequestsOfItsOwn(LineSearchMethod):
+    """The same; it asks when the trial is accepted."""
 
     def directions(self) -> Directions:
         yield Toward(((-1.0, GRADIENT),))
@@ -301,9 +331,13 @@ class BarzilaiBorwein(LineSearchMethod):
 
 def test_a_direction_may_ask_for_what_it_needs() -> None:
     function, start, minimum = quadratic(10, 100.0)
-    found = minimise(function, start, BarzilaiBorwein(ftol=0))
+    found, again = (
+        played(method(ftol=0), function, start) for method in (BarzilaiBorwein, InRequestsOfItsOwn)
+    )
     assert found.outcome.kind == "converged"
     np.testing.assert_allclose(found.x, minimum, atol=1e-4)
+    assert found.x.tobytes() == again.x.tobytes()
+    assert len(found.wishes) < len(again.wishes)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,10 @@ def test_a_network_of_two_layers() -> None:
 
 def test_conjugate_gradients_come_to_the_same_minimum() -> None:
     problem = Logistic(*examples("wine"))
-    ours = [minimise(problem.mean(1e-3), problem.start, method(gtol=1e-7, ftol=0)) for method in (LBFGS, NonlinearCG)]
+    ours = [
+        minimise(problem.mean(1e-3), problem.start, method(gtol=1e-7, ftol=0))
+        for method in (LBFGS, NonlinearCG)
+    ]
     assert [result.outcome.kind for result in ours] == ["converged", "converged"]
     assert ours[1].loss == pytest.approx(ours[0].loss, rel=1e-9)
     np.testing.assert_allclose(ours[1].x, ours[0].x, atol=1e-4)

@@ -37,7 +37,8 @@ def test_it_is_the_recursion_on_vectors(seed: int, n: int, kept: int) -> None:
         vectors[f"s{i}"] = rng.normal(size=n)
         vectors[f"y{i}"] = curvature * vectors[f"s{i}"]
     names = [(f"s{i}", f"y{i}") for i in range(kept)]
-    terms = two_loop(lambda left, right: float(vectors[left] @ vectors[right]), names, "g")
+    products = {a: {b: float(vectors[a] @ vectors[b]) for b in vectors} for a in vectors}
+    terms = two_loop(products, names, "g")
     direction = sum((factor * vectors[name] for factor, name in terms), np.zeros(n))
     expected = textbook([(vectors[s], vectors[y]) for s, y in names], vectors["g"])
     np.testing.assert_allclose(direction, expected, rtol=1e-7, atol=1e-7 * np.abs(expected).max())

@@ -17,6 +17,7 @@ from partita.engine.protocol.commands import (
     Largest,
     Multiply,
     Operation,
+    Swap,
     axpy,
     copy,
     dot,
@@ -50,6 +51,9 @@ def reference(operation: Operation, numbers: dict[str, Vector], dtype: str) -> l
         case Multiply(to=to, left=left, right=right):
             numbers[to] = (wide[left] * wide[right]).astype(dtype)
             return []
+        case Swap(one=one, other=other):
+            numbers[one], numbers[other] = numbers[other], numbers[one]
+            return []
         case Dots(left=lefts, right=rights):
             return [math.fsum(wide[a] * wide[b]) for a in lefts for b in rights]
         case Largest(vector=name):
@@ -62,6 +66,7 @@ factors = st.one_of(st.just(1.0), st.just(-1.0), st.floats(-3, 3))
 operations = st.one_of(
     st.builds(Combine, names, st.lists(st.tuples(factors, names), max_size=6).map(tuple)),
     st.builds(Multiply, names, names, names),
+    st.builds(Swap, names, names),
     st.builds(Dots, st.lists(names, max_size=4).map(tuple), st.lists(names, max_size=4).map(tuple)),
     st.builds(Largest, names),
 )
@@ -106,6 +111,21 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> N
     assert [cut.do(operation) for operation in asked] == [pytest.approx(row, rel=1e-12) for row in expected]
     for name in NAMES:
         assert cut.vector(name).tobytes() == whole.vector(name).tobytes(), "not even a rounding"
+
+
+def test_vectors_that_are_swapped_stay_where_they_are() -> None:
+    """One that is not there is zeros; a name that cannot be changes nothing."""
+    held = store()
+    x, g = held.vector("x"), held.vector("g")
+    held.do(Swap("x", "g"))
+    assert held.vector("x") is g and held.vector("g") is x
+    held.do(Swap("g", "new"))
+    assert held.vector("new") is x and held.vector("g").tolist() == [0.0] * 7
+    assert held.names() == (*NAMES, "new"), "x is the first"
+    for one, other in (("fresh", "a b"), ("a b", "fresh")):
+        with pytest.raises(ValueError, match="'a b' cannot name a vector"):
+            held.do(Swap(one, other))
+    assert held.names() == (*NAMES, "new")
 
 
 def test_what_is_stored_in_float32_adds_up_in_float64() -> None:

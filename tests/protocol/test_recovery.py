@@ -14,6 +14,7 @@ from partita.engine.protocol.commands import (
     Operation,
     Request,
     Segment,
+    Swap,
     axpy,
     copy,
 )
@@ -26,6 +27,7 @@ operations: st.SearchStrategy[Operation] = st.one_of(
         Combine, names, st.lists(st.tuples(st.sampled_from([1.0, 2.0, -3.0]), names), max_size=3).map(tuple)
     ),
     st.builds(Multiply, names, names, names),
+    st.builds(Swap, names, names),
     st.builds(lambda name: Dots((name,), NAMES[:2]), names),  # type: ignore[arg-type]
     st.builds(Largest, names),
 )
@@ -45,6 +47,8 @@ def do(request: Request, vectors: dict[str, int]) -> None:
                 vectors[to] = sum(int(factor) * vectors[name] for factor, name in terms) % 1000003
             case Multiply(to=to, left=left, right=right):
                 vectors[to] = vectors[left] * vectors[right] % 1000003
+            case Swap(one=one, other=other):
+                vectors[one], vectors[other] = vectors[other], vectors[one]
             case Evaluate(segments=segments):
                 for segment in segments:
                     vectors[segment.vector] = (31 * vectors["x"] + 7 * segment.first + 1) % 1000003
@@ -83,3 +87,14 @@ def test_in_a_line_search_no_evaluation_is_done_again() -> None:
     # Once the trial is accepted, its gradient counts, and no other's.
     accepted: Request = (axpy("y", 1.0, "g"),)
     assert still_needed(done, accepted) == [begun, trial(0.25)[:2]]
+
+
+def test_vectors_that_change_names_are_followed() -> None:
+    """Of two evaluations, the older one's gradient is wanted by its new name, and the newer one's is not."""
+
+    def trial(first: int) -> Request:
+        return (Evaluate((Segment("g", first, 4),)),)
+
+    done = [trial(0), (Swap("g", "before"),), trial(1)]
+    assert still_needed(done, (*trial(2), Dots(("g",), ("before",)))) == done[:2]
+    assert still_needed(done, (Swap("g", "before"), *trial(2), copy("before", "g"))) == []

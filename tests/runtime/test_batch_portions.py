@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -12,10 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.engine import Session
-from partita.engine.numerics import master
-from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.layout import gather, scatter
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
@@ -28,136 +22,27 @@ from partita.engine.protocol.messages import (
     Point,
     Taken,
 )
-from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
-from partita.engine.runtime.feed import ArrayFile
+from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
-from partita.engine.runtime.portions import PortionRole, PortionTask
+from partita.engine.runtime.portions import PortionRole
 from partita.engine.runtime.task import Link
 from partita.engine.transport.counters import Counters
-from partita.engine.transport.payload import Payload, PayloadLike
+from partita.engine.transport.payload import Payload
 from partita.layers import Conv2D, Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy, SquaredError
 from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
 from tests.faults import toy
-
-EXAMPLES, BATCH, SHARDS = 21, 8, 2
-ALL = 3  # portions in an epoch
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-class Replica:
-    """All parts of a replica. Shards answer as the test says; parts hear one another at once."""
-
-    def __init__(self, plan: Plan, data: Arrays, folder: Path, *, shuffled: bool = False) -> None:
-        files = {}
-        for name, array in data.items():
-            files[name] = ArrayFile(folder / name, array.dtype.name, array.shape)
-            files[name].write(array)
-        self.plan = plan
-        self.post: SimpleQueue[tuple[str, str, Message, Payload | None] | None] = SimpleQueue()
-        self.evaluation, self.point = 0, {}
-        self.asked: dict[tuple[str, str], int] = {}
-        self.taken: dict[tuple[int, int], dict[tuple[str, str], bytes]] = defaultdict(dict)
-        self.computed: dict[int, dict[str, Computed]] = defaultdict(dict)
-        self.silent = False  # shards take no gradient
-        tasks = [
-            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, shuffled, SHARDS)
-            for m in range(len(plan.cluster))
-        ]
-        self.layout = tasks[0].layout
-        self.roles = {part_name(0, m): task.role(self._link(part_name(0, m))) for m, task in enumerate(tasks)}
-        everybody = [*self.roles, *(shard_name(n) for n in range(SHARDS))]
-        for role in self.roles.values():
-            role.learned(1, dict.fromkeys(everybody, 0), 0.0)
-
-    def _link(self, name: str) -> Link:
-        def send(to: str, message: Message, payload: PayloadLike) -> None:
-            assert payload is None or isinstance(payload, (np.ndarray, list))
-            pieces = [payload] if isinstance(payload, np.ndarray) else payload
-            data = None if pieces is None else b"".join(np.ascontiguousarray(one).tobytes() for one in pieces)
-            self.post.put((name, to, message, None if data is None else Payload([memoryview(data)])))
-
-        def refuse(sender: str, reason: str) -> None:
-            raise AssertionError(f"{name} refuses what {sender} said: {reason}")
-
-        return Link(name, 0, send, lambda: self.post.put(None), Counters(), refuse)
-
-    def begin(self, evaluation: int, parameters: Mapping[str, Any]) -> None:
-        """Shards have a new point."""
-        dtype = master(self.plan.precision)
-        self.evaluation = evaluation
-        self.point = {m: gather(s, parameters, dtype) for m, s in enumerate(self.layout.machines)}
-        for (part, shard), after in list(self.asked.items()):
-            self._answer(part, shard, after)
-
-    def hand_out(self, turn: int, first: int, count: int, *, to: str | None = None) -> None:
-        message = HandOut(self.evaluation, turn, first, first, count)
-        for name in self.roles if to is None else (to,):
-            self.tell(name, COORDINATOR, message)
-
-    def tell(self, name: str, sender: str, message: Message, payload: Payload | None = None) -> None:
-        self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
-        self.roles[name].wakened(0.0)
-
-    def until(self, turn: int) -> list[Computed]:
-        """What every part says of a turn, after its gradient was sent."""
-        while len(self.computed[turn]) < len(self.roles):
-            self.deliver()
-        return [self.computed[turn][name] for name in self.roles]
-
-    def deliver(self) -> None:
-        """One message, or one kernel thread that has something to say."""
-        found = self.post.get(timeout=60)
-        if found is None:
-            for role in self.roles.values():
-                role.wakened(0.0)
-            return
-        sender, to, message, payload = found
-        match message:
-            case FetchPoint(after=after):
-                self.asked[sender, to] = after
-                self._answer(sender, to, after)
-            case Contribution(evaluation=evaluation, stretch=stretch):
-                assert payload is not None
-                self.taken[evaluation, stretch][sender, to] = payload.to_bytes()
-                if not self.silent:
-                    self.tell(sender, to, Taken(evaluation, stretch))
-            case Computed(turn=turn):
-                self.computed[turn][sender] = message
-            case _:
-                self.tell(to, sender, message, payload)
-
-    def _answer(self, part: str, shard: str, after: int) -> None:
-        if self.evaluation > after:
-            del self.asked[part, shard]
-            start, stop = self._range(part, shard)
-            numbers = self.point[self._machine(part)][start:stop]
-            self.tell(part, shard, Point(self.evaluation), Payload([memoryview(numbers.tobytes())]))
-
-    def _machine(self, part: str) -> int:
-        indices = part_indices(part)
-        assert indices is not None
-        return indices[1]
-
-    def _range(self, part: str, shard: str) -> tuple[int, int]:
-        overlaps = self.layout.shards_of(self._machine(part))
-        return next((o.machine_start, o.machine_stop) for o in overlaps if o.shard == shard_index(shard))
-
-    def gradient(self, evaluation: int, stretch: int) -> Arrays:
-        """Of all parameters, put together from what every part told every shard."""
-        dtype = master(self.plan.precision)
-        found: Arrays = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
-        for m, slots in enumerate(self.layout.machines):
-            vector = np.full(self.layout.machine_size(m), np.nan, dtype)
-            for (part, shard), numbers in self.taken[evaluation, stretch].items():
-                if self._machine(part) == m:
-                    start, stop = self._range(part, shard)
-                    vector[start:stop] = np.frombuffer(numbers, dtype)
-            scatter(slots, vector, found)
-        return found
-
-    def close(self) -> None:
-        for role in self.roles.values():
-            role.close()
+from tests.runtime.replica import (
+    ALL,
+    BATCH,
+    EXAMPLES,
+    SHARDS,
+    Arrays,
+    Replica,
+    assert_same,
+    parameters_of,
+    toy_data,
+    truth,
+)
 
 
 @pytest.fixture
@@ -182,11 +67,6 @@ def two_losses() -> Graph:
     return net.graph()
 
 
-def toy_data(precision: str = "float64") -> Arrays:
-    data = toy.data(EXAMPLES)
-    return {"picture": data["picture"].astype(master(precision)), "digit": data["digit"].astype(np.int64)}
-
-
 def two_losses_data() -> Arrays:
     rng = np.random.default_rng(2)
     return {
@@ -208,28 +88,6 @@ def dense_plan(
         cuts=cuts,
         strategy="balanced",
     )
-
-
-def parameters_of(plan: Plan, seed: int = 1) -> Arrays:
-    return initialise(plan.graph.parameters.values(), seed, dtype=str(master(plan.precision)))
-
-
-def truth(plan: Plan, parameters: Arrays, data: Arrays) -> tuple[float, Arrays]:
-    """Sums of the losses and the gradients of these examples, on one machine, with nothing to fill up."""
-    n = len(data["picture"])
-    whole = partition(plan.graph, Cluster.local(), batch=n, precision="float64")
-    with Session(whole, parameters, train=True, hosts="inline") as session:
-        step = session.step(data, collect=("gradient",))
-    return step.loss * n, {name: g.astype(np.float64) * n for name, g in step.vectors["gradient"].items()}
-
-
-def assert_same(found: Arrays, expected: Arrays, *, times: float, tolerance: float = 1e-11) -> None:
-    for name, gradient in expected.items():
-        scale = float(np.abs(gradient).max())
-        assert scale > 0, name
-        np.testing.assert_allclose(
-            times * found[name], gradient, rtol=0, atol=tolerance * scale, err_msg=name
-        )
 
 
 PLANS = {
@@ -339,6 +197,8 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
     for turn in range(3):
         replica.hand_out(turn, turn, 1)
     replica.until(1)
+    while len(replica.taken[1, 0]) < SHARDS or not replica.post.empty():
+        replica.deliver()
     assert set(replica.taken) == {(1, 0)} and not replica.computed[2]
     first = replica.taken.pop((1, 0))
     replica.roles["part 0.0"].tick(1e9)
@@ -392,33 +252,24 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
     plan = PLANS["alone"]
     replica = replica_of(plan, toy_data())
     task = replica.roles["part 0.0"]._task
-    said: list[Message] = []
-    woken: SimpleQueue[None] = SimpleQueue()
-    link = Link(
-        "part 0.0",
-        1,
-        lambda to, message, payload: said.append(message),
-        lambda: woken.put(None),
-        Counters(),
-        print,
-    )
+    said: SimpleQueue[Message] = SimpleQueue()
+    link = Link("part 0.0", 1, lambda to, message, numbers: said.put(message), print, Counters(), print)
     role = PortionRole(task, link)
     try:
         role.receive(Received(COORDINATOR, 0, HandOut(1, 0, 0, 0, 1)), 0.0)
         role.receive(Received(COORDINATOR, 0, Heartbeat(0, 0.0)), 0.0)
         role.learned(1, {"shard 0": 0}, 0.0)
         role.tick(10.0)
-        assert not said
+        assert said.empty()
         role.learned(2, {"shard 0": 0, "shard 1": 0}, 0.0)
-        assert said == [FetchPoint(0)] * 2
+        assert [said.get_nowait() for _ in range(2)] == [FetchPoint(0)] * 2
         role.learned(3, {"shard 0": 0, "shard 1": 1}, 0.0)
-        assert said == [FetchPoint(0)] * 3, "a shard was started again"
+        assert said.get_nowait() == FetchPoint(0), "a shard was started again"
         for overlap in task.layout.shards_of(0):
             numbers = Payload([memoryview(bytes(8 * (overlap.machine_stop - overlap.machine_start)))])
             role.receive(Received(shard_name(overlap.shard), 0, Point(1), numbers), 0.0)
-        woken.get(timeout=60)
-        role.wakened(0.0)
-        assert [type(message) for message in said[3:]] == [FetchPoint] * 2 + [Contribution] * 2 + [Computed]
+        found = [type(said.get(timeout=60)) for _ in range(5)]
+        assert found == [FetchPoint] * 2 + [Contribution] * 2 + [Computed]
         with pytest.raises(ValueError, match="'coordinator' sent a Computed to a part under Sandblaster"):
             role.receive(Received(COORDINATOR, 0, Computed(0, 0, 0, 0.0, 0)), 0.0)
     finally:

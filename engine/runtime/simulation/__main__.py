@@ -1,4 +1,4 @@
-"""Plays many schedules and says how fast; tells the story of the first that breaks an invariant."""
+"""Plays many schedules of each driver and says how fast; tells of the first that breaks an invariant."""
 
 from __future__ import annotations
 
@@ -6,35 +6,107 @@ import argparse
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
-from partita.engine.runtime.simulation.downpour import play
+from partita.engine.runtime.simulation import downpour, sandblaster
+from partita.engine.runtime.simulation.judgement import Outcome
+
+
+class Player(Protocol):
+    """Plays the schedule of a seed."""
+
+    def __call__(self, seed: int, *, keep_all: bool = False) -> Outcome:
+        """See `downpour.play` and `sandblaster.play`."""
+        ...
+
+
+PLAYERS: Final[dict[str, Player]] = {"downpour": downpour.play, "sandblaster": sandblaster.play}
+CHUNK: Final = 200
+"""Schedules that a process plays at a time."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What came of some schedules."""
+
+    played: int = 0
+    events: int = 0
+    endings: Counter[str] = field(default_factory=Counter)
+    stories: list[str] = field(default_factory=list)
+    broken: Outcome | None = None
+
+    def add(self, other: Tally) -> None:
+        """And of these."""
+        self.played += other.played
+        self.events += other.events
+        self.endings += other.endings
+        self.stories += other.stories
+        self.broken = self.broken or other.broken
+
+
+def play_some(driver: str, first: int, count: int, story: bool) -> Tally:
+    """Plays these seeds one after the other, up to the first that breaks an invariant."""
+    tally = Tally()
+    for seed in range(first, first + count):
+        outcome = PLAYERS[driver](seed, keep_all=story)
+        tally.add(Tally(1, outcome.events, Counter([outcome.ending]), list(outcome.story)))
+        if outcome.violation is not None:
+            tally.broken = outcome
+            break
+    return tally
+
+
+def play_all(driver: str, options: argparse.Namespace) -> Tally:
+    """Plays all seeds, in as many processes as are asked for."""
+    whole = Tally()
+    for tally in _tallies(driver, options):
+        whole.add(tally)
+        print("\n".join(tally.stories), end="\n" if tally.stories else "")
+        if whole.broken is not None:
+            break
+    return whole
+
+
+def _tallies(driver: str, options: argparse.Namespace) -> Iterator[Tally]:
+    stop = options.first + options.schedules
+    firsts = range(options.first, stop, CHUNK)
+    counts = [min(CHUNK, stop - first) for first in firsts]
+    n = len(firsts)
+    if options.jobs == 1:
+        yield from map(play_some, [driver] * n, firsts, counts, [options.story] * n)
+        return
+    with ProcessPoolExecutor(options.jobs) as pool:
+        yield from pool.map(play_some, [driver] * n, firsts, counts, [options.story] * n)
+        pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command. Returns the exit status: 0 when every invariant held in every schedule."""
     parser = argparse.ArgumentParser(prog="python -m partita.engine.runtime.simulation", description=__doc__)
-    parser.add_argument("--schedules", type=int, default=2000, help="how many seeds to play")
+    parser.add_argument("--schedules", type=int, default=2000, help="how many seeds to play with each driver")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--driver", choices=[*PLAYERS], help="only this one")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes play")
     parser.add_argument("--story", action="store_true", help="tell every event of each schedule")
     options = parser.parse_args(arguments)
-    endings: Counter[str] = Counter()
-    events, began = 0, time.perf_counter()
-    for seed in range(options.first, options.first + options.schedules):
-        outcome = play(seed, keep_all=options.story)
-        endings[outcome.ending] += 1
-        events += outcome.events
-        if outcome.story:
-            print("\n".join(outcome.story))
-        if outcome.violation is not None:
-            print(f"seed {seed} breaks {outcome.violation}", file=sys.stderr)
-            print(f"all of it: {parser.prog} --first {seed} --schedules 1 --story", file=sys.stderr)
+    for driver in [options.driver] if options.driver else PLAYERS:
+        began = time.perf_counter()
+        tally = play_all(driver, options)
+        if tally.broken is not None:
+            seed = tally.broken.seed
+            print(f"seed {seed} of {driver} breaks {tally.broken.violation}", file=sys.stderr)
+            again = f"--driver {driver} --first {seed} --schedules 1 --story"
+            print(f"all of it: {parser.prog} {again}", file=sys.stderr)
             return 1
-    seconds = time.perf_counter() - began
-    how = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
-    print(
-        f"{options.schedules} schedules from seed {options.first}: every invariant held ({how}); "
-        f"{options.schedules / seconds:.0f} schedules/s, {events / options.schedules:.0f} events each"
-    )
+        seconds = time.perf_counter() - began
+        how = ", ".join(f"{count} {ending}" for ending, count in sorted(tally.endings.items()))
+        print(
+            f"{tally.played} schedules of {driver} from seed {options.first}: every invariant held ({how}); "
+            f"{tally.played / seconds:.0f} schedules/s, {tally.events / tally.played:.0f} events each"
+        )
     return 0
 
 

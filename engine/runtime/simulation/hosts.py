@@ -90,7 +90,24 @@ class Host(Process):
         self.heard_heartbeat = False
         self.revision = 0
         self.peers: dict[str, int] = {}
+        self._left: int | None = None  # messages until it crashes
         self.later(0.0, self.on_tick)
+
+    def crash(self) -> None:
+        """At once, or in the middle of what it sends next."""
+        if self.world.random.random() < 0.5:
+            self.exit()
+        else:
+            self._left = self.world.random.randrange(4)
+
+    def send(self, to: str, message: Message, payload: object = None) -> None:
+        """Sends, if it comes to that."""
+        if self._left == 0:
+            self.exit()
+        elif self._left is not None:
+            self._left -= 1
+        if self.alive:
+            super().send(to, message, payload)
 
     def resolve(self, name: str) -> Process | None:
         """By the directory that it has."""
@@ -126,6 +143,10 @@ class Host(Process):
             if isinstance(message, Heartbeat):
                 self.heard_heartbeat = True
             self.hear(sender, message, Received(sender, incarnation, message, payload))
+
+    def on_end(self, _: object) -> None:
+        """Somebody ends it: it works for nobody any more."""
+        self.exit()
 
     def on_prepared(self, _: object) -> None:
         """Everything is compiled."""

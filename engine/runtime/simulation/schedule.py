@@ -29,6 +29,7 @@ class Schedule(ABC):
         world: its time and processes.
         coordinator: the process of the newest one.
         ending: how its run ended.
+        mended: whether the user's function raises no more.
     """
 
     coordinator: CoordinatorHost
@@ -45,6 +46,7 @@ class Schedule(ABC):
         self.around = around
         self._raises_left = around.raising[1] if around.raising else 0
         self._raised_at = 0.0
+        self.mended = False
         self.world.network = SimulatedNetwork(self.world.random, around.network)
         self.world.when_exited = self.exited
 
@@ -58,7 +60,7 @@ class Schedule(ABC):
                 waits = self.coordinator.machine.waits_for
                 demand(False, "I8", f"no end within {CONVERGENCE_S:g} s after the chaos; waits for {waits}")
             if isinstance(self.ending, Fail):
-                self._judge_failure(self.ending)
+                self.judge_failure(self.ending)
             else:
                 assert self.ending is not None
                 self._judge_raising()
@@ -98,7 +100,7 @@ class Schedule(ABC):
     def raises(self, name: str) -> bool:
         """Whether the user's function raises in this host, this time."""
         raising = self.around.raising
-        if not self._raises_left or raising is None or name != raising[0]:
+        if self.mended or not self._raises_left or raising is None or name != raising[0]:
             return False
         self._raises_left -= 1
         self._raised_at = self.world.now
@@ -114,18 +116,19 @@ class Schedule(ABC):
         """Whether the user has pressed Ctrl-C."""
         return self.around.stop_at is not None and self.world.now >= self.around.stop_at
 
-    def _judge_failure(self, ending: Fail) -> None:
+    def judge_failure(self, ending: Fail) -> None:
+        """A run fails for nothing but what a user's function raises, and says what that is (I13)."""
         raising = self.around.raising
         told = raising is not None and raising[1] >= 3 and ending.traceback.endswith(raising[0])
-        demand(told, "I8", "the run failed:", ending.reason)
+        demand(told and not self.mended, "I8", "the run failed:", ending.reason)
 
     def _judge_raising(self) -> None:
         around = self.around
         network = around.network
-        quiet = not (around.accidents or network.drop or network.slow) and around.stop_at is None
-        told = self.world.now > self._raised_at + 2 * network.delay_s
+        quiet = not (around.accidents or network.drop) and around.stop_at is None
+        told = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
         raised = around.raising is not None and around.raising[1] >= 3 and self._raises_left == 0 and told
-        demand(not (quiet and raised), "I13", around.raising, "raised, and the run went on")
+        demand(self.mended or not (quiet and raised), "I13", around.raising, "raised, and the run went on")
 
     @abstractmethod
     def judge(self, ending: Done) -> None:

@@ -19,6 +19,7 @@ from partita.engine.protocol.commands import (
     Scalars,
     Snapshot,
     Stretch,
+    Swap,
     reads,
     stretches_of,
     writes,
@@ -112,6 +113,10 @@ def _live_vectors(reference: Reference) -> list[frozenset[str]]:
     found = [frozenset(live)]
     for request in reversed(reference.requests):
         for operation in reversed(request):
+            if isinstance(operation, Swap):
+                names = {operation.one: operation.other, operation.other: operation.one}
+                live = {names.get(name, name) for name in live}
+                continue
             live -= writes(operation)
             live |= reads(operation)
         found.append(frozenset(live))
@@ -134,6 +139,8 @@ class RunLedger:
         self._stretches: dict[int, tuple[Stretch, ...]] = {}
         self._points: dict[int, dict[str, Vector]] = {}
         self._turns: dict[tuple[int, int, int], HandOut] = {}
+        self._sent: dict[Life, tuple[int, int]] = {}
+        self.taken: set[tuple[str, int, int, int]] = set()  # (shard, evaluation, stretch, machine)
 
     # The coordinator.
 
@@ -170,6 +177,15 @@ class RunLedger:
             demand(shard in points, "I6", part, "plays", evaluation, "which has not begun on", shard)
             held, expected = parameters[start:stop], points[shard][begin:end]
             demand(held == expected, "I6", part, "plays evaluation", evaluation, "at", held, "not", expected)
+
+    def contributes(self, part: Life, evaluation: int, stretch: int, machine: int) -> None:
+        """A part sends the next gradient of an evaluation: every shard must have the one before (I6)."""
+        before = self._sent.get(part, (0, 0))
+        if before != (evaluation, stretch) and before[0] == evaluation:
+            for shard, _, _ in self.ledger.layout.of_machine[machine]:
+                there = (shard, *before, machine) in self.taken
+                demand(there, "I6", part, "goes on to", (evaluation, stretch), shard, "has not", before)
+        self._sent[part] = (evaluation, stretch)
 
     # Shards.
 
@@ -219,6 +235,7 @@ class ShardLedger:
         self._zeros: list[Operation] = []
         self._scalars: list[float] = []
         self._evaluation: Evaluate | None = None
+        self._point: Vector | None = None
         self._counted: set[tuple[int, int]] = set()
 
     def begins(self, number: int) -> None:
@@ -228,7 +245,7 @@ class ShardLedger:
         self._run.writers.demand_writer(self._life, "begins command", number)
         self._number = number
         self._rest = deque(self._run.commands[number].operations)
-        self._zeros, self._scalars, self._evaluation = [], [], None
+        self._zeros, self._scalars, self._evaluation, self._point = [], [], None, None
         self._pause()
 
     def _pause(self) -> None:
@@ -237,7 +254,8 @@ class ShardLedger:
             return
         evaluation = self._rest.popleft()
         assert isinstance(evaluation, Evaluate)
-        self._run.begins(self._name, self._number, self._vectors[POINT])
+        self._point = self._vectors[POINT]
+        self._run.begins(self._name, self._number, self._point)
         empty = [s.vector for s in evaluation.segments if not s.count or not self._machines]
         self._zeros = [zero(vector) for vector in empty]
         if self._machines and self._run.expected(self._number):
@@ -305,17 +323,17 @@ class ShardLedger:
         counts = not under_way or (stretch, machine) in self._counted
         known = evaluation <= max(self._number, self._given_up)
         demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
+        self._run.taken.add((self._name, *what))
 
     def shows(self, evaluation: int, machine: int, payload: Vector) -> None:
-        """It hands out the point of the last evaluation (I6), while it is the one shard (I4)."""
+        """It hands out the point where its command evaluates (I6), while it is the one shard (I4)."""
         self._run.writers.demand_writer(self._life, "shows the point of", evaluation)
-        demand(
-            evaluation == self._number, "I6", self._life, "shows the point of", evaluation, "in", self._number
-        )
-        self._run.begins(self._name, evaluation, self._vectors[POINT])
+        point = self._point if evaluation == self._number else None
+        demand(point is not None, "I6", self._life, "shows the point of", evaluation, "in", self._number)
+        assert point is not None
         start, stop = self._machines[machine]
-        expected = self._vectors[POINT][start:stop]
-        demand(payload == expected, "I6", self._life, "shows", payload, "and the point is", expected)
+        held, expected = payload, point[start:stop]
+        demand(held == expected, "I6", self._life, "shows", held, "and the point was", expected)
 
     def answers(self, number: int, scalars: Scalars) -> None:
         """A command is answered when all of it is done, with what it gave (I7), by the one shard (I4)."""

@@ -89,7 +89,9 @@ class PartHost(Host):
     def _play(self, turn: PlayTurn) -> None:
         demand(self.playing is None, "I6", self.life, "begins", turn, "inside", self.playing)
         self.playing = turn
-        if not turn.hollow:
+        if turn.hollow:
+            self.world.note(self, "plays for the others", turn)
+        else:
             parameters = tuple(self.vectors["parameters"])
             self.ledger.plays(self.life, turn.evaluation, self.machine, parameters)
         self.setting.meet(self, turn)
@@ -109,9 +111,11 @@ class PartHost(Host):
     # Effects.
 
     def _do(self, event: PortionEvent) -> None:
-        for effect in self.client.receive(event, self.clock):
+        effects = self.client.receive(event, self.clock)
+        for effect in effects:
             self._carry_out(effect)
-        self.client.validate()
+        if effects or not isinstance(event, Tick):
+            self.client.validate()
 
     def _carry_out(self, effect: PortionEffect) -> None:
         match effect:
@@ -135,4 +139,5 @@ class PartHost(Host):
         if span is None:
             return None
         assert isinstance(message, Contribution)
+        self.ledger.contributes(self.life, message.evaluation, message.stretch, self.machine)
         return Numbers(self.vectors[span.vector][span.start : span.stop])

@@ -24,7 +24,8 @@ class Scenario:
         stretch: portions whose gradient is sent at once.
         begin: starts the method.
         backups: whether portions are handed out again.
-        portion_s: what a portion takes, at most; replica 0 takes `straggler` times as long.
+        portion_s: what a portion takes, at most.
+        slowness: by which factor the first replicas take longer; the others take 1.
         operation_s: what a shard's operations in a row, or going back to a checkpoint, take at most; 0: no
             message comes meanwhile.
         restart_s: how long a crashed coordinator stays away, at most.
@@ -38,7 +39,7 @@ class Scenario:
     begin: Callable[[], Steps]
     backups: bool = True
     portion_s: float = 0.02
-    straggler: float = 1.0
+    slowness: tuple[float, ...] = ()
     operation_s: float = 0.0
     restart_s: float = 2.0
     loses_power: bool = False
@@ -48,7 +49,7 @@ def draw(random: Random) -> Scenario:
     """The scenario of a seed."""
     topology = Topology(random.choice((1, 2, 2, 3)), few(random), few(random))
     size = random.choice((1, 2, 2))
-    n_portions = random.randint(2, 9)
+    n_portions = random.randint(2, 8)
     portions = Portions(n_portions * size - random.randrange(size), size)
     stretch, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
     return Scenario(
@@ -58,8 +59,8 @@ def draw(random: Random) -> Scenario:
         stretch=stretch,
         begin=_draw_method(random, portions),
         backups=backups,
-        portion_s=random.choice((0.01, 0.05, 0.2)),
-        straggler=random.choice((1.0, 1.0, 4.0, 50.0 if backups and topology.replicas > 1 else 10.0)),
+        portion_s=random.choice((0.01, 0.03, 0.1)),
+        slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 6.0,))),
         operation_s=random.choice((0.0, 0.0, 0.02, 0.5)),
         loses_power=random.random() < 0.5,
     )
@@ -72,9 +73,9 @@ def _machines(random: Random, machines: int) -> tuple[int, ...]:
 
 def _draw_method(random: Random, portions: Portions) -> Callable[[], Steps]:
     if random.random() < 0.4:
-        walk = Walk(random.getrandbits(32), requests=random.randint(2, 9), portions=portions.per_epoch)
+        walk = Walk(random.getrandbits(32), requests=random.randint(2, 8), portions=portions.per_epoch)
         return walk.steps
-    iterations = random.randint(1, 4)
+    iterations = random.randint(1, 3)
     method = random.choice(
         (
             LBFGS(history=random.choice((1, 2, 3)), max_iterations=iterations),

@@ -1,7 +1,7 @@
 """One schedule under Sandblaster: a method played by one coordinator after another, until it has ended.
 
-A coordinator that crashes, or that the user stops, is followed by the next one: it goes on from the journal
-and the newest checkpoint, with hosts of a new run.
+A coordinator that crashes, that the user stops, or that ends with an error of the user's is followed by the
+next one: it goes on from the journal and the newest checkpoint, with hosts of a new run.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class SandblasterSchedule(Schedule):
         met.sort(key=lambda one: one.machine)
         self._find(met, turn)
         scenario = self.scenario
-        slowness = scenario.straggler if part.replica == 0 else 1.0
+        slowness = (scenario.slowness[part.replica :] or (1.0,))[0]
         wait_s = scenario.portion_s * turn.count * slowness * (0.5 + 0.5 * self.world.random.random())
         for one in met:
             one.later(wait_s, one.on_computed)
@@ -192,22 +192,29 @@ class SandblasterSchedule(Schedule):
             self._follow()
 
     def end(self, order: Done | Fail) -> None:
-        """The run is over; what a user stopped goes on."""
-        if isinstance(order, Done) and not order.complete:
-            demand(self.stopped, "I8", "the run ended early", order)
-            self.world.note(self.coordinator, "Done", order)
-            self.coordinator.exit()
-        else:
+        """The run is over. One that a user has stopped goes on, and so does one that an error of the user's
+        has ended, once it is mended.
+        """
+        if isinstance(order, Done) and order.complete:
             super().end(order)
+            return
+        if isinstance(order, Done):
+            demand(self.stopped, "I8", "the run ended early", order)
+        else:
+            self.judge_failure(order)
+            self.mended = True
+        self.world.note(self.coordinator, type(order).__name__, order)
+        self.coordinator.exit()
 
     def _follow(self) -> None:
         """Its hosts end with it where they can be reached; else some time later."""
         world, around = self.world, self.around
         for host in self.coordinator.run.hosts.values():
+            assert isinstance(host, Host)
             if around.can_kill:
                 host.exit()
             else:
-                world.at(world.now + 20.0 * world.random.random(), host, _end, host)
+                host.later(10.0 * world.random.random(), host.on_end)
         if self.scenario.loses_power:
             self.disk.lose_power()
         world.at(world.now + self.scenario.restart_s * world.random.random(), None, self._resume, None)
@@ -224,10 +231,6 @@ class SandblasterSchedule(Schedule):
     def judge(self, ending: Done) -> None:
         """The method has ended as it does without faults."""
         self.ledger.ends(ending)
-
-
-def _end(host: Host) -> None:
-    host.exit()
 
 
 def play(

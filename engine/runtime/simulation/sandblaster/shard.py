@@ -69,7 +69,8 @@ class ShardHost(Host):
             self.ledger.begins(self.machine.number)
         for effect in effects:
             self._carry_out(effect, event)
-        self.machine.validate()
+        if effects:
+            self.machine.validate()
 
     def _carry_out(self, effect: VectorShardEffect, event: VectorShardEvent) -> None:
         match effect:

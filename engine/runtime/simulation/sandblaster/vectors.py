@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from partita.engine.protocol.commands import Combine, Dots, Largest, Multiply, Operation
+from partita.engine.protocol.commands import Combine, Dots, Largest, Multiply, Operation, Swap
 from partita.engine.runtime.simulation.judgement import demand
 from partita.engine.runtime.simulation.sandblaster.function import Vector
 
@@ -24,6 +24,10 @@ def operate(vectors: Vectors, operation: Operation, size: int) -> list[float]:
         case Multiply(to=to, left=left, right=right):
             pairs = zip(_read(vectors, left), _read(vectors, right), strict=True)
             vectors[to] = tuple([one * other for one, other in pairs])
+        case Swap(one=one, other=other):
+            zeros = (0.0,) * size
+            first, second = vectors.get(one, zeros), vectors.get(other, zeros)
+            vectors |= {other: first, one: second}
         case Dots(left=lefts, right=rights):
             return [_dot(_read(vectors, one), _read(vectors, other)) for one in lefts for other in rights]
         case Largest(vector=vector):

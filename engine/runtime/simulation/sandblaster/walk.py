@@ -43,7 +43,7 @@ class Walk:
             request: list[Operation] = []
             if "d" in known and random.random() < 0.5:
                 request.append(Combine("d", ((1.0 / (1.0 + largest), "d"),)))
-            to = (POINT, *_NAMES[:3])
+            to: tuple[str, ...] = (POINT, *_NAMES[:3])
             request += [self._calculation(random, known, to) for _ in range(random.randrange(3))]
             if random.random() < 0.6:
                 request.append(self._evaluation(random, known))

@@ -1,0 +1,114 @@
+"""Where the time of an evaluation goes when there is next to nothing to compute: one replica, one shard.
+
+    python -m benchmarks.batch_latency [--rounds N] [--json FILE]
+
+"Evaluation" is what it takes from when a method asks for one until it has the loss and all gradients are at
+the shard; "product" the same for a dot product, which only coordinator and shard have to do with. Beside them
+stand what the arithmetic takes in one process, and for how long the threads of each process were on a core in
+an evaluation. Processes wait for one another all the while: what none was busy with is waking them up.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from benchmarks._batch_problems import PROBLEMS, Problem
+from benchmarks._batch_watched import SamePoint, Watched, data_of, plan_of, play
+from benchmarks._harness import Row, in_turn, options, print_table, ratios, readable_seconds, report, row
+from benchmarks._machine import describe
+from benchmarks._slowed import hosts, on_core_s
+from partita.engine import Session
+
+EVALUATIONS: Final = 1000
+PRODUCTS: Final = 1000
+SKIPPED: Final = 50
+"""Evaluations that are not counted."""
+
+NAMES: Final = ("rosenbrock, 2", "iris", "digits")
+
+
+@dataclass
+class Busy:
+    """For how long the processes of a run were on a core, from `begin` to `end`.
+
+    Attributes:
+        seconds: by process, or by process and thread.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Now."""
+        self._before = self._read()
+
+    def end(self) -> None:
+        """Until now."""
+        self.seconds = {name: now - self._before.get(name, 0.0) for name, now in self._read().items()}
+
+    @staticmethod
+    def _read() -> dict[str, float]:
+        processes = {"coordinator": "self", **hosts()}
+        return {name: on_core_s(pid) for name, pid in processes.items()}
+
+
+def main() -> None:
+    """Measures and reports."""
+    asked = options(__doc__ or "", rounds=3, rows=NAMES)
+    print(describe(), flush=True)
+    found: list[Row] = []
+    for name in asked.rows:
+        problem, busy = PROBLEMS[name](), Busy()
+        measured = in_turn(variants(problem, busy), rounds=asked.rounds)
+        print_busy(name, measured, busy)
+        found.append(
+            row(
+                f"{name}: arithmetic's share of an evaluation",
+                ratios(measured["arithmetic"], measured["evaluation"]),
+                at_least=0.0,
+                note=readable_seconds(measured["evaluation"]),
+            )
+        )
+    report("an evaluation over processes", found, file=asked.json)
+
+
+def variants(problem: Problem, busy: Busy) -> dict[str, Callable[[], float]]:
+    """Seconds of an evaluation and of a product over processes, and of the arithmetic in this one."""
+    plan = plan_of(problem, problem.examples)
+
+    def evaluation() -> float:
+        method = Watched(SamePoint(EVALUATIONS), begun=busy.begin, done=busy.end)
+        return statistics.median(play(problem, plan, method).evaluation_s[SKIPPED:])
+
+    def product() -> float:
+        method = play(problem, plan, Watched(SamePoint(1, PRODUCTS))).method
+        return (method.ended - method.answered[0]) / PRODUCTS
+
+    def arithmetic() -> float:
+        with Session(plan, 0, train=True, hosts="inline") as session:
+            session.step(data_of(problem))
+            seconds = []
+            for _ in range(200):
+                began = time.perf_counter()
+                session.step()
+                seconds.append(time.perf_counter() - began)
+        return statistics.median(seconds)
+
+    return {"evaluation": evaluation, "product": product, "arithmetic": arithmetic}
+
+
+def print_busy(name: str, measured: Mapping[str, list[float]], busy: Busy) -> None:
+    """Medians, and who was busy in the last round."""
+    lines = [(what, readable_seconds(seconds)) for what, seconds in measured.items()]
+    lines += [
+        (f"of an evaluation, {who} on a core", readable_seconds([seconds / EVALUATIONS]))
+        for who, seconds in busy.seconds.items()
+    ]
+    print_table(name, ("what", "median (min to max) of the rounds"), lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Which examples a portion has, and that what was brought ahead or kept is what would be taken now."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.protocol.commands import Portions
+from partita.engine.runtime import portion_feed
+from partita.engine.runtime.feed import Examples
+from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
+
+
+@given(examples=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9), shuffled=st.booleans())
+def test_an_epoch_has_every_example_once(examples: int, size: int, seed: int, shuffled: bool) -> None:
+    order = PortionOrder(Portions(examples, size), seed=seed, shuffled=shuffled)
+    again = PortionOrder(Portions(examples, size), seed=seed, shuffled=shuffled)
+    per_epoch, data = order.portions.per_epoch, np.arange(examples)
+    for epoch in (3, 0):
+        seen: list[int] = []
+        for portion in range(epoch * per_epoch, (epoch + 1) * per_epoch):
+            whole, real = data[order.chosen(portion, 0, size)], order.real(portion)
+            assert len(whole) == size and set(whole) == set(whole[:real]), "filled up by its own"
+            np.testing.assert_array_equal(data[again.chosen(portion, 0, size)], whole)
+            halves = (data[order.chosen(portion, n, m - n)] for n, m in ((0, size // 2), (size // 2, size)))
+            np.testing.assert_array_equal(np.concatenate(list(halves)), whole)
+            np.testing.assert_array_equal(data[order.chosen(order.same(portion), 0, size)], whole)
+            seen += list(whole[:real])
+        assert sorted(seen) == list(range(examples))
+        assert shuffled or seen == sorted(seen)
+
+
+def test_each_epoch_is_shuffled_anew() -> None:
+    order = PortionOrder(Portions(40, 10), seed=2, shuffled=True)
+    first, second = (np.concatenate([order.chosen(e * 4 + n, 0, 10) for n in range(4)]) for e in (0, 1))
+    assert sorted(first) == sorted(second) and not np.array_equal(first, second)
+    assert order.same(5) == 5
+    assert PortionOrder(Portions(40, 10), seed=2, shuffled=False).same(5) == 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    played=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12) | st.none()), min_size=1, max_size=25),
+    kept=st.sampled_from([0, 1 << 20]),
+    worth=st.sampled_from([0, 1 << 20]),
+    shuffled=st.booleans(),
+)
+def test_what_is_fed_does_not_depend_on_what_came_before(
+    played: list[tuple[int, int | None]], kept: int, worth: int, shuffled: bool
+) -> None:
+    """Portions in any order, each with any guess at the next; with room for three or for all."""
+    rng = np.random.default_rng(0)
+    data = {"picture": rng.normal(size=(23, 3, 2)), "label": rng.integers(0, 9, 23)}
+    order = PortionOrder(Portions(23, 4), seed=1, shuffled=shuffled)
+    examples = Examples(data)
+    asked = [
+        ("picture", (0, 2), (2, 2, 2), 0),
+        ("picture", (0, 2), (2, 2, 2), 2),
+        ("label", (0, 1), (1, 4), 0),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(portion_feed, "WORTH_A_THREAD", worth)
+        feed = PortionFeed(data, order, kept_bytes=kept)
+        try:
+            for portion, following in played:
+                feed.choose(portion)
+                if following is not None:
+                    feed.ahead(following)
+                assert feed.count == order.real(portion)
+                for name, rows, shape, first in asked:
+                    found, expected = (np.full(shape, -1, data[name].dtype) for _ in range(2))
+                    feed.fill(name, rows, found, first=first)
+                    examples.put(name, rows, expected, order.chosen(portion, first, shape[-1]))
+                    np.testing.assert_array_equal(found, expected)
+            assert len(feed._made) <= (6 if kept else 3), "memory is bounded"
+        finally:
+            feed.close()
+
+
+def test_an_array_that_cannot_be_read_says_so_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portion_feed, "WORTH_A_THREAD", 0)
+    data = {"picture": np.ones((8, 1))}
+    feed = PortionFeed(data, PortionOrder(Portions(8, 2), seed=0, shuffled=False))
+    out = np.zeros((1, 2))
+    feed.choose(0)
+    feed.fill("picture", (0, 1), out)
+
+    def torn(*arguments: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(Examples, "put", torn)
+    feed.ahead(1)
+    feed.choose(1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        feed.fill("picture", (0, 1), out)
+    feed.close()

@@ -1,0 +1,427 @@
+"""Sandblaster's machines with one fault each, as somebody might write them: each must be caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+
+from partita.engine.protocol.commands import Restore, Snapshot
+from partita.engine.protocol.events import Persist, Send
+from partita.engine.protocol.hand_out import HandOuts
+from partita.engine.protocol.membership import Membership, Pace
+from partita.engine.protocol.messages import Computed, Contribution, Failed, Saved
+from partita.engine.protocol.orders import Commit, Restart
+from partita.engine.protocol.portion_client import PortionClient
+from partita.engine.protocol.sandblaster import Purpose, SandblasterCoordinator
+from partita.engine.protocol.vector_shard import Join, Keep, Revert, Settle, VectorShard
+from partita.engine.runtime.simulation.sandblaster import Machines
+
+# Shards.
+
+
+class CountsABackupToo(VectorShard):
+    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
+        number, evaluation = self.number, self._evaluation
+        effects = super()._contribution(event, contribution, now)
+        known = len(effects) == 1 and contribution.evaluation == number and evaluation is not None
+        machine = int(event.sender[-1])
+        return [Keep(machine, contribution.stretch, event.payload), *effects] if known else effects
+
+
+class DoesARepeatedCommandAgain(VectorShard):
+    def _command(self, command: Any, now: float) -> Any:
+        if command.number == self.number and self._answer is not None:
+            self.number -= 1
+        return super()._command(command, now)
+
+
+class TakesAGradientOfAnEarlierEvaluation(VectorShard):
+    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
+        if self._evaluation is not None and contribution.stretch < self._evaluation.stretches:
+            contribution = msgspec.structs.replace(contribution, evaluation=self.number)
+        return super()._contribution(event, contribution, now)
+
+
+class NoFence(VectorShard):
+    def holds_lease(self, now: float) -> bool:
+        return not self.fenced
+
+
+class LeaseFromWhenTheHeartbeatArrived(VectorShard):
+    def _heartbeat(self, message: Any, now: float) -> Any:
+        effects = super()._heartbeat(message, now)
+        self._leased_until = now + self._lease_s
+        return effects
+
+
+class LeaseOutlivesTheVerdict(VectorShard):
+    def __init__(self, name: str, **kwargs: Any) -> None:
+        super().__init__(name, **(kwargs | {"lease_s": 6.0}))
+
+
+class ShowsThePointOfAnyCommand(VectorShard):
+    def _fetch(self, event: Any, fetch: Any, now: float) -> Any:
+        self._has_point = True
+        return super()._fetch(event, fetch, now)
+
+
+class ThePointIsGoneWhenItHasAllItNeeds(VectorShard):
+    def _end(self, evaluation: Any) -> Any:
+        self._has_point = False
+        return super()._end(evaluation)
+
+
+class DoesNotWaitForTheLastStretch(VectorShard):
+    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
+        effects = super()._contribution(event, contribution, now)
+        evaluation = self._evaluation
+        if evaluation is None or evaluation.missing != 1:
+            return effects
+        self._evaluation = None
+        return [*effects, *self._go_on()]
+
+
+class AcknowledgesWhatItDoesNotCount(VectorShard):
+    def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
+        effects = super()._contribution(event, contribution, now)
+        return [e for e in effects if not isinstance(e, Keep)] if contribution.stretch == 1 else effects
+
+
+class AddsInTheOrderOfArrival(VectorShard):
+    arrived: list[tuple[int, int]]
+
+    def receive(self, event: Any, now: float) -> Any:
+        number = self.number
+        effects = super().receive(event, now)
+        if self.number != number:
+            self.arrived = []
+        starts = sorted({e.stretch for e in effects if isinstance(e, Settle)})
+        found: list[Any] = []
+        for effect in effects:
+            if isinstance(effect, Keep):
+                self.arrived.append((effect.machine, effect.stretch))
+            elif isinstance(effect, Settle):
+                stop = min((s for s in starts if s > effect.stretch), default=1 << 30)
+                of = [s for m, s in self.arrived if m == effect.machine and effect.stretch <= s < stop]
+                found += [Join(effect.machine, of[0], one) for one in of[1:]]
+                effect = replace(effect, stretch=of[0])
+            found += [] if isinstance(effect, Join) else [effect]
+        return found
+
+
+class SnapshotInTheMiddleOfACommand(VectorShard):
+    def _go_on(self) -> Any:
+        if len(self._rest) > 1 and isinstance(self._rest[0], Snapshot):
+            self._rest.rotate(-1)
+        return super()._go_on()
+
+
+class SaysSavedBeforeItIs(VectorShard):
+    def receive(self, event: Any, now: float) -> Any:
+        effects = super().receive(event, now)
+        persists = [e for e in effects if isinstance(e, Persist)]
+        files = [f"{e.checkpoint}/{self.name}.{e.epoch}" for e in persists]
+        saved = [Saved(e.checkpoint, e.epoch, e.version, f, "") for e, f in zip(persists, files, strict=True)]
+        return [*(Send("coordinator", message) for message in saved), *effects]
+
+
+class StaysWhereItIs(VectorShard):
+    def _go_on(self) -> Any:
+        return [e for e in super()._go_on() if not isinstance(e, Revert)]
+
+
+class GoesBackToTheStart(VectorShard):
+    def _go_on(self) -> Any:
+        return [replace(e, checkpoint=None) if isinstance(e, Revert) else e for e in super()._go_on()]
+
+
+class NeverSaysWhatItLacks(VectorShard):
+    def _repeat(self) -> Any:
+        return super()._repeat() if self._evaluation is None else []
+
+
+class NeverAnswersTwice(VectorShard):
+    def _repeat(self) -> Any:
+        return super()._repeat() if self._evaluation is not None else []
+
+
+# Parts.
+
+
+class NeverRetries(PortionClient):
+    def _retry(self, now: float) -> Iterator[Any]:
+        return iter(())
+
+
+class ForgetsWhatIsInFlight(PortionClient):
+    def _go_on(self, now: float) -> Iterator[Any]:
+        if self._accrued is not None:
+            self._in_flight = None
+        return super()._go_on(now)
+
+
+class TakesAnyAcknowledgement(PortionClient):
+    def _taken(self, sender: str, taken: Any) -> Iterator[Any]:
+        if self._in_flight is not None:
+            taken = self._in_flight.message
+        return super()._taken(sender, taken)
+
+
+class SkipsTurnsThatOthersPlay(PortionClient):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**(kwargs | {"alone": True}))
+
+
+class PlaysWhateverTurnIsThere(PortionClient):
+    def _go_on(self, now: float) -> Iterator[Any]:
+        if self._playing is None and self._handed and self._next not in self._handed:
+            self._next = min(self._handed)
+        return super()._go_on(now)
+
+
+class PlaysOnWhateverPointIsThere(PortionClient):
+    def _hand_out(self, sender: str, turn: Any, now: float) -> Iterator[Any]:
+        yield from super()._hand_out(sender, turn, now)
+        for link in self._links.values():
+            if link.installed or link.staged:
+                link.staged = turn.evaluation
+                link.fetch = None
+
+
+class ContributesToWhateverIsNewest(PortionClient):
+    def is_over(self, evaluation: int) -> bool:
+        return False
+
+    def _contribute(self, message: Any, now: float) -> Iterator[Any]:
+        return super()._contribute(Contribution(self._newest, message.stretch), now)
+
+
+# The coordinator.
+
+
+class _HandOuts:
+    """Mixes another way of handing out into a coordinator."""
+
+    hand: type[HandOuts]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._hand = self.hand(args[0].machines, backups=kwargs["backups"])
+
+
+class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
+    class hand(HandOuts):  # noqa: N801
+        def _count(self, crew: Any, machine: int, message: Computed) -> None:
+            losses = self._progress[message.stretch].losses
+            known = losses.get(machine)
+            super()._count(crew, machine, message)
+            if known is not None:
+                losses[machine] = (known[0] + message.loss, known[1] + message.correct)
+
+
+class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
+    class hand(HandOuts):  # noqa: N801
+        def remove(self, replica: int) -> None:
+            self._crews.pop(replica, None)
+
+        def validate(self) -> None:
+            """Says nothing."""
+
+
+class NeverHandsOutAgain(_HandOuts, SandblasterCoordinator):
+    class hand(HandOuts):  # noqa: N801
+        def again(self, now: float, retry_s: float) -> Any:
+            return []
+
+
+class IgnoresWhatAShardLacks(_HandOuts, SandblasterCoordinator):
+    class hand(HandOuts):  # noqa: N801
+        def lacking(self, ranges: Any) -> None:
+            """Whoever has computed it has sent it."""
+
+
+class OneStretchTooFar(_HandOuts, SandblasterCoordinator):
+    class hand(HandOuts):  # noqa: N801
+        def _give(self, crew: Any, number: int, now: float) -> Any:
+            order = super()._give(crew, number, now)
+            return msgspec.structs.replace(order, first=order.first + 1)
+
+
+class UsesANumberTwice(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        if self._command is not None:
+            self._number -= 1
+        return super()._restart_shard(host, reason, now)
+
+
+class RecordsBeforeAllHaveAnswered(SandblasterCoordinator):
+    def _finish_if_complete(self, now: float) -> Any:
+        if self._answers and self._purpose is Purpose.REQUEST:
+            some = next(iter(self._answers.values()))
+            for shard in self._roster.shards:
+                self._answers.setdefault(shard.name, (0.0,) * len(some))
+        return super()._finish_if_complete(now)
+
+
+class TakesAnswersToEarlierCommands(SandblasterCoordinator):
+    def _is_asked(self, number: int) -> bool:
+        return self._command is not None
+
+
+class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
+    def _give(self, request: Any, purpose: Any, now: float) -> Any:
+        if isinstance(request[0], Snapshot):
+            request = (*request[1:], request[0])
+        return super()._give(request, purpose, now)
+
+
+class SaysTheWrongPosition(SandblasterCoordinator):
+    def _saved(self, host: Any, saved: Any, now: float) -> Any:
+        return [
+            replace(e, position=self.recorded) if isinstance(e, Commit) else e
+            for e in super()._saved(host, saved, now)
+        ]
+
+
+class DoesNothingAgain(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        self._replay.clear()
+        return effects
+
+
+class OnlyTheDeadGoBack(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        self._rewind = False
+        return effects
+
+
+class GoesBackTooFar(SandblasterCoordinator):
+    def _give(self, request: Any, purpose: Any, now: float) -> Any:
+        request = (Restore(None),) if purpose is Purpose.RESTORE else request
+        return super()._give(request, purpose, now)
+
+
+class RepeatsEvaluationsOnly(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        kept = [r for r in self._replay if any(type(o).__name__ == "Evaluate" for o in r)]
+        self._replay.clear()
+        self._replay.extend(kept)
+        return effects
+
+
+class ResumesAsIfNothingWereMissing(SandblasterCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **(kwargs | {"position": len(kwargs["journal"])}))
+
+
+class EndsWithoutALastCheckpoint(SandblasterCoordinator):
+    def _next(self, now: float) -> Any:
+        return self._end(complete=True) if self.outcome is not None else super()._next(now)
+
+
+class ARoundOutlivesAShard(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        under_way = self._checkpoints.round
+        effects = super()._restart_shard(host, reason, now)
+        self._checkpoints.round = under_way
+        if under_way is not None:
+            under_way._epochs[host.name] = host.incarnation
+        return effects
+
+
+class NeverSaysACommandAgain(SandblasterCoordinator):
+    def _ask_again(self, now: float) -> Any:
+        return []
+
+
+class JudgesBeforeTheLeaseIsOver(SandblasterCoordinator):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._membership = Membership(Pace(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
+
+
+class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        host.incarnation -= 1
+        again = ((host.name, host.incarnation),)
+        return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
+
+
+class TakesAnErrorForADeath(SandblasterCoordinator):
+    def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
+        return []
+
+
+class Planted(NamedTuple):
+    """A fault, the invariants whose breach may be reported, a seed that found it, and how many others try."""
+
+    machine: type
+    reported: str
+    at: int
+    seeds: int = 4000
+
+    @property
+    def machines(self) -> Machines:
+        if issubclass(self.machine, VectorShard):
+            return Machines(shard=self.machine)
+        if issubclass(self.machine, PortionClient):
+            return Machines(client=self.machine)
+        assert issubclass(self.machine, SandblasterCoordinator)
+        return Machines(coordinator=self.machine)
+
+
+FAULTS = [
+    Planted(CountsABackupToo, "I6", at=2),
+    Planted(DoesARepeatedCommandAgain, "I6 I7", at=8),
+    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=12),
+    Planted(NoFence, "I4", at=916),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
+    Planted(LeaseOutlivesTheVerdict, "I4", at=1566),
+    Planted(ShowsThePointOfAnyCommand, "I6", at=0),
+    Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=1449),
+    Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
+    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
+    Planted(AddsInTheOrderOfArrival, "I6", at=2),
+    Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=0),
+    Planted(SaysSavedBeforeItIs, "I5", at=0),
+    Planted(StaysWhereItIs, "I7", at=2),
+    Planted(GoesBackToTheStart, "I7", at=13),
+    Planted(NeverSaysWhatItLacks, "I8", at=3105),
+    Planted(NeverAnswersTwice, "I8", at=24),
+    Planted(NeverRetries, "I8", at=0),
+    Planted(ForgetsWhatIsInFlight, "I6 I8", at=2),
+    Planted(TakesAnyAcknowledgement, "I6 I8", at=161),
+    Planted(SkipsTurnsThatOthersPlay, "I8", at=228),
+    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=46),
+    Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=0),
+    Planted(ContributesToWhateverIsNewest, "I6 validate", at=3),
+    Planted(CountsTheLossOfABackup, "I6", at=11),
+    Planted(APortionIsLostWithItsReplica, "I8", at=228),
+    Planted(NeverHandsOutAgain, "I8", at=98),
+    Planted(IgnoresWhatAShardLacks, "I8", at=1252),
+    Planted(OneStretchTooFar, "I6", at=0),
+    Planted(UsesANumberTwice, "I7", at=3),
+    Planted(RecordsBeforeAllHaveAnswered, "I6", at=1),
+    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=6),
+    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=0),
+    Planted(SaysTheWrongPosition, "I5", at=0),
+    Planted(DoesNothingAgain, "I5 I6 I7", at=13),
+    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=13),
+    Planted(GoesBackTooFar, "I7", at=82),
+    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=13),
+    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7", at=10),
+    Planted(EndsWithoutALastCheckpoint, "I10", at=0),
+    Planted(ARoundOutlivesAShard, "I5", at=415),
+    Planted(NeverSaysACommandAgain, "I8", at=0),
+    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=96),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", at=2),
+    Planted(TakesAnErrorForADeath, "I13", at=150),
+]
+"""A seed that found a fault once is tried first: a change of the draw, or of a machine, moves all seeds."""

@@ -1,0 +1,77 @@
+"""A seed is one history under any driver, and the command that plays many says what it has found."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+from partita.engine.runtime.simulation import Outcome, __main__, downpour, sandblaster
+from partita.engine.runtime.simulation.__main__ import main
+from tests.simulation import planted_downpour, planted_sandblaster
+
+
+def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
+    """Whatever the hashes of strings are there."""
+    program = (
+        "import hashlib\n"
+        "from partita.engine.runtime.simulation import downpour, sandblaster\n"
+        "for driver in (downpour, sandblaster):\n"
+        "    for seed in range(25):\n"
+        "        story = '\\n'.join(driver.play(seed, keep_all=True).story)\n"
+        "        print(hashlib.sha256(story.encode()).hexdigest())\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": hash_seed, "PATH": "", "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    runs = [process.communicate(timeout=100)[0].split() for process in processes]
+    drivers = (downpour, sandblaster)
+    here = ["\n".join(d.play(seed, keep_all=True).story) for d in drivers for seed in range(25)]
+    assert runs[0] == runs[1] == [hashlib.sha256(story.encode()).hexdigest() for story in here]
+    assert len(set(runs[0])) == 50
+
+
+def test_it_says_how_fast(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--schedules", "12"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    for line, driver in zip(lines, ("downpour", "sandblaster"), strict=True):
+        assert line.startswith(f"12 schedules of {driver} from seed 0: every invariant held")
+
+
+def test_processes_share_the_seeds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(__main__, "CHUNK", 3)
+    assert main(["--schedules", "10", "--driver", "downpour", "--jobs", "2"]) == 0
+    assert "10 schedules of downpour from seed 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("driver", [downpour, sandblaster])
+def test_it_fails_loudly(
+    driver: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = {downpour: planted_downpour.FAULTS, sandblaster: planted_sandblaster.FAULTS}[driver]
+    fault = next(one for one in planted if one.machine.__name__ == "SaysSavedBeforeItIs")
+
+    def broken(seed: int, *, keep_all: bool = False) -> Outcome:
+        outcome: Outcome = driver.play(seed, fault.machines, keep_all=keep_all)
+        return outcome
+
+    name = driver.__name__.split(".")[-1]
+    monkeypatch.setitem(__main__.PLAYERS, name, broken)
+    assert main(["--schedules", "20", "--driver", name]) == 1
+    captured = capsys.readouterr()
+    assert f"of {name} breaks I5" in captured.err
+    assert len(captured.out.splitlines()) > 10
+    assert f"--driver {name} --first" in captured.err

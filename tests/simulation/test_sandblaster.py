@@ -1,0 +1,111 @@
+"""Sandblaster in the simulator: the same bits whatever dies, planted faults are caught, backups work."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from partita.engine.methods import LBFGS, Objective
+from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.names import Topology
+from partita.engine.runtime.simulation import Outcome
+from partita.engine.runtime.simulation.sandblaster import play
+from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
+from partita.engine.runtime.simulation.scenario import Surroundings
+from partita.engine.transport.simulated import NetworkFaults
+from tests.simulation.planted_sandblaster import FAULTS, Planted
+
+SCHEDULES = 1200
+
+
+def told(outcome: Outcome) -> str:
+    return f"seed {outcome.seed} breaks {outcome.violation}\n" + "\n".join(outcome.story)
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, SCHEDULES // 4))
+def test_every_invariant_holds_in_every_schedule(first: int) -> None:
+    for seed in range(first, first + SCHEDULES // 4):
+        outcome = play(seed)
+        assert outcome.violation is None, told(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_invariant_holds_in_very_many_schedules() -> None:
+    for seed in range(SCHEDULES, SCHEDULES + 20_000):
+        outcome = play(seed)
+        assert outcome.violation is None, told(outcome)
+
+
+@pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.machine.__name__)
+def test_it_bites(planted: Planted) -> None:
+    seeds = itertools.chain((planted.at,), range(planted.seeds))
+    outcomes = (play(seed, planted.machines) for seed in seeds)
+    caught = next((outcome for outcome in outcomes if outcome.violation), None)
+    assert caught is not None, f"not found within {planted.seeds} seeds"
+    assert caught.violation is not None
+    assert caught.violation.split(":")[0] in planted.reported.split(), caught.violation
+    assert caught.story, "a failure tells its last events"
+
+
+def test_schedules_are_of_all_kinds() -> None:
+    """Nothing is checked by schedules in which nothing happens."""
+    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(80)]
+    for event in (
+        "crashes",
+        "freezes for",
+        "resumes after",
+        "Commit",
+        "Restore(",
+        "Missing(",
+        "Failed(",
+        "Multiply(",
+        "Restart(",
+        "StopRequested",
+        "plays for the others",
+    ):
+        assert sum(event in story for story in stories) >= 1, event
+
+
+def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = True) -> float:
+    """Virtual time of a run without faults, of a few portions for each replica."""
+    portions = Portions(60, 1)
+    objective, method = Objective(portions), LBFGS(history=3, max_iterations=3)
+    around = Surroundings(
+        topology=Topology(replicas, 1, 2),
+        write_s=0.01,
+        checkpoint_every_s=None,
+        network=NetworkFaults(),
+        chaos_s=200.0,
+        accidents=0,
+        can_kill=True,
+        sees_exits=True,
+        stall_s=1e6,
+        raising=None,
+        stop_at=None,
+    )
+    scenario = Scenario(
+        around=around,
+        machines=(4,),
+        portions=portions,
+        stretch=4,
+        begin=lambda: method.steps(objective),
+        backups=backups,
+        portion_s=0.1,
+        slowness=slowness,
+    )
+    outcome = play(1, scenario=scenario)
+    assert outcome.violation is None, told(outcome)
+    return outcome.virtual_s
+
+
+@pytest.mark.parametrize("slowness", [(10.0,), (100.0,), (10.0, 100.0)])
+def test_stragglers_cost_little_and_would_cost_much_without_backups(slowness: tuple[float, ...]) -> None:
+    without_them = seconds(4 - len(slowness))
+    assert seconds(4, slowness=slowness) <= 1.3 * without_them
+    assert seconds(4, slowness=slowness, backups=False) >= 2.9 * without_them
+
+
+def test_replicas_share_the_work() -> None:
+    assert seconds(2) < 0.65 * seconds(1)
