@@ -83,15 +83,21 @@ class VectorStore:
 
     def target(self, name: str) -> Vector:
         """Where all numbers of a vector are to be written: the vector itself; or one of zeros that takes its
-        place, where a snapshot keeps it, or there is none.
+        place, where a snapshot keeps it. It is made where there is none.
 
         Raises:
             ValueError: no vector may have this name.
         """
+        found = self._made(name)
+        if any(found is kept for snapshot in self._kept for kept in _vectors_of(snapshot)):
+            found = self._vectors[name] = np.zeros(self.size, self.dtype)
+        return found
+
+    def _made(self, name: str) -> Vector:
+        """The vector; all zeros where there was none."""
         found = self._vectors.get(name)
         if found is None:
             _check_name(name)
-        if found is None or any(found is kept for snapshot in self._kept for kept in _vectors_of(snapshot)):
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
 
@@ -119,7 +125,7 @@ class VectorStore:
                     return []
                 case Swap(one=one, other=other):
                     _check_name(other)
-                    vectors = self.target(one), self.target(other)
+                    vectors = self._made(one), self._made(other)
                     self._vectors[other], self._vectors[one] = vectors
                     return []
                 case Dots(left=lefts, right=rights):

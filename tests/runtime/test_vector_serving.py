@@ -305,7 +305,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
     shard.settle()
     x = 2 * START - 0.5
     assert shard.vector("x") == x.tolist()
-    assert shard.said[-1][1] == Answer(1, (x.sum(),))
+    assert [message for _, message, _ in shard.said] == [Answer(1, (x.sum(),)), Taken(1, 0)]
 
 
 def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(

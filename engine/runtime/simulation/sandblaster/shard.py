@@ -88,10 +88,10 @@ class ShardHost(Host):
                 raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
 
     def _work(self, effect: Do | Revert) -> None:
-        """At once, or beside the talk, while messages come."""
+        """At once, or beside the talk, while messages come; now and then that takes long."""
         longest_s = self.setting.scenario.operation_s
         if longest_s:
-            self.later(longest_s * self.world.random.random(), self.on_worked, effect)
+            self.later(longest_s * self.world.random.random() ** 12, self.on_worked, effect)
         else:
             self.on_worked(effect)
 
