@@ -18,8 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import safetensors.numpy
-
 from partita.engine.parameters.files import difference, make_folder, read_plain, sync_folder, write_atomically
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import (
@@ -33,6 +31,7 @@ from partita.engine.parameters.manifest import (
 from partita.engine.parameters.reader import Checkpoint, tensor_key
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.tensors import pieces_of
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_BYTES: Final = 1 << 26
@@ -85,8 +84,7 @@ class Checkpoints:
                 tensors[tensor_key(kind, slot)] = vector[position : position + slot.size]
                 position += slot.size
             assert position == vector.size, f"slots of {position} numbers for {kind} of {vector.size}"
-        data = safetensors.numpy.save(tensors, metadata=encode_record(record))
-        sha256 = write_atomically(folder / record.file, data)
+        sha256 = write_atomically(folder / record.file, pieces_of(tensors, encode_record(record)))
         return record.file, sha256
 
     def commit(self, manifest: Manifest) -> None:
@@ -150,8 +148,21 @@ class Checkpoints:
             raise CheckpointError(f"{skipped[0]}.{older} Train from the start, or give another folder")
         return None
 
-    def open(self, number: int, shapes: Mapping[str, Shape], *, skipped: Iterable[str] = ()) -> Checkpoint:
-        """The checkpoint of this number, with every file's hash verified.
+    def open(
+        self,
+        number: int,
+        shapes: Mapping[str, Shape],
+        *,
+        slots: Sequence[Slot] | None = None,
+        skipped: Iterable[str] = (),
+    ) -> Checkpoint:
+        """The checkpoint of this number, with the hashes of its files verified.
+
+        Args:
+            number: which.
+            shapes: the network's parameters.
+            slots: only what holds some of these will be read, so only that is verified; None: everything.
+            skipped: what `latest` could not use.
 
         Raises:
             CheckpointError: a file is missing or damaged, or it is of another network.
@@ -169,7 +180,7 @@ class Checkpoints:
             why = difference(manifest.shapes, shapes)
             if why is not None:
                 raise CheckpointError(f"it is of another network: {why}")
-            return Checkpoint(folder, manifest, skipped=tuple(skipped))
+            return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped))
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {folder} cannot be used: {error}") from error
 

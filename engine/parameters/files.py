@@ -12,7 +12,8 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,12 @@ from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
 
 
-def write_atomically(path: Path, data: bytes) -> str:
+def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> str:
     """Makes `data` the content of `path`, at once and durably; a crash leaves what was there before.
+
+    Args:
+        path: of the file.
+        data: its bytes, whole or piece by piece.
 
     Returns:
         Its SHA-256, in hexadecimal.
@@ -32,13 +37,16 @@ def write_atomically(path: Path, data: bytes) -> str:
     Raises:
         OSError: a step failed. Before the rename the old file stands; the temporary one is removed.
     """
+    sha256 = hashlib.sha256()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            for piece in (data,) if isinstance(data, bytes) else data:
+                sha256.update(piece)
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -48,7 +56,7 @@ def write_atomically(path: Path, data: bytes) -> str:
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
-    return hashlib.sha256(data).hexdigest()
+    return sha256.hexdigest()
 
 
 def make_folder(folder: Path) -> None:
@@ -92,12 +100,19 @@ def read_plain(path: Path, *, at_most: int) -> bytes:
         return file.read(at_most)
 
 
+def open_plain(path: Path) -> BufferedReader:
+    """A plain file (no link, no device), to be read. Raises OSError, ValueError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise ValueError(f"{path} is not a plain file")
+    return file
+
+
 def hash_plain(path: Path) -> str:
     """The SHA-256 (hexadecimal) of a plain file. Raises OSError, ValueError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError(f"{path} is not a plain file")
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -123,12 +138,15 @@ def check_target(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder; give a file name in it")
 
 
-def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -> dict[str, Vector]:
+def load_parameters(
+    path: str | os.PathLike[str], shapes: Mapping[str, Shape], *, only: Collection[str] | None = None
+) -> dict[str, Vector]:
     """Whole parameters by name, from a file that `save_parameters` (or torch, with the same names) wrote.
 
     Args:
         path: the file.
         shapes: the parameters that the network has; more in the file are refused, too.
+        only: those to be read; None: all.
 
     Raises:
         ValueError: the file is missing or unreadable, or is of another network: says what differs.
@@ -140,7 +158,8 @@ def load_parameters(path: str | os.PathLike[str], shapes: Mapping[str, Shape]) -
             why = difference(found, shapes)
             if why is not None:
                 raise ValueError(f"{path} holds another network's parameters: {why}")
-            values = {name: np.asarray(file.get_tensor(name)) for name in shapes}
+            wanted = [name for name in shapes if only is None or name in only]
+            values = {name: np.asarray(file.get_tensor(name)) for name in wanted}
     except FileNotFoundError as error:
         raise ValueError(f"there is no file {path}; check the path, or train and save first") from error
     except (safetensors.SafetensorError, OSError, TypeError) as error:

@@ -6,17 +6,17 @@ It must not know which checkpoint is wanted, nor the layout that reads or the on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import safetensors
 
-from partita.engine.parameters.files import hash_plain
+from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
-from partita.engine.parameters.slots import Slot, common
+from partita.engine.parameters.slots import Shared, Slot, common
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 
@@ -24,6 +24,9 @@ _KEY: Final = re.compile(
     r"(values|state\.\w+)/(\d{1,18}):(\d{1,18})(?::(\d{1,18}):(\d{1,18}))?/(.*)",
     flags=re.ASCII | re.DOTALL,
 )
+
+_AT_ONCE: Final = 1 << 22
+"""Numbers that are read from a file at once, at most."""
 
 
 def tensor_key(kind: str, slot: Slot) -> str:
@@ -44,8 +47,24 @@ def parse_key(key: str) -> tuple[str, Slot]:
     return kind, Slot(parameter, int(start), int(stop), int(run or 0), int(stride or 0))
 
 
+def _together(runs: Iterable[Shared]) -> Iterator[list[Shared]]:
+    """Runs to be read at once, for there may be thousands; but of few numbers, as reading takes memory for
+    them, and the interpreter's lock meanwhile. Longer ones are cut.
+    """
+    together: list[Shared] = []
+    for here, there, size in runs:
+        for cut in range(0, size, _AT_ONCE):
+            run = Shared(here + cut, there + cut, min(_AT_ONCE, size - cut))
+            if together and run.there + run.size - together[0].there > _AT_ONCE:
+                yield together
+                together = []
+            together.append(run)
+    if together:
+        yield together
+
+
 class Checkpoint:
-    """A complete checkpoint, every hash verified.
+    """A complete checkpoint, with the hash of every file verified that is to be read.
 
     Attributes:
         path: its folder.
@@ -55,16 +74,36 @@ class Checkpoint:
         skipped: newer checkpoints that could not be used, one sentence each.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, *, skipped: tuple[str, ...] = ()) -> None:
-        """Verifies the files. Raises CheckpointError."""
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        *,
+        slots: Sequence[Slot] | None = None,
+        skipped: tuple[str, ...] = (),
+    ) -> None:
+        """Verifies the files.
+
+        Args:
+            path: its folder.
+            manifest: what it says of itself.
+            slots: files that hold none of these are not hashed, and not to be read: where each of many shards
+                opens a checkpoint, every file is read once or twice, not by all of them. None: all are.
+            skipped: newer ones that could not be used.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or they do not hold every number once.
+        """
         self.path: Final = path
         self.manifest: Final = manifest
         self.skipped: Final = skipped
         self.records: Final[dict[str, ShardRecord]] = {}
         self._tensors: Final[dict[str, dict[str, tuple[str, Slot]]]] = {}  # file -> key -> (kind, slot)
         for entry in manifest.entries:
-            self._verify(entry.file, entry.sha256)
+            self._verify(entry.file, entry.sha256 if slots is None else None)
             record = self.records[entry.shard] = self._index(entry.file)
+            if slots is not None and self._holds(entry.file, slots):
+                self._verify(entry.file, entry.sha256)
             if (record.shard, record.epoch, record.version) != (entry.shard, entry.epoch, entry.version):
                 raise CheckpointError(f"{entry.file} says that it is of {record.shard}, epoch {record.epoch}")
         kinds: dict[str, list[Slot]] = {"values": []}
@@ -93,9 +132,17 @@ class Checkpoint:
         self._fill(kind, [(Slot(name, 0, array.size), array.reshape(-1)) for name, array in whole.items()])
         return whole
 
-    def gather(self, slots: Sequence[Slot], kind: str = "values") -> Vector:
-        """The vector that these slots make: of one shard, of one machine, or of any ranges."""
-        vector = np.empty(sum(slot.size for slot in slots), self.dtype)
+    def gather(self, slots: Sequence[Slot], kind: str = "values", *, out: Vector | None = None) -> Vector:
+        """The vector that these slots make: of one shard, of one machine, or of any ranges.
+
+        Args:
+            slots: the ranges.
+            kind: "values", or "state.NAME".
+            out: `[n]`, of any dtype, to be filled; None: a new vector of the checkpoint's dtype.
+        """
+        size = sum(slot.size for slot in slots)
+        vector = np.empty(size, self.dtype) if out is None else out
+        assert vector.shape == (size,), (vector.shape, size)
         targets, position = [], 0
         for slot in slots:
             targets.append((slot, vector[position : position + slot.size]))
@@ -114,11 +161,7 @@ class Checkpoint:
             (
                 self.records[entry.shard].updates
                 for entry in self.manifest.entries
-                if any(
-                    any(common(held, slot))
-                    for _, held in self._tensors[entry.file].values()
-                    for slot in slots
-                )
+                if self._holds(entry.file, slots)
             ),
             default=0,
         )
@@ -128,8 +171,17 @@ class Checkpoint:
         """Of all numbers."""
         return np.dtype(self.manifest.dtype)
 
-    def _verify(self, file: str, sha256: str) -> None:
+    def _holds(self, file: str, slots: Sequence[Slot]) -> bool:
+        """Whether it holds a number of one of the slots."""
+        held = self._tensors[file].values()
+        return any(any(common(one, slot)) for _, one in held for slot in slots)
+
+    def _verify(self, file: str, sha256: str | None) -> None:
+        """It is a plain file of this hash; None: it is a plain file."""
         try:
+            if sha256 is None:
+                open_plain(self.path / file).close()
+                return
             found = hash_plain(self.path / file)
         except FileNotFoundError as error:
             raise CheckpointError(f"{file} is missing") from error
@@ -168,12 +220,11 @@ class Checkpoint:
                     if found != kind:
                         continue
                     for slot, vector in wanted.get(held.parameter, ()):
-                        shared = list(common(slot, held))
-                        if shared:  # read at once, for there may be thousands of runs
-                            first, last = shared[0].there, shared[-1].there + shared[-1].size
+                        for runs in _together(common(slot, held)):
+                            first, last = runs[0].there, runs[-1].there + runs[-1].size
                             numbers = file.get_slice(key)[first:last]
-                        for here, there, n in shared:
-                            vector[here : here + n] = numbers[there - first : there - first + n]
+                            for here, there, n in runs:
+                                vector[here : here + n] = numbers[there - first : there - first + n]
 
     def _size(self, parameter: str) -> int:
         if parameter not in self.manifest.shapes:

@@ -7,7 +7,7 @@ done, and when. A method tried in one process uses the same store, so that it ad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,10 @@ _NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as it stands in a shard's f
 
 
 class VectorStore:
-    """Vectors of one size by name, `x` and whatever a method needs. One thread uses it at a time.
+    """Vectors of one size by name, `x` and whatever a method needs.
+
+    One thread at a time does operations, goes back, or takes snapshots; meanwhile another may read a vector
+    that is not being written, and release snapshots.
 
     Numbers are stored as float32 or float64. All sums are in float64, whatever is stored, and always in the
     same order: the same operations on the same numbers give the same bits.
@@ -55,6 +58,7 @@ class VectorStore:
         self.size: Final = values.size
         self._vectors: dict[str, Vector] = {}
         self._sums: Final = np.empty(min(self.size, _BLOCK))
+        self._kept: tuple[Snapshot, ...] = ()  # replaced as a whole: another thread may be reading it
         self.restore(Snapshot(values, {} if state is None else state))
 
     def names(self) -> tuple[str, ...]:
@@ -74,11 +78,19 @@ class VectorStore:
         return found
 
     def target(self, name: str) -> Vector:
-        """The vector itself, to be written; made, all zeros, where there is none.
+        """Where all numbers of a vector are to be written: the vector itself; or one of zeros that takes its
+        place, where a snapshot keeps it. It is made where there is none.
 
         Raises:
             ValueError: no vector may have this name.
         """
+        found = self._made(name)
+        if any(found is kept for snapshot in self._kept for kept in _vectors_of(snapshot)):
+            found = self._vectors[name] = np.zeros(self.size, self.dtype)
+        return found
+
+    def _made(self, name: str) -> Vector:
+        """The vector; all zeros where there was none."""
         found = self._vectors.get(name)
         if found is None:
             _check_name(name)
@@ -109,7 +121,7 @@ class VectorStore:
                     return []
                 case Swap(one=one, other=other):
                     _check_name(other)
-                    vectors = self.target(one), self.target(other)
+                    vectors = self._made(one), self._made(other)
                     self._vectors[other], self._vectors[one] = vectors
                     return []
                 case Dots(left=lefts, right=rights):
@@ -121,9 +133,19 @@ class VectorStore:
         )
 
     def snapshot(self) -> Snapshot:
-        """A copy of everything: `x` as values, the others as state."""
-        state = {name: vector.copy() for name, vector in self._vectors.items() if name != POINT}
-        return Snapshot(self._vectors[POINT].copy(), state)
+        """Everything as it is now: `x` as values, the others as state. Nothing is copied.
+
+        The vectors themselves are kept: until `release`, what writes to one of them writes to another array.
+        So at most one array for each vector is needed beyond those that snapshots keep.
+        """
+        state = dict(self._vectors)
+        snapshot = Snapshot(state.pop(POINT), state)
+        self._kept += (snapshot,)
+        return snapshot
+
+    def release(self, snapshot: Snapshot) -> None:
+        """A snapshot of this store is not needed any more: its vectors may change again."""
+        self._kept = tuple(kept for kept in self._kept if kept is not snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
         """All vectors become a copy of what the snapshot holds; others are gone.
@@ -135,12 +157,29 @@ class VectorStore:
         for name, vector in wanted.items():
             if vector.shape != (self.size,):
                 raise ValueError(f"vector {name!r} is {vector.shape}; all vectors must be ({self.size},)")
+        self.refill(wanted, lambda name, out: np.copyto(out, wanted[name], casting="same_kind"))
+
+    def refill(self, names: Iterable[str], fill: Callable[[str, Vector], object]) -> None:
+        """All vectors are written anew, one after the other, where they lie; others are gone.
+
+        Args:
+            names: of those that there are then, `x` among them.
+            fill: writes every number of a vector, given its name and `[n]` to write to.
+
+        Raises:
+            ValueError: a name that cannot be. Nothing is changed.
+            Exception: whatever `fill` raises; what the vectors hold then is undefined.
+        """
+        wanted = list(names)
+        assert POINT in wanted, wanted
+        for name in wanted:
             _check_name(name)
         # Into the memory that is there: fresh memory would cost several times as much as the copy.
-        self._vectors = {name: self.target(name) for name in wanted}
+        self._vectors = {name: vector for name, vector in self._vectors.items() if name in wanted}
         with np.errstate(all="ignore"):
-            for name, vector in wanted.items():
-                np.copyto(self._vectors[name], vector, casting="same_kind")
+            for name in wanted:
+                fill(name, self.target(name))
+        self._vectors = {name: self._vectors[name] for name in wanted}
 
     def _combine(self, to: str, terms: Sequence[tuple[float, str]]) -> None:
         """Block by block, so that `to` may be among the terms."""
@@ -205,6 +244,11 @@ def _add_products(sums: npt.NDArray[np.float64], few: Sequence[Vector], many: Se
             add_products(row, n, few[n], few[n + 1], few[n + 2], vector)
         for n in range(threes, len(few)):
             add_product(row, n, few[n], vector)
+
+
+def _vectors_of(snapshot: Snapshot) -> Iterator[Vector]:
+    yield snapshot.values
+    yield from snapshot.state.values()
 
 
 def _check_name(name: str) -> None:

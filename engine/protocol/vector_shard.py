@@ -5,8 +5,9 @@ slice of the point, and takes the gradient of every (stretch, machine) once, who
 added in a tree that follows from the numbers of the stretches alone. Then it does the rest, and answers.
 
 It must not know the numbers, the disk or the network: it asks for all of them by effects, which are carried
-out in the order given, each finished before the next one starts (`Persist` when its copy is taken). `Do` is
-the last of its effects, and `Done` the next event.
+out in the order given, each finished before the next one starts (`Persist` when what it keeps is marked).
+`Do` and `Revert` may take long: each is the last of its effects, and `Done` says when it is done. Meanwhile
+the machine goes on listening, and takes nothing up.
 
 Source: DistBelief, section 4.2 (Sandblaster: commands to parameter shards, portions of a batch). Exactly
 once, the tree and the leases are ours.
@@ -59,21 +60,23 @@ from partita.engine.protocol.names import COORDINATOR, machine_of
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """Effect, the last one of its list: do these operations on vectors, in order; then `Done`, at once."""
+    """Effect, the last one of its list: do these operations on vectors, in order; then `Done`."""
 
     operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Event: the operations of `Do` are done, and gave these scalars."""
+    """Event: `Do` is done, and gave these scalars; or `Revert` is, which gives none."""
 
-    scalars: Sequence[float]
+    scalars: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Revert:
-    """Effect: all vectors become what this checkpoint holds; None: what the run began with."""
+    """Effect, the last one of its list: all vectors become what this checkpoint holds (None: what the run
+    began with); then `Done`.
+    """
 
     checkpoint: int | None
 
@@ -148,9 +151,11 @@ class VectorShard(Leased):
         self._item_bytes: Final = item_bytes
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
-        self._awaited: int | None = None  # scalars that `Done` must bring
+        self._awaited: int | None = None  # scalars that `Done` must bring; None: nothing is being done
+        self._next: Command | None = None  # the newest that came while something is being done
+        self._lapsed = False  # the lease ended while something was being done: the rest waits
         self._evaluation: Evaluation | None = None
-        self._owed: Final[list[Send]] = []  # said behind the answer
+        self._owed: Final[list[Send]] = []  # said behind the answer, or when that takes a while
         self._has_point = False  # `x` is where the last command evaluates: it is shown to who asks
         self._answer: Answer | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
@@ -167,7 +172,7 @@ class VectorShard(Leased):
 
     def receive(self, event: VectorShardEvent, now: float) -> list[VectorShardEffect]:
         """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
-        assert (self._awaited is not None) == isinstance(event, Done), (event, self._awaited)
+        assert self._awaited is not None or not isinstance(event, Done), event
         match event:
             case Received(message=Contribution() as contribution):
                 return self._contribution(event, contribution, now)
@@ -182,11 +187,11 @@ class VectorShard(Leased):
             case Received(sender=sender, message=message):
                 return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
             case Done(scalars=scalars):
-                return self._done(scalars)
+                return self._done(scalars, now)
             case Persisted():
                 return self._persisted(event)
             case Tick():
-                return [*self._tick(now)]
+                return [*self._tick(now), *self._say_owed(now)]
 
     # Commands.
 
@@ -195,17 +200,27 @@ class VectorShard(Leased):
             return []
         if command.number == self.number:
             return self._repeat()
+        if self._awaited is not None:
+            if self._next is None or self._next.number < command.number:
+                self._next = command
+            return []
         effects: list[VectorShardEffect] = [] if self._evaluation is None else [Drop()]
-        self._evaluation = self._answer = None
-        self._has_point = False
+        self._evaluation = self._answer = self._next = None
+        self._has_point = self._lapsed = False
         self.number = command.number
+        self._owed.clear()  # they are said to who asks again
         self._rest.clear()
         self._rest.extend(command.operations)
         self._scalars = []
         return effects + self._go_on()
 
     def _repeat(self) -> list[VectorShardEffect]:
-        """The last command again. One that only a process before this one has done is not answered."""
+        """The last command again. One that is being done is answered later; one that only a process before
+        this one has done is not answered.
+        """
+        if self._lapsed:
+            self._lapsed = False
+            return self._go_on()
         if self._evaluation is not None:
             return [Send(COORDINATOR, Missing(self.number, self._evaluation.missing_ranges()))]
         return [] if self._answer is None else [Send(COORDINATOR, self._answer)]
@@ -226,7 +241,8 @@ class VectorShard(Leased):
                     effects.append(Persist(checkpoint, self.epoch, self.number))
                 case Restore(checkpoint=earlier):
                     self._rest.popleft()
-                    effects.append(Revert(earlier))
+                    self._awaited = 0
+                    return [*effects, Revert(earlier)]
                 case _:
                     effects.append(Do(self._next_operations()))
                     return effects
@@ -234,6 +250,13 @@ class VectorShard(Leased):
         effects += [Send(COORDINATOR, self._answer), *self._owed]
         self._owed.clear()
         return effects
+
+    def _say_owed(self, now: float) -> list[Send]:
+        if not self.holds_lease(now):
+            return []
+        owed = list(self._owed)
+        self._owed.clear()
+        return owed
 
     def _next_operations(self) -> tuple[Operation, ...]:
         """Takes those that are done in one go, and notes how many scalars they give."""
@@ -243,11 +266,15 @@ class VectorShard(Leased):
         self._awaited = sum(map(n_scalars, taken))
         return tuple(taken)
 
-    def _done(self, scalars: Sequence[float]) -> list[VectorShardEffect]:
+    def _done(self, scalars: Sequence[float], now: float) -> list[VectorShardEffect]:
+        """On with the command, or with a newer one that has come; without a lease, when it is said again."""
         assert len(scalars) == self._awaited, (scalars, self._awaited)
         self._awaited = None
         self._scalars += scalars
-        return self._go_on()
+        if not self.holds_lease(now):
+            self._lapsed, self._next = True, None
+            return []
+        return self._go_on() if self._next is None else self._command(self._next, now)
 
     # Evaluations.
 
@@ -363,8 +390,11 @@ class VectorShard(Leased):
             self._evaluation.validate()
             assert self._answer is None and self._awaited is None, (self._answer, self._awaited)
             assert self._has_point
-        elif self._awaited is None:
+        elif self._awaited is None and not self._lapsed:
             assert not self._rest and not self._owed, (self._rest, self._owed)
+        if self._awaited is not None or self._lapsed:
+            assert self._answer is None and not (self._awaited is not None and self._lapsed)
+        assert self._next is None or (self._awaited is not None and self._next.number > self.number)
         if self._has_point:
             assert all(after >= self.number for after in self._orders.values()), self._orders
         if self._answer is not None:

@@ -111,12 +111,17 @@ class Host:
         events = self._mailbox.receive(TICK_S)
         while not self._stalled.empty():
             self._mailbox.disconnect(self._stalled.get())
-        now = time.monotonic()
         for event in events:
-            self._guarded(lambda event=event: self._receive(event, now))  # type: ignore[misc]
+            now = time.monotonic()  # each may take a while, and many may have come
+            self._guarded(lambda event=event, now=now: self._receive(event, now))  # type: ignore[misc]
+            self._tick_in_time()
         role = self._role
         if role is not None and not self._failed:
-            self._guarded(lambda: role.wakened(now))
+            self._guarded(lambda: role.wakened(time.monotonic()))
+        self._tick_in_time()
+
+    def _tick_in_time(self) -> None:
+        now = time.monotonic()
         if now - self._ticked_at >= TICK_S:
             self._ticked_at = now
             self._tick(now)

@@ -105,8 +105,11 @@ class ShardRole(LeasedRole):
     def _start(self) -> _Start:
         task, shapes = self._task, dict(self._task.layout.shapes)
         if task.checkpoint is None:
-            return _Start(gather(self._slots, load_parameters(task.initial, shapes), task.precision))
-        found = self._checkpoints.open(task.checkpoint, shapes)
+            held = {slot.parameter for slot in self._slots}
+            return _Start(
+                gather(self._slots, load_parameters(task.initial, shapes, only=held), task.precision)
+            )
+        found = self._checkpoints.open(task.checkpoint, shapes, slots=self._slots)
         name = shard_name(task.shard)
         record = found.records.get(name)
         snapshot = found.snapshot(self._slots)

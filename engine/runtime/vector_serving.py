@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import threading
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.storage import Snapshot
+from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, make_ready
-from partita.engine.protocol.events import Persist, Refuse, Send, Span
+from partita.engine.protocol.commands import POINT, reads, writes
+from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
 from partita.engine.protocol.names import shard_name
@@ -26,11 +35,17 @@ from partita.engine.protocol.vector_shard import (
     VectorShardEffect,
     VectorShardEvent,
 )
+from partita.engine.runtime.beside import Beside
 from partita.engine.runtime.gradients import Gradients
 from partita.engine.runtime.leased import LeasedRole
 from partita.engine.runtime.task import CannotGoOn, Link
 from partita.engine.runtime.writing import Writer
 from partita.engine.transport.payload import Payload
+
+AT_ONCE: Final = 1 << 23
+"""Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
+would cost some percent. Longer ones are done beside it, while it answers.
+"""
 
 
 class CannotBeDone(CannotGoOn):
@@ -83,8 +98,9 @@ class VectorShardRole(LeasedRole):
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder)
-        snapshot, self.version = self._held_by(task.checkpoint)
-        self._store = VectorStore(snapshot.values, snapshot.state, dtype=task.precision)
+        self._closing = threading.Event()
+        self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
+        self.version = self._go_back(task.checkpoint)
         make_ready(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
@@ -97,29 +113,60 @@ class VectorShardRole(LeasedRole):
             number=self.version,
             item_bytes=self._store.dtype.itemsize,
         )
+        self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
+        self._beside: Beside[Done] = Beside("vectors", link.wake)
         writer = Writer(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Command, FetchPoint, Contribution))
 
-    def _held_by(self, checkpoint: int | None) -> tuple[Snapshot, int]:
-        """What this shard's vectors were in a checkpoint, and the number of its last command by then.
+    def wakened(self, now: float) -> None:
+        """Also, what takes long is done."""
+        for done in self._beside.finished():
+            self._tell(done, now)
+        super().wakened(now)
+
+    def close(self) -> None:
+        """Waits for the operation, and for the file, that is under way."""
+        self._closing.set()
+        self._beside.close()
+        super().close()
+
+    def _go_back(self, checkpoint: int | None) -> int:
+        """All vectors become what they were in a checkpoint, or were first; returns the number of the last
+        command by then.
 
         Commands count from 0 again in each run.
         """
         task, shapes = self._task, dict(self._task.layout.shapes)
         if checkpoint is None:
-            return Snapshot(gather(self._slots, load_parameters(task.initial, shapes), task.precision)), 0
-        found = self._checkpoints.open(checkpoint, shapes)
+            held = {slot.parameter for slot in self._slots}
+            whole = load_parameters(task.initial, shapes, only=held)
+            self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
+            return 0
+        found = self._checkpoints.open(checkpoint, shapes, slots=self._slots)
+
+        def fill(name: str, out: Vector) -> None:
+            kind = "values" if name == POINT else f"state.{name}"
+            found.gather(self._slots, kind, out=out)
+            self._heed()
+
+        self._store.refill((POINT, *found.state_names), fill)
         record = found.records.get(shard_name(task.shard))
-        number = record.version if record is not None and record.run == task.run else 0
-        return found.snapshot(self._slots), number
+        return record.version if record is not None and record.run == task.run else 0
 
     def _tell(self, event: VectorShardEvent, now: float) -> None:
+        if isinstance(event, Persisted):
+            self._store.release(self._snapshots.popleft())
         effects = self._machine.receive(event, now)
         while effects:
             last = effects[-1]
             for effect in effects:
                 self._carry_out(effect)
-            effects = self._machine.receive(self._do(last), now) if isinstance(last, Do) else []
+            if not isinstance(last, Do | Revert):
+                return
+            if self._numbers(last) > AT_ONCE:
+                self._beside.start(partial(self._done, last))
+                return
+            effects = self._machine.receive(self._done(last), now)
 
     def _carry_out(self, effect: VectorShardEffect) -> None:
         match effect:
@@ -134,11 +181,8 @@ class VectorShardRole(LeasedRole):
             case Settle(machine=machine, stretch=stretch, span=settled):
                 self._settle(machine, stretch, settled)
             case Persist():
-                self._writer.write(effect, self._store.snapshot(), finite=False)
-            case Revert(checkpoint=checkpoint):
-                # None is what this run began with: the checkpoint that it was resumed from, if it was.
-                earlier = self._task.checkpoint if checkpoint is None else checkpoint
-                self._store.restore(self._held_by(earlier)[0])
+                self._snapshots.append(self._store.snapshot())
+                self._writer.write(effect, self._snapshots[-1], finite=False)
             case Drop():
                 self._gradients.drop()
             case Fenced(epoch=epoch):
@@ -146,14 +190,33 @@ class VectorShardRole(LeasedRole):
             case Refuse(sender=sender, reason=reason):
                 self._link.refuse(sender, reason)
 
-    def _do(self, do: Do) -> Done:
+    def _numbers(self, effect: Do | Revert) -> float:
+        """How many are read or written, about; files have no bound."""
+        if isinstance(effect, Revert):
+            return math.inf
+        vectors = sum(len(reads(one)) + len(writes(one)) for one in effect.operations)
+        return vectors * self._store.size
+
+    def _done(self, effect: Do | Revert) -> Done:
+        """Does it; on the host's thread, or beside it."""
+        if isinstance(effect, Revert):
+            # None is what this run began with: the checkpoint that it was resumed from, if it was.
+            checkpoint = effect.checkpoint
+            self._go_back(self._task.checkpoint if checkpoint is None else checkpoint)
+            return Done()
         scalars: list[float] = []
-        for operation in do.operations:
+        for operation in effect.operations:
+            self._heed()
             try:
                 scalars += self._store.do(operation)
             except ValueError as error:
                 raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
         return Done(scalars)
+
+    def _heed(self) -> None:
+        """What is under way ends with the host: nobody will ask for it."""
+        if self._closing.is_set():
+            raise RuntimeError(f"{self._link.name} is closed")
 
     def _settle(self, machine: int, stretch: int, span: Span) -> None:
         try:

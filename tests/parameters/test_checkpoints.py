@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ from partita.engine.parameters import (
     Slot,
     Snapshot,
     gather,
+    reader,
     scatter,
 )
 from partita.engine.parameters.manifest import decode_manifest, decode_record, encode_manifest
@@ -98,6 +101,52 @@ def test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path: Path,
         assert np.array_equal(snapshot.state["sum"], snapshot.values**2)
         scatter(other.slots_of(shard), snapshot.values, again)
     assert all(np.array_equal(values, whole(0)[name]) for name, values in again.items())
+
+
+def test_long_runs_are_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_AT_ONCE", 2)
+    test_it_reads_into_another_plan_and_another_number_of_shards(tmp_path, 3)
+
+
+def test_only_files_that_hold_something_of_what_is_wanted_are_verified(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    manifest = write(checkpoints, 1, shards=2)
+    slots = [Layout(MACHINES, SHAPES, 2).slots_of(shard) for shard in (0, 1)]
+    damage(tmp_path / "00000001" / manifest.entries[1].file)
+    found = checkpoints.open(1, SHAPES, slots=slots[0])
+    out = np.zeros(10)
+    assert found.gather(slots[0], out=out) is out
+    assert out.tolist() == found.gather(slots[0]).tolist() == gather(slots[0], whole(0)).tolist()
+    assert found.updates(slots[0]) == 50
+    for wanted in (slots[1], Layout(OTHER, SHAPES, 3).slots_of(2), None):
+        with pytest.raises(CheckpointError, match=f"{manifest.entries[1].file} is damaged"):
+            checkpoints.open(1, SHAPES, slots=wanted)
+    (tmp_path / "00000001" / manifest.entries[1].file).unlink()
+    with pytest.raises(CheckpointError, match="is missing"):
+        checkpoints.open(1, SHAPES, slots=slots[0])
+
+
+def test_a_file_is_written_without_a_copy_of_its_numbers(tmp_path: Path) -> None:
+    layout = Layout(((Slot("w", 0, 1 << 20),),), {"w": (1 << 20,)}, 1)
+    snapshot = Snapshot(np.ones(1 << 20), {"g": np.zeros(1 << 20)})
+    record = ShardRecord("run", "shard 0", 0, 1, {}, 0)
+    tracemalloc.start()
+    file, _ = Checkpoints(tmp_path).write_shard(1, record, layout.slots_of(0), snapshot)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 1 << 20, "of 16 MiB"
+    tensors = safetensors.numpy.load_file(tmp_path / "00000001" / file)
+    assert {key: vector.sum() for key, vector in tensors.items()} == {
+        "values/0:1048576/w": 1 << 20,
+        "state.g/0:1048576/w": 0,
+    }
+
+
+def damage(path: Path) -> None:
+    """Flips a bit of its last number."""
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
 
 
 def test_any_range_can_be_read(tmp_path: Path) -> None:

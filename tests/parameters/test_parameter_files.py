@@ -88,6 +88,7 @@ def test_a_network_is_saved_and_loaded(tmp_path: Path) -> None:
     save_parameters(path, WHOLE)
     loaded = load_parameters(path, SHAPES)
     assert all(np.array_equal(loaded[name], values) for name, values in WHOLE.items())
+    assert list(load_parameters(path, SHAPES, only={"hidden.weight"})) == ["hidden.weight"]
     in_torch = safetensors.torch.load_file(path)
     assert torch.equal(in_torch["hidden.weight"], torch.tensor([[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]))
 

@@ -202,7 +202,7 @@ def test_names_and_operations_that_are_not_for_vectors() -> None:
     assert held.names() == NAMES
 
 
-def test_a_snapshot_comes_back_and_shares_nothing() -> None:
+def test_a_store_goes_back_to_a_snapshot() -> None:
     held = store(dtype="float64")
     before = {name: held.vector(name).copy() for name in NAMES}
     kept = held.snapshot()
@@ -219,6 +219,54 @@ def test_a_snapshot_comes_back_and_shares_nothing() -> None:
     with pytest.raises(ValueError, match=r"^vector 'g' is \(3,\); all vectors must be \(7,\)$"):
         held.restore(Snapshot(np.ones(7), {"g": np.ones(3)}))
     assert held.vector("d").tobytes() == before["d"].tobytes()
+
+
+steps = st.one_of(
+    operations.map(lambda operation: ("do", operation)),
+    st.tuples(st.just("settle"), names, st.integers(0, 9)),
+    st.just(("snapshot",)),
+    st.tuples(st.just("release"), st.integers(0, 3)),
+    st.tuples(st.just("back"), st.integers(0, 3)),
+)
+
+
+@given(st.lists(steps, max_size=30))
+def test_a_snapshot_keeps_its_bits_whatever_follows_and_costs_what_is_written_meanwhile(
+    drawn: list[tuple],  # type: ignore[type-arg]
+) -> None:
+    """Against a naive store that copies everything. Nothing is allocated while nothing is kept."""
+    held, naive = store(10), store(10)
+    kept: list[tuple[Snapshot, dict[str, bytes]]] = []
+    for step in drawn:
+        before = [held.vector(name) for name in NAMES]
+        match step:
+            case "do", operation:
+                assert str(held.do(operation)) == str(naive.do(operation))  # a NaN is as good as another
+            case "settle", name, border:
+                numbers = np.linspace(-1, border, 10, dtype=np.float32)
+                for part in (slice(0, border), slice(border, 10)):
+                    held.target(name)[part] = naive.target(name)[part] = numbers[part]
+            case ("snapshot",):
+                kept.append((held.snapshot(), bits(held)))
+            case "release", n if n < len(kept):
+                held.release(kept.pop(n)[0])
+            case "back", n if n < len(kept):
+                held.restore(kept[n][0])
+                naive.restore(kept[n][0])
+        assert bits(held) == bits(naive)
+        assert held.names() == NAMES
+        for snapshot, expected in kept:
+            found = {"x": snapshot.values, **snapshot.state}
+            assert {name: vector.tobytes() for name, vector in found.items()} == expected
+        snapshots = [vector for one, _ in kept for vector in (one.values, *one.state.values())]
+        in_use = {id(vector) for vector in [*snapshots, *(held.vector(name) for name in NAMES)]}
+        assert len(in_use) <= len(NAMES) * (1 + len(kept))
+        free = {id(vector) for vector in before} - {id(vector) for vector in snapshots}
+        assert free <= {id(held.vector(name)) for name in NAMES}, "written where they lie"
+
+
+def bits(held: VectorStore) -> dict[str, bytes]:
+    return {name: held.vector(name).tobytes() for name in held.names()}
 
 
 def test_numbers_that_are_no_vector_are_refused() -> None:

@@ -74,6 +74,8 @@ class Shard:
     ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
     number: int = 0
     leased: bool = True
+    slow: bool = False  # what is to be done is done when `work` is called
+    working: Do | Revert | None = None
     done: list[Operation | Persist | Revert] = field(default_factory=list)
     said: list[tuple[str, Message]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -90,14 +92,15 @@ class Shard:
 
     def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
         effects = self.machine.receive(event, now)
-        if not any(isinstance(effect, Do) for effect in effects):
-            self.machine.validate()
+        self.machine.validate()
         for effect in effects:
             match effect:
-                case Do(operations=operations):
-                    assert effect is effects[-1]
-                    self._do(operations)
-                case Revert() | Persist():
+                case Do() | Revert():
+                    assert effect is effects[-1] and self.working is None
+                    self.working = effect
+                    if not self.slow:
+                        self.work(now)
+                case Persist():
                     self.done.append(effect)
                 case Keep(machine=machine, stretch=stretch, payload=payload):
                     assert isinstance(payload, Text) and (machine, stretch) not in self.kept
@@ -119,15 +122,21 @@ class Shard:
                 case Fenced():
                     self.done.clear()
 
-    def _do(self, operations: tuple[Operation, ...]) -> None:
-        """Scalars count from 0 over the whole life, so that nothing done twice looks the same."""
+    def work(self, now: float = 0.0) -> None:
+        """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
+        effect, self.working = self.working, None
+        assert effect is not None
+        if isinstance(effect, Revert):
+            self.done.append(effect)
+            self.feed(Done(), now)
+            return
         scalars = []
-        for operation in operations:
+        for operation in effect.operations:
             self.done.append(operation)
             if isinstance(operation, Combine) and not operation.terms:
                 self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
             scalars += [0.5 + len(self.done)] * n_scalars(operation)
-        self.feed(Done(scalars))
+        self.feed(Done(scalars), now)
 
     def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
         self.feed(Received(sender, 0, message, payload), now)
@@ -314,6 +323,84 @@ def test_a_shard_that_was_replaced_does_nothing_more() -> None:
     assert shard.machine.receive(Tick(), 1.0) == []
 
 
+def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
+    shard = Shard(slow=True)
+    shard.tell("part 0.1", FetchPoint(0))
+    assert shard.command(1, Restore(7), zero("x"), HALF, dot("g", "x")) == []
+    assert shard.command(1) == [], "answered when it is done"
+    assert shard.contribute(1, 0) == [Taken(1, 0)]
+    shard.tell("part 0.0", FetchPoint(0))
+    shard.feed(Tick(), 0.5)
+    shard.tell("coordinator", Heartbeat(0, clock=1.0), now=1.0)
+    assert shard.said[1:] == [("coordinator", Heartbeat(0, clock=0.5))]
+    assert (shard.kept, shard.done) == ({}, [])
+    shard.work(3.5)
+    shard.said.clear()
+    shard.work(3.5)
+    assert sorted(shard.said) == [("part 0.0", Point(1)), ("part 0.1", Point(1))]
+    for machine in (0, 1):
+        for stretch in range(3):
+            shard.contribute(1, stretch, machine)
+    shard.said.clear()
+    shard.tell("part 1.0", FetchPoint(0))
+    assert shard.said == [("part 1.0", Point(1))], "what is done after an evaluation leaves x alone"
+    shard.said.clear()
+    shard.feed(Tick(), 3.5)
+    shard.work(3.5)
+    assert shard.said == [
+        ("coordinator", Heartbeat(0, clock=3.5)),
+        ("part 0.1", Taken(1, 2)),  # behind the answer if that comes soon, and else without it
+        ("coordinator", Answer(1, (3.5,))),
+    ]
+    assert shard.done == [Revert(7), zero("x"), dot("g", "x")]
+
+
+def test_the_newest_command_that_comes_meanwhile_replaces_the_rest() -> None:
+    shard = Shard(slow=True)
+    shard.command(1, zero("a"), Snapshot(1), HALF, zero("x"))
+    for number in (2, 4, 3, 1):
+        assert shard.command(number, Restore(number), dot("x", "x")) == []
+    assert (shard.machine.number, shard.done) == (1, [])
+    shard.work()
+    assert (shard.machine.number, shard.done) == (4, [zero("a")])
+    shard.work()
+    shard.work()
+    assert shard.done == [zero("a"), Revert(4), dot("x", "x")]
+    assert shard.said == [("coordinator", Answer(4, (3.5,)))]
+
+
+def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_asked_for_again() -> None:
+    shard = Shard(slow=True)
+    request = (Largest("x"), HALF, dot("g", "x"))
+    shard.tell("part 0.0", FetchPoint(0))
+    shard.command(1, *request)
+    shard.command(2, Restore(None))
+    shard.work(3.0)  # the lease has ended
+    assert (shard.said, shard.done) == ([], [Largest("x")])
+    assert shard.command(1, *request, now=3.5) == []
+    shard.tell("coordinator", Heartbeat(0, clock=3.0), now=3.5)
+    assert shard.said == []
+    shard.command(1, *request, now=3.5)
+    assert shard.said == [("part 0.0", Point(1))]
+    assert shard.command(1, *request, now=3.5) == [Missing(1, ((0, 3),))]
+    shard.said.clear()
+    assert shard.command(2, Restore(None), now=3.5) == []
+    shard.work(9.0)
+    assert shard.command(3, zero("x"), now=9.0) == []
+    shard.tell("coordinator", Heartbeat(0, clock=9.0), now=9.0)
+    assert shard.command(2, Restore(None), now=9.0) == [Answer(2, ())]
+    assert shard.done == [Largest("x"), Revert(None)]
+
+
+def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
+    shard = Shard(slow=True)
+    shard.command(1, dot("x", "x"))
+    shard.tell("coordinator", Heartbeat(1))
+    shard.said.clear()
+    shard.work()
+    assert shard.command(1) == shard.said == []
+
+
 def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_there() -> None:
     shard = Shard()
     request = (zero("a"), Snapshot(3), scale("x", 2.0), dot("x", "x"))
@@ -468,3 +555,50 @@ def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machin
     if is_current:
         naive.come.add((stretch, machine))
         assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [Answer])
+
+
+slowly = st.one_of(
+    st.tuples(st.just("command"), st.sampled_from([1, 1, 1, 2, 2, 3])),
+    st.just(("contributions",)),
+    st.tuples(st.just("time"), st.sampled_from([1.0, 4.0])),
+    st.just(("lease",)),
+    st.just(("work",)),
+)
+
+
+@given(st.lists(slowly, min_size=30, max_size=60))
+def test_however_long_it_takes_operations_are_done_once_and_in_order(
+    history: list[tuple],  # type: ignore[type-arg]
+) -> None:
+    """Commands come again, or newer ones come, and leases end, while a shard is at work."""
+    shard, now = Shard(slow=True), 0.0
+    wanted: dict[int, Request] = {
+        n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in (1, 2, 3)
+    }
+    done: dict[int, list[Operation | Persist | Revert]] = {}
+    answered: set[int] = set()
+    for step in history:
+        shard.said.clear()
+        number, before = shard.machine.number, len(shard.done)
+        match step:
+            case "command", asked:
+                shard.command(asked, *wanted[asked], now=now)
+                assert shard.machine.number in (number, asked)
+            case ("contributions",) if shard.machine.evaluation is not None:
+                for stretch, machine in [(n, m) for n in range(3) for m in (0, 1)]:
+                    start, stop = RANGES[machine]
+                    text = Text("", 4 * (stop - start))
+                    shard.tell(f"part 0.{machine}", Contribution(number, stretch), text, now=now)
+            case "time", seconds:
+                now += seconds
+            case ("lease",):
+                shard.tell("coordinator", Heartbeat(0, clock=now), now=now)
+            case ("work",) if shard.working is not None:
+                shard.work(now)
+                done.setdefault(number, []).extend(shard.done[before:])
+        assert not shard.said or shard.machine.holds_lease(now)
+        answered |= {message.number for _, message in shard.said if isinstance(message, Answer)}
+    for number, found in done.items():
+        expected = [wanted[number][0], Revert(number), wanted[number][3]]
+        assert found == expected[: len(found)]
+        assert len(found) == 3 or number not in answered

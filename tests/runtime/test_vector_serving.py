@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import Checkpoints, Layout, Manifest, Slot, Vector, save_parameters
+from partita.engine.parameters import (
+    Checkpoint,
+    CheckpointError,
+    Checkpoints,
+    Layout,
+    Manifest,
+    Slot,
+    Vector,
+    VectorStore,
+    save_parameters,
+)
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -24,6 +34,7 @@ from partita.engine.protocol.commands import (
     copy,
     dot,
     scale,
+    zero,
 )
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
@@ -40,6 +51,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import Entry
+from partita.engine.runtime import vector_serving
 from partita.engine.runtime.task import Link
 from partita.engine.runtime.vector_serving import CannotBeDone, VectorShardRole, VectorShardTask
 from partita.engine.transport.counters import Counters
@@ -72,8 +84,7 @@ class Shard:
         task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, STRETCH)
         self.said: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
-        self.woken = threading.Event()
-        link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
+        link = Link(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
         self.role = VectorShardRole(task, link)
         self.dtype = precision
         if leased:
@@ -97,14 +108,24 @@ class Shard:
         return [message for _, message, _ in self.said[said:]]
 
     def command(self, number: int, *operations: Operation) -> list[Message]:
-        return self.tell(COORDINATOR, Command(number, operations))
+        """Also waits for what is done beside."""
+        said = len(self.said)
+        self.tell(COORDINATOR, Command(number, operations))
+        self.settle()
+        return [message for _, message, _ in self.said[said:] if not isinstance(message, Saved)]
+
+    def settle(self) -> None:
+        """Until nothing is done beside any more."""
+        while self.role._machine._awaited is not None:
+            self.role._beside.close()
+            self.role.wakened(0.0)
 
     def vector(self, name: str) -> list[float]:
         return self.role._store.vector(name).tolist()  # type: ignore[no-any-return]
 
     def save(self) -> Entry:
         """Waits for the file of the last snapshot."""
-        assert self.woken.wait(60)
+        self.role._writer.close()
         self.role.wakened(0.0)
         saved = self.said.pop()[1]
         assert isinstance(saved, Saved)
@@ -242,6 +263,84 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     assert Shard(tmp_path, checkpoint=3).vector("x") == (4 * START).tolist(), (
         "as it was between the operations"
     )
+
+
+def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats go out, leases come in, a newer command waits; a file that is written keeps its numbers."""
+    shard, go = Shard(tmp_path, precision="float64"), threading.Event()
+    do, gathered, written = VectorStore.do, Checkpoint.gather, Checkpoints.write_shard
+    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(VectorStore, "do", lambda *call: go.wait(60) and do(*call))
+    monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
+    monkeypatch.setattr(Checkpoints, "write_shard", lambda *call: go.wait(60) and written(*call))
+
+    assert shard.tell(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
+    shard.role.tick(1.0)
+    shard.role.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=1.0)), 1.0)
+    assert shard.tell(COORDINATOR, Command(2, (scale("x", 3.0),))) == []
+    go.set()
+    shard.settle()
+    entry = shard.save()
+    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), Answer(2, ())]
+    assert shard.vector("x") == (6 * START).tolist()
+
+    commit(tmp_path, 1, [entry], dtype="float64")
+    go.clear()
+    shard.said.clear()
+    assert shard.tell(COORDINATOR, Command(3, (Restore(1), Largest("x")))) == []
+    shard.role.tick(2.0)
+    go.set()
+    shard.settle()
+    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=2.0), Answer(3, (START[-1],))]
+    assert shard.vector("x") == START.tolist()
+
+
+def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    shard = Shard(tmp_path)
+    shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
+    shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
+    shard.settle()
+    x = 2 * START - 0.5
+    assert shard.vector("x") == x.tolist()
+    assert [message for _, message, _ in shard.said] == [Answer(1, (x.sum(),)), Taken(1, 0)]
+
+
+def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    with pytest.raises(CannotBeDone, match="a Largest cannot be done"):
+        Shard(tmp_path).command(1, Largest("gone"))
+    with pytest.raises(CheckpointError, match="its manifest cannot be read"):
+        Shard(tmp_path).command(1, Restore(9))
+
+
+def test_a_host_that_ends_does_not_wait_for_a_long_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only for the operation that is under way."""
+    shard, done = Shard(tmp_path), []
+    began, go = threading.Event(), threading.Event()
+
+    def one(self: VectorStore, operation: Operation) -> list[float]:
+        began.set()
+        assert go.wait(60)
+        done.append(operation)
+        return []
+
+    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(VectorStore, "do", one)
+    shard.tell(COORDINATOR, Command(1, (zero("a"), zero("b"))))
+    assert began.wait(60)
+    closing = threading.Thread(target=shard.role.close)
+    closing.start()
+    assert shard.role._closing.wait(60)
+    go.set()
+    closing.join()
+    assert done == [zero("a")]
 
 
 def test_what_comes_before_the_lease_waits_for_it(tmp_path: Path) -> None:

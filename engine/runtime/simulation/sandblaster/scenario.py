@@ -26,6 +26,8 @@ class Scenario:
         backups: whether portions are handed out again.
         portion_s: what a portion takes, at most.
         slowness: by which factor the first replicas take longer; the others take 1.
+        operation_s: what a shard's operations in a row, or going back to a checkpoint, take at most; 0: no
+            message comes meanwhile.
         restart_s: how long a crashed coordinator stays away, at most.
         loses_power: a coordinator that crashes takes with it what is written, but not synced.
     """
@@ -38,6 +40,7 @@ class Scenario:
     backups: bool = True
     portion_s: float = 0.02
     slowness: tuple[float, ...] = ()
+    operation_s: float = 0.0
     restart_s: float = 2.0
     loses_power: bool = False
 
@@ -58,6 +61,7 @@ def draw(random: Random) -> Scenario:
         backups=backups,
         portion_s=random.choice((0.01, 0.03, 0.1)),
         slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 6.0,))),
+        operation_s=random.choice((0.0, 0.0, 0.1, 6.0)),
         loses_power=random.random() < 0.5,
     )
 

@@ -1,4 +1,4 @@
-"""A simulated shard: the real machine over a few floats and a disk that takes its time."""
+"""A simulated shard: the real machine over a few floats; operations and its disk take their time."""
 
 from __future__ import annotations
 
@@ -76,23 +76,38 @@ class ShardHost(Host):
         match effect:
             case Send():
                 self._send(effect)
+            case Do() | Revert():
+                self._work(effect)
+            case Keep() | Join() | Settle() | Drop():
+                self._add_up(effect, event)
+            case Persist():
+                self._persist(effect)
+            case Fenced():
+                self.exit()
+            case Refuse(sender=sender, reason=reason):
+                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+
+    def _work(self, effect: Do | Revert) -> None:
+        """At once, or beside the talk, while messages come; now and then that takes long."""
+        longest_s = self.setting.scenario.operation_s
+        if longest_s:
+            self.later(longest_s * self.world.random.random() ** 12, self.on_worked, effect)
+        else:
+            self.on_worked(effect)
+
+    def on_worked(self, effect: Do | Revert) -> None:
+        """What was asked is done now."""
+        match effect:
             case Do(operations=operations):
                 self.ledger.does(operations)
                 scalars = [one for asked in operations for one in operate(self.vectors, asked, self.size)]
                 self.ledger.done(scalars)
                 self._do(Done(scalars))
-            case Keep() | Join() | Settle() | Drop():
-                self._add_up(effect, event)
-            case Persist():
-                self._persist(effect)
             case Revert(checkpoint=checkpoint):
                 self.vectors.clear()
                 self.vectors.update(self.setting.start_of(self.run, self.name, checkpoint).vectors)
                 self.ledger.reverts(checkpoint)
-            case Fenced():
-                self.exit()
-            case Refuse(sender=sender, reason=reason):
-                raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+                self._do(Done())
 
     def _add_up(self, effect: Keep | Join | Settle | Drop, event: VectorShardEvent) -> None:
         match effect:

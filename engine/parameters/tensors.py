@@ -1,0 +1,47 @@
+"""Vectors as a safetensors file, piece by piece, from the memory where they lie.
+
+The library's own writer copies everything twice and holds the interpreter's lock meanwhile: a shard of
+several GB would need three times its memory, and its host would be silent for seconds. Reading is left to the
+library.
+
+Source: the format as huggingface/safetensors documents it: the header's length (8 bytes, little-endian), the
+header (JSON, padded with spaces to a multiple of 8), then all numbers in its order, without gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from partita.engine.parameters.vector import Vector
+
+_TYPES: Final = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
+
+
+def pieces_of(tensors: Mapping[str, Vector], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a file that holds these vectors: its header, then each of them, without a copy.
+
+    Args:
+        tensors: by name, each one contiguous, all of the same dtype (or their numbers would not be aligned):
+            float32 or float64, little-endian as everywhere here.
+        metadata: kept beside them.
+    """
+    assert len({vector.dtype for vector in tensors.values()}) <= 1
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, vector in tensors.items():
+        start, end = end, end + vector.nbytes
+        header[name] = {
+            "dtype": _TYPES[vector.dtype],
+            "shape": list(vector.shape),
+            "data_offsets": [start, end],
+        }
+    encoded = msgspec.json.encode(header)
+    encoded += b" " * (-len(encoded) % 8)
+    yield len(encoded).to_bytes(8, "little") + encoded
+    for vector in tensors.values():
+        if vector.size:  # an empty one has no view of its bytes
+            yield vector.data.cast("B")
