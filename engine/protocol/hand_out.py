@@ -1,10 +1,10 @@
 """Who computes which stretch of an evaluation: free replicas get the next one, the last ones are given twice.
 
-Each replica begins in a range of its own, so that sequential portions go to it again and again, and helps
-itself from the longest range when its own is done. When nothing is left that nobody has, a replica without
-work gets a stretch that another one is late with; the first result counts, and both have the same bits. What
-is late follows from how long turns take of late: a backup that comes too early keeps a replica from the next
-evaluation.
+Which is the next one for a replica stands in `waiting.py`. When nothing is left that nobody has, a replica
+without work gets a stretch that another one is late with; the first result counts, and both have the same
+bits. What is late follows from how long turns take of late: a backup that comes too early keeps a replica
+from the next evaluation. There may be thousands of replicas, so what a message brings about looks at one of
+them, and all are looked at only now and then.
 
 Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduce).
 """
@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.commands import Evaluate, Scalars, Stretch, added
 from partita.engine.protocol.messages import Computed, HandOut
+from partita.engine.protocol.waiting import Waiting
 
 OPEN_TURNS: Final = 2
 """Turns that a replica may owe at a time: while it computes one, the next is there already."""
@@ -32,6 +33,9 @@ REMEMBERED: Final = 15
 
 UNKNOWN_S: Final = 1.0
 """When the first turn of all is late, seconds: nobody knows yet how long one takes."""
+
+LOOK: Final = 0.1
+"""Who is late is looked for after so much of a usual turn, not sooner."""
 
 Handed: TypeAlias = tuple[int, HandOut]
 """(replica, what all of its parts are told)."""
@@ -54,7 +58,7 @@ class _Crew:
     progress_at: float  # when the first of its turns became the first
     next_turn: int = 0
     turns: dict[int, _Turn] = field(default_factory=dict)
-    queue: deque[int] = field(default_factory=deque)  # stretches of its own range that nobody has
+    had_share_in: int = 0  # the last evaluation for which it computed something
 
     def owes(self, evaluation: int, stretch: int) -> bool:
         return any(
@@ -94,8 +98,12 @@ class HandOuts:
         self._crews: dict[int, _Crew] = {}
         self._evaluation = 0
         self._progress: list[_Progress] = []
-        self._orphans: deque[int] = deque()  # stretches of no present replica's range, and lost ones
-        self._left = 0
+        self._waiting: Final = Waiting()
+        self._hungry: dict[int, None] = {}  # replicas that may be given another turn, ...
+        self._idle: dict[int, None] = {}  # ... and those of them that owe none
+        self._left = 0  # stretches that are not computed
+        self._shares = 0  # replicas that have computed something
+        self._look_at = math.inf  # when to look for who is late
         self._took: deque[float] = deque(maxlen=REMEMBERED)  # seconds for a portion, in turns of late
 
     @property
@@ -125,13 +133,16 @@ class HandOuts:
     def add(self, replica: int, now: float) -> None:
         """All parts of a replica are ready."""
         self._crews[replica] = _Crew(self._machines, now)
+        self._hungry[replica] = self._idle[replica] = None
 
     def remove(self, replica: int) -> None:
         """A part of it has died: what it owes is anybody's again."""
         crew = self._crews.pop(replica, None)
         if crew is None:
             return
-        self._orphans += crew.queue
+        self._hungry.pop(replica, None)
+        self._idle.pop(replica, None)
+        self._waiting.leave(replica)
         for turn in crew.turns.values():
             number = turn.order.stretch
             if turn.order.evaluation == self._evaluation and not self._is_computed(number):
@@ -149,36 +160,31 @@ class HandOuts:
 
     def begin(self, evaluation: int, stretches: Sequence[Stretch]) -> None:
         """The next evaluation, of these stretches."""
-        self._evaluation = evaluation
+        self._evaluation, self._shares = evaluation, 0
         self._progress = [_Progress(stretch) for stretch in stretches]
         self._left = len(stretches)
-        self._orphans.clear()
-        crews = list(self._crews.values())
-        for n, crew in enumerate(crews):
-            first, stop = (len(stretches) * k // len(crews) for k in (n, n + 1))
-            crew.queue = deque(range(first, stop))
-        if not crews:
-            self._orphans.extend(range(len(stretches)))
+        self._waiting.begin(len(stretches), list(self._crews))
+        self._look_at = -math.inf
 
     def end(self) -> None:
         """It is over, or was given up; what is still computed for it counts for nothing."""
         if self._progress and self.complete:
-            crews = self._crews.values()
-            self.busy = sum(any(crew in p.computed_by for p in self._progress) for crew in crews)
+            self.busy = self._shares
         self._evaluation = 0
         self._progress, self._left = [], 0
-        self._orphans.clear()
-        for crew in self._crews.values():
-            crew.queue.clear()
+        self._waiting.clear()
 
     def hand_out(self, now: float) -> list[Handed]:
         """What is to be told now, so that nobody is without work: the replicas by turns, one stretch each."""
         handed: list[Handed] = []
         for _ in range(OPEN_TURNS):
-            for replica, crew in self._crews.items():
-                stretch = self._next(crew, now) if len(crew.turns) < OPEN_TURNS else None
-                if stretch is not None:
-                    handed.append((replica, self._give(crew, stretch, now)))
+            for replica in list(self._hungry) if self._waiting else ():
+                number = self._waiting.take(replica)
+                if number is None:
+                    break
+                handed.append((replica, self._give(replica, number, now)))
+        if now >= self.next_backup_at:
+            handed += self._backups_for_idle(now)
         return handed
 
     def computed(self, replica: int, machine: int, message: Computed, now: float) -> None:
@@ -190,6 +196,9 @@ class HandOuts:
         turn.owed.discard(machine)
         if not turn.owed:
             del crew.turns[message.turn]
+            self._hungry[replica] = None
+            if not crew.turns:
+                self._idle[replica] = None
             self._took.append((now - crew.progress_at) / turn.order.count)
             crew.progress_at = now
         if message.evaluation == self._evaluation:
@@ -197,6 +206,8 @@ class HandOuts:
 
     def _count(self, crew: _Crew, machine: int, message: Computed) -> None:
         progress = self._progress[message.stretch]
+        self._shares += crew.had_share_in != self._evaluation
+        crew.had_share_in = self._evaluation
         if crew not in progress.computed_by:
             progress.computed_by.append(crew)
         if machine not in progress.losses:
@@ -223,11 +234,8 @@ class HandOuts:
 
     def _free(self, number: int) -> None:
         """Anybody may have it, unless somebody has it or will."""
-        if not self._is_waiting(number) and not self._is_owed(number):
-            self._orphans.append(number)
-
-    def _is_waiting(self, number: int) -> bool:
-        return number in self._orphans or any(number in crew.queue for crew in self._crews.values())
+        if number not in self._waiting and not self._is_owed(number):
+            self._waiting.add(number)
 
     def _is_owed(self, number: int) -> bool:
         return any(crew.owes(self._evaluation, number) for crew in self._crews.values())
@@ -235,74 +243,73 @@ class HandOuts:
     def _is_computed(self, number: int) -> bool:
         return len(self._progress[number].losses) == self._machines
 
-    def _next(self, crew: _Crew, now: float) -> int | None:
-        """The next stretch for a replica: its own, nobody's, another's, or one that another is late with."""
-        if crew.queue:
-            return crew.queue.popleft()
-        if self._orphans:
-            return self._orphans.popleft()
-        longest = max(self._crews.values(), key=lambda other: len(other.queue))
-        if longest.queue:
-            return longest.queue.pop()
-        if crew.turns or not self._backups:
-            return None
-        owed = [number for number in self._late(now) if crew not in self._progress[number].computed_by]
-        return min(owed, key=lambda number: (self._progress[number].given, number), default=None)
-
-    def _late(self, now: float) -> Iterator[int]:
-        """The stretches that somebody is late with."""
-        for crew in self._crews.values():
-            if now >= self._late_at(crew):
-                for turn in crew.turns.values():
-                    number = turn.order.stretch
-                    if turn.order.evaluation == self._evaluation and not self._is_computed(number):
-                        yield number
-
-    def _late_at(self, crew: _Crew) -> float:
-        """When a replica is late with all that it owes."""
-        first = next(iter(crew.turns.values()), None)
-        if first is None:
-            return math.inf
-        usual_s = median(self._took) * first.order.count if self._took else UNKNOWN_S / LATE
-        return crew.progress_at + LATE * usual_s
+    # Backups.
 
     @property
     def next_backup_at(self) -> float:
         """When `hand_out` may have something new to say although nothing was heard (seconds; inf: never)."""
-        idle = [crew for crew in self._crews.values() if not crew.turns]
-        if not self._backups or not idle:
-            return math.inf
-        owing = (crew for crew in self._crews.values() if self._owes_to(crew, idle))
-        return min((self._late_at(crew) for crew in owing), default=math.inf)
+        wanted = self._backups and self._idle and self._left and not self._waiting
+        return self._look_at if wanted else math.inf
 
-    def _owes_to(self, crew: _Crew, idle: Sequence[_Crew]) -> bool:
-        """Whether it owes something that one of these could compute."""
-        numbers = (t.order.stretch for t in crew.turns.values() if t.order.evaluation == self._evaluation)
-        return any(
-            not self._is_computed(number)
-            and any(one not in self._progress[number].computed_by for one in idle)
-            for number in numbers
+    def _backups_for_idle(self, now: float) -> list[Handed]:
+        """For each replica without work the stretch that was given least often, and of those the first."""
+        late_at = self._late_at()
+        late = sorted(
+            (number for number, at in late_at.items() if at <= now),
+            key=lambda number: (self._progress[number].given, number),
         )
+        handed: list[Handed] = []
+        for replica in list(self._idle):
+            by = self._crews[replica]
+            number = next((one for one in late if by not in self._progress[one].computed_by), None)
+            if number is not None:
+                late.remove(number)
+                handed.append((replica, self._give(replica, number, now)))
+        soonest = min((at for at in late_at.values() if at > now), default=math.inf)
+        self._look_at = max(soonest, now + LOOK * self._usual_s)
+        return handed
 
-    def _give(self, crew: _Crew, number: int, now: float) -> HandOut:
-        progress = self._progress[number]
+    def _late_at(self) -> dict[int, float]:
+        """The stretches that somebody owes, and when the first of their replicas is late with all it owes."""
+        found: dict[int, float] = {}
+        for crew in self._crews.values():
+            for turn in crew.turns.values():
+                number = turn.order.stretch
+                if turn.order.evaluation == self._evaluation and not self._is_computed(number):
+                    first = next(iter(crew.turns.values())).order
+                    at = crew.progress_at + LATE * self._usual_s * first.count
+                    found[number] = min(at, found.get(number, math.inf))
+        return found
+
+    @property
+    def _usual_s(self) -> float:
+        """What a portion takes of late."""
+        return median(self._took) if self._took else UNKNOWN_S / LATE
+
+    def _give(self, replica: int, number: int, now: float) -> HandOut:
+        crew, progress = self._crews[replica], self._progress[number]
         stretch = progress.stretch
         order = HandOut(self._evaluation, crew.next_turn, number, stretch.first, stretch.count)
         if not crew.turns:
             crew.progress_at = now
         crew.turns[crew.next_turn] = _Turn(order, set(range(crew.machines)), now)
         crew.next_turn += 1
+        self._idle.pop(replica, None)
+        if len(crew.turns) == OPEN_TURNS:
+            del self._hungry[replica]
         self.redone += stretch.count if progress.given else 0
         progress.given += 1
         return order
 
     def validate(self) -> None:
         """Its invariants. Raises AssertionError."""
-        waiting = [*self._orphans, *(n for crew in self._crews.values() for n in crew.queue)]
-        assert len(waiting) == len(set(waiting)), waiting
+        waiting = list(self._waiting)
+        assert len(waiting) == len(set(waiting)) == len(self._waiting), waiting
         assert self._left == sum(not self._is_computed(number) for number in range(len(self._progress)))
-        for crew in self._crews.values():
+        for replica, crew in self._crews.items():
             assert len(crew.turns) <= OPEN_TURNS, crew
+            assert (replica in self._hungry) == (len(crew.turns) < OPEN_TURNS), crew
+            assert (replica in self._idle) == (not crew.turns), crew
             assert all(turn.owed for turn in crew.turns.values()), crew
         for number in range(len(self._progress)):
             has = self._is_computed(number) or self._is_owed(number) or number in waiting

@@ -1,0 +1,79 @@
+"""Stretches that nobody has yet: a range for each replica, and those that have lost theirs.
+
+A replica takes from its own range, in order, so that sequential portions go to it again and again; then what
+belongs to nobody; then the end of the longest range.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+
+class Waiting:
+    """The stretches of one evaluation after another, by number."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, deque[int]] = {}
+        self._orphans: deque[int] = deque()
+        self._longest: list[tuple[int, int]] = []  # (-length, replica), a heap; lengths may be old, too large
+        self._left = 0
+
+    def __len__(self) -> int:
+        return self._left
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._orphans
+        for numbers in self._ranges.values():
+            yield from numbers
+
+    def begin(self, stretches: int, replicas: Sequence[int]) -> None:
+        """So many stretches, divided evenly among these replicas."""
+        self.clear()
+        self._left = stretches
+        for n, replica in enumerate(replicas):
+            first, stop = (stretches * k // len(replicas) for k in (n, n + 1))
+            self._ranges[replica] = deque(range(first, stop))
+            self._longest.append((first - stop, replica))
+        heapq.heapify(self._longest)
+        if not replicas:
+            self._orphans.extend(range(stretches))
+
+    def clear(self) -> None:
+        """Nothing waits."""
+        self._ranges.clear()
+        self._orphans.clear()
+        self._longest.clear()
+        self._left = 0
+
+    def leave(self, replica: int) -> None:
+        """What waits in this replica's range belongs to nobody."""
+        self._orphans += self._ranges.pop(replica, ())
+
+    def add(self, number: int) -> None:
+        """One more, which belongs to nobody."""
+        self._orphans.append(number)
+        self._left += 1
+
+    def take(self, replica: int) -> int | None:
+        """The next one for this replica; None where nothing waits."""
+        if not self._left:
+            return None
+        self._left -= 1
+        own = self._ranges.get(replica)
+        if own:
+            return own.popleft()
+        return self._orphans.popleft() if self._orphans else self._longest_range().pop()
+
+    def _longest_range(self) -> deque[int]:
+        """Lengths in the heap are looked at again when they come to the top: ranges only become shorter."""
+        while True:
+            length, replica = self._longest[0]
+            numbers = self._ranges.get(replica, ())
+            if numbers and len(numbers) == -length:
+                return self._ranges[replica]
+            if numbers:
+                heapq.heapreplace(self._longest, (-len(numbers), replica))
+            else:
+                heapq.heappop(self._longest)
