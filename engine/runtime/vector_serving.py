@@ -17,7 +17,7 @@ from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.commands import POINT, reads, writes
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
@@ -101,6 +101,7 @@ class VectorShardRole(LeasedRole):
         self._closing = threading.Event()
         self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
         self.version = self._go_back(task.checkpoint)
+        make_ready(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
         self._gradients = Gradients(sizes, task.precision)

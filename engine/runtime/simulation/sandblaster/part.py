@@ -6,6 +6,8 @@ errors which they would send to one another.
 
 from __future__ import annotations
 
+import math
+
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Contribution, Failed, HandOut, Heartbeat, Message, Point, Taken
 from partita.engine.protocol.names import COORDINATOR, part_indices
@@ -105,6 +107,8 @@ class PartHost(Host):
         turn, self.playing = self.playing, None
         assert turn is not None
         gradient, loss, right = self.found
+        if self.client.is_over(turn.evaluation):  # it may have been cut short: the numbers are anything
+            gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accrued"] = list(gradient)
         self._do(TurnOver(turn.turn, loss, right))
 

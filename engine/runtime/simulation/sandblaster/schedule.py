@@ -6,23 +6,17 @@ next one: it goes on from the journal and the newest checkpoint, with hosts of a
 
 from __future__ import annotations
 
-from partita.engine.protocol.messages import Command, HandOut
-from partita.engine.protocol.names import part_indices, shard_index
+from partita.engine.protocol.names import shard_index
 from partita.engine.protocol.orders import (
-    Advanced,
-    Commit,
-    CoordinatorEffect,
     Done,
     Fail,
     Opened,
-    Record,
-    Warn,
 )
 from partita.engine.protocol.portion_client import PlayTurn
 from partita.engine.runtime.simulation import accidents
-from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
 from partita.engine.runtime.simulation.hosts import Host, Layout, Run
 from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
+from partita.engine.runtime.simulation.sandblaster.coordinator import SandblasterCoordinatorHost
 from partita.engine.runtime.simulation.sandblaster.disk import Disk, File
 from partita.engine.runtime.simulation.sandblaster.function import Function, Vector
 from partita.engine.runtime.simulation.sandblaster.ledger import Ledger, RunLedger
@@ -33,77 +27,6 @@ from partita.engine.runtime.simulation.sandblaster.setting import Machines
 from partita.engine.runtime.simulation.sandblaster.shard import ShardHost
 from partita.engine.runtime.simulation.schedule import Schedule
 from partita.engine.runtime.simulation.world import Process
-
-
-class SandblasterCoordinatorHost(CoordinatorHost):
-    """Interprets the effects of a `SandblasterCoordinator`, and keeps its journal."""
-
-    def __init__(self, schedule: SandblasterSchedule, *, run: int) -> None:
-        around, scenario, disk = schedule.around, schedule.scenario, schedule.disk
-        super().__init__(schedule.world, around, schedule.launch, incarnation=run)
-        self.schedule = schedule
-        self.ledger = RunLedger(schedule.ledger, self.writers)
-        self.start = disk.newest()
-        self.machine = schedule.machines.coordinator(
-            around.topology,
-            begin=scenario.begin,
-            stretch=scenario.stretch,
-            journal=list(disk.journal),
-            position=0 if self.start is None else self.start.position or 0,
-            backups=scenario.backups,
-            next_checkpoint=disk.next_checkpoint(),
-            patience=patience(around),
-        )
-        self._left: int | None = None  # effects until it crashes
-
-    def crash(self) -> None:
-        """At once, or in the middle of what it does next."""
-        if self.world.random.random() < 0.4:
-            self.exit()
-        else:
-            self._left = self.world.random.randrange(12)
-
-    def perform(self, effect: CoordinatorEffect) -> None:
-        """One effect, if it comes to that."""
-        if self._left is None:
-            super().perform(effect)
-        elif self._left > 0:
-            self._left -= 1
-            super().perform(effect)
-        else:
-            self.world.note(self, "crashes before", effect)
-            self.exit()
-
-    def send(self, to: str, message: object, payload: object = None) -> None:
-        """Shows the ledger what it orders."""
-        if isinstance(message, Command):
-            self.ledger.commands_shard(message)
-        elif isinstance(message, HandOut):
-            indices = part_indices(to)
-            assert indices is not None
-            self.ledger.hands_out(indices[0], self.current[to], message)
-        super().send(to, message, payload)  # type: ignore[arg-type]
-
-    def carry_out(self, effect: CoordinatorEffect) -> None:
-        """Records, commits, ends, or says something."""
-        schedule, disk = self.schedule, self.schedule.disk
-        match effect:
-            case Record():
-                schedule.ledger.records(effect)
-                disk.append(effect.digest, effect.scalars)
-            case Commit():
-                disk.sync()  # a checkpoint without its journal would be good for nothing
-                schedule.ledger.commits(effect, self.current)
-                disk.manifests[effect.checkpoint] = effect
-                self.world.note(self, "Commit", effect)
-            case Advanced(iterated=iterated):
-                schedule.ledger.tells(iterated)
-            case Done() | Fail():
-                schedule.end(effect)
-            case Warn():
-                self.world.note(self, "Warn", effect)
-            case _:
-                raise AssertionError(effect)
 
 
 class SandblasterSchedule(Schedule):

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from partita.engine.protocol.orders import Done, Fail
 from partita.engine.protocol.portion_client import PlayTurn, PortionClient
 from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
-from partita.engine.runtime.simulation.hosts import Layout, Run
+from partita.engine.runtime.simulation.hosts import Host, Layout, Run
+from partita.engine.runtime.simulation.judgement import Life
 from partita.engine.runtime.simulation.sandblaster.disk import Disk, File
-from partita.engine.runtime.simulation.sandblaster.ledger import RunLedger
+from partita.engine.runtime.simulation.sandblaster.ledger import Ledger, RunLedger
 from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
+from partita.engine.runtime.simulation.scenario import Surroundings
 from partita.engine.runtime.simulation.world import Process, World
 
 
@@ -32,10 +35,20 @@ class Setting(Protocol):
         """Time, and everybody."""
         ...
 
+    around: Surroundings
     scenario: Scenario
     machines: Machines
     layout: Layout
     disk: Disk
+    ledger: Ledger
+
+    def launch(self, run: Run, life: Life, checkpoint: int | None) -> Host:
+        """The process of a shard or a part."""
+        ...
+
+    def end(self, order: Done | Fail) -> None:
+        """A coordinator has ended its run."""
+        ...
 
     def ledger_of(self, run: Run) -> RunLedger:
         """What is known of a run."""

@@ -22,8 +22,8 @@ from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, 
 from partita.engine.runtime.simulation.judgement import Life, Violation
 from partita.engine.runtime.simulation.sandblaster.disk import File
 from partita.engine.runtime.simulation.sandblaster.function import Vector, added
-from partita.engine.runtime.simulation.sandblaster.ledger import ShardLedger
 from partita.engine.runtime.simulation.sandblaster.setting import Setting
+from partita.engine.runtime.simulation.sandblaster.shard_ledger import ShardLedger
 from partita.engine.runtime.simulation.sandblaster.vectors import Vectors, operate
 
 
