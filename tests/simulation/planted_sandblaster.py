@@ -16,7 +16,7 @@ from partita.engine.protocol.messages import Computed, Contribution, Failed, Sav
 from partita.engine.protocol.orders import Commit, Restart
 from partita.engine.protocol.portion_client import PortionClient
 from partita.engine.protocol.sandblaster import Purpose, SandblasterCoordinator
-from partita.engine.protocol.vector_shard import Join, Keep, Revert, Settle, VectorShard
+from partita.engine.protocol.vector_shard import Do, Join, Keep, Revert, Settle, VectorShard
 from partita.engine.runtime.simulation.sandblaster import Machines
 
 # Shards.
@@ -130,7 +130,14 @@ class SaysSavedBeforeItIs(VectorShard):
 
 class StaysWhereItIs(VectorShard):
     def _go_on(self) -> Any:
-        return [e for e in super()._go_on() if not isinstance(e, Revert)]
+        return [Do(()) if isinstance(e, Revert) else e for e in super()._go_on()]
+
+
+class AnswersWhateverItsLeaseIsByThen(VectorShard):
+    def _done(self, scalars: Any, now: float) -> Any:
+        self._awaited = None
+        self._scalars += scalars
+        return self._go_on() if self._next is None else self._command(self._next, now)
 
 
 class GoesBackToTheStart(VectorShard):
@@ -378,49 +385,50 @@ class Planted(NamedTuple):
 
 
 FAULTS = [
-    Planted(CountsABackupToo, "I6", at=2),
-    Planted(DoesARepeatedCommandAgain, "I6 I7", at=8),
-    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=12),
-    Planted(NoFence, "I4", at=916),
-    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
-    Planted(LeaseOutlivesTheVerdict, "I4", at=1566),
-    Planted(ShowsThePointOfAnyCommand, "I6", at=0),
+    Planted(CountsABackupToo, "I6", at=3),
+    Planted(DoesARepeatedCommandAgain, "I6 I7", at=13),
+    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=17),
+    Planted(NoFence, "I4", at=42),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=96),
+    Planted(LeaseOutlivesTheVerdict, "I4", at=96),
+    Planted(ShowsThePointOfAnyCommand, "I6", at=3),
     Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=1449),
     Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
     Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
     Planted(AddsInTheOrderOfArrival, "I6", at=2),
     Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=0),
     Planted(SaysSavedBeforeItIs, "I5", at=0),
-    Planted(StaysWhereItIs, "I7", at=2),
+    Planted(StaysWhereItIs, "I7", at=0),
+    Planted(AnswersWhateverItsLeaseIsByThen, "I4", at=273),
     Planted(GoesBackToTheStart, "I7", at=13),
-    Planted(NeverSaysWhatItLacks, "I8", at=3105),
-    Planted(NeverAnswersTwice, "I8", at=24),
+    Planted(NeverSaysWhatItLacks, "I8", at=506),
+    Planted(NeverAnswersTwice, "I8", at=26),
     Planted(NeverRetries, "I8", at=0),
     Planted(ForgetsWhatIsInFlight, "I6 I8", at=2),
-    Planted(TakesAnyAcknowledgement, "I6 I8", at=161),
-    Planted(SkipsTurnsThatOthersPlay, "I8", at=228),
+    Planted(TakesAnyAcknowledgement, "I6 I8", at=93),
+    Planted(SkipsTurnsThatOthersPlay, "I8", at=19),
     Planted(PlaysWhateverTurnIsThere, "I8 validate", at=46),
     Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=0),
     Planted(ContributesToWhateverIsNewest, "I6 validate", at=3),
-    Planted(CountsTheLossOfABackup, "I6", at=11),
+    Planted(CountsTheLossOfABackup, "I6", at=3),
     Planted(APortionIsLostWithItsReplica, "I8", at=228),
     Planted(NeverHandsOutAgain, "I8", at=98),
-    Planted(IgnoresWhatAShardLacks, "I8", at=1252),
+    Planted(IgnoresWhatAShardLacks, "I8", at=114),
     Planted(OneStretchTooFar, "I6", at=0),
-    Planted(UsesANumberTwice, "I7", at=3),
+    Planted(UsesANumberTwice, "I7", at=0),
     Planted(RecordsBeforeAllHaveAnswered, "I6", at=1),
-    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=6),
+    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=31),
     Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=0),
     Planted(SaysTheWrongPosition, "I5", at=0),
-    Planted(DoesNothingAgain, "I5 I6 I7", at=13),
+    Planted(DoesNothingAgain, "I5 I6 I7", at=21),
     Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=13),
-    Planted(GoesBackTooFar, "I7", at=82),
-    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=13),
-    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7", at=10),
+    Planted(GoesBackTooFar, "I7", at=13),
+    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=34),
+    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7", at=17),
     Planted(EndsWithoutALastCheckpoint, "I10", at=0),
-    Planted(ARoundOutlivesAShard, "I5", at=415),
+    Planted(ARoundOutlivesAShard, "I5", at=833),
     Planted(NeverSaysACommandAgain, "I8", at=0),
-    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=96),
+    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=90),
     Planted(LaunchesTheSameIncarnationAgain, "I4", at=2),
     Planted(TakesAnErrorForADeath, "I13", at=150),
 ]

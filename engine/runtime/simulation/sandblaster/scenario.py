@@ -61,8 +61,8 @@ def draw(random: Random) -> Scenario:
         backups=backups,
         portion_s=random.choice((0.01, 0.03, 0.1)),
         slowness=random.choice(((), (), (4.0,), (50.0 if backups and topology.replicas > 1 else 6.0,))),
-        operation_s=random.choice((0.0, 0.0, 0.1, 6.0)),
         loses_power=random.random() < 0.5,
+        operation_s=random.choice((0.0, 0.0, 0.1, 6.0)),
     )
 
 
