@@ -170,7 +170,8 @@ class SandblasterTraining(Training):
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         match effect:
             case Record(index=index, digest=digest, scalars=scalars):
-                self._journal.append(index, digest, scalars, start=self.job.initial)
+                if self.job.keep:  # else nobody can resume, and a restart is the coordinator's own business
+                    self._journal.append(index, digest, scalars, start=self.job.initial)
             case Advanced(iterated=iterated):
                 display.update(effect)
                 if iterated.note:
@@ -179,7 +180,8 @@ class SandblasterTraining(Training):
                 raise AssertionError(effect)
 
     def _before_commit(self) -> None:
-        self._journal.sync(start=self.job.initial)
+        if self.job.keep:
+            self._journal.sync(start=self.job.initial)
 
     def _manifest(self, commit: Commit) -> Manifest:
         job = self.job

@@ -7,25 +7,21 @@ done, and when. A method tried in one process uses the same store, so that it ad
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
+from partita.engine.parameters.vector_loops import add_product, add_products, add_term, add_terms
 from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
 
-_BLOCK: Final = 1 << 17
-"""Numbers of all vectors of an operation that are worked on at a time: 1 MiB in float64, to stay in cache."""
-
-_SHORTEST: Final = 8192
-"""A vector's share of a block is not below this, however many vectors there are: memory likes long runs."""
+_BLOCK: Final = 1 << 14
+"""Numbers of a vector that are worked on at a time: those of the few that are read again stay in cache."""
 
 _NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as it stands in a shard's file
-
-_Rows = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class VectorStore:
@@ -58,7 +54,7 @@ class VectorStore:
             raise ValueError(f"values are {self.dtype} {values.shape}; use a float32 or float64 vector")
         self.size: Final = values.size
         self._vectors: dict[str, Vector] = {}
-        self._scratch: _Rows = np.empty(0)
+        self._sums: Final = np.empty(min(self.size, _BLOCK))
         self.restore(Snapshot(values, {} if state is None else state))
 
     def names(self) -> tuple[str, ...]:
@@ -155,43 +151,60 @@ class VectorStore:
         elif len(terms) == 1 and terms[0][0] == 1:
             np.copyto(target, vectors[0])
         else:
-            factors = np.array([factor for factor, _ in terms], np.float64)
-            for start, rows in self._blocks(vectors):
-                target[start : start + rows.shape[1]] = np.einsum("k,kn->n", factors, rows)  # row after row
+            factors = [float(factor) for factor, _ in terms]
+            for start, pieces in self._blocks(vectors):
+                sums = self._sums[: pieces[0].size]
+                _add_up(sums, factors, pieces)
+                target[start : start + sums.size] = sums
 
     def _dots(self, lefts: Sequence[str], rights: Sequence[str]) -> list[float]:
-        """Every vector is read once, whichever products it is in.
-
-        A product of all rows with each of a few is faster than one of two matrices that are so long and thin.
-        """
         few, many = (lefts, rights) if len(lefts) <= len(rights) else (rights, lefts)
-        place = {name: row for row, name in enumerate(dict.fromkeys((*few, *many)))}
-        sums = np.zeros((len(dict.fromkeys(few)), len(place)))
-        for _, rows in self._blocks([self.vector(name) for name in place]):
-            for row, of_row in enumerate(sums):
-                of_row += rows @ rows[row]
+        columns = {name: column for column, name in enumerate(dict.fromkeys(few))}
+        rows = {name: row for row, name in enumerate(dict.fromkeys(many))}
+        sums = np.zeros((len(rows), len(columns)))
+        for _, pieces in self._blocks([self.vector(name) for name in (*columns, *rows)]):
+            _add_products(sums, pieces[: len(columns)], pieces[len(columns) :])
         found = sums.tolist()
-        pairs = ((place[left], place[right]) for left in lefts for right in rights)
         if few is lefts:
-            return [found[left][right] for left, right in pairs]
-        return [found[right][left] for left, right in pairs]
+            return [found[rows[right]][columns[left]] for left in lefts for right in rights]
+        return [found[rows[left]][columns[right]] for left in lefts for right in rights]
 
-    def _blocks(self, vectors: Sequence[Vector]) -> Iterator[tuple[int, _Rows]]:
-        """(start, float64 copies `[vector, n]` of the numbers from there on) in turn, each in the same place.
-
-        The blocks follow from the size and the number of vectors alone.
-        """
-        if not vectors or not self.size:
+    def _blocks(self, vectors: Sequence[Vector]) -> Iterator[tuple[int, Sequence[Vector]]]:
+        """(start, the piece of each vector from there on) in turn."""
+        if self.size <= _BLOCK:
+            yield 0, vectors
             return
-        length = min(self.size, max(_SHORTEST, _BLOCK // len(vectors)))
-        if self._scratch.size < length * len(vectors):
-            self._scratch = np.empty(length * len(vectors))
-        for start in range(0, self.size, length):
-            pieces = _cut(vectors, start, start + length) if length < self.size else vectors
-            n = min(length, self.size - start)
-            flat = self._scratch[: n * len(vectors)]
-            np.concatenate(pieces, out=flat)
-            yield start, flat.reshape(len(vectors), n)
+        for start in range(0, self.size, _BLOCK):
+            yield start, [vector[start : start + _BLOCK] for vector in vectors]
+
+
+def make_ready(dtype: npt.DTypeLike) -> None:
+    """Has what sums vectors of this type compiled, or loaded: at a start, so that no request waits for it."""
+    names = ("x", "y", "z")
+    store = VectorStore(np.zeros(1), {name: np.zeros(1) for name in names[1:]}, dtype=dtype)
+    for operation in (Dots(names, names), Dots(names[:1], names), Combine(POINT, ((1.0, POINT),) * 5)):
+        store.do(operation)
+
+
+def _add_up(sums: Vector, factors: Sequence[float], vectors: Sequence[Vector]) -> None:
+    """Term by term, and four of them in a pass."""
+    sums.fill(0)
+    fours = len(factors) // 4 * 4
+    for n in range(0, fours, 4):
+        (a, b, c, d), (first, second, third, fourth) = factors[n : n + 4], vectors[n : n + 4]
+        add_terms(sums, a, first, b, second, c, third, d, fourth)
+    for factor, vector in zip(factors[fours:], vectors[fours:], strict=True):
+        add_term(sums, factor, vector)
+
+
+def _add_products(sums: npt.NDArray[np.float64], few: Sequence[Vector], many: Sequence[Vector]) -> None:
+    """To `sums` `[many, few]`; each of the many is read once for three of the few."""
+    threes = len(few) // 3 * 3
+    for row, vector in zip(sums, many, strict=True):
+        for n in range(0, threes, 3):
+            add_products(row, n, few[n], few[n + 1], few[n + 2], vector)
+        for n in range(threes, len(few)):
+            add_product(row, n, few[n], vector)
 
 
 def _check_name(name: str) -> None:
@@ -199,10 +212,6 @@ def _check_name(name: str) -> None:
         raise ValueError(
             f"{name!r} cannot name a vector; use letters, digits and underscores, as in 'g' or 's_0'"
         )
-
-
-def _cut(vectors: Iterable[Vector], start: int, stop: int) -> list[Vector]:
-    return [vector[start:stop] for vector in vectors]
 
 
 def _largest(vector: Vector) -> float:

@@ -9,7 +9,7 @@ from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
 from partita.engine.parameters.storage import Snapshot
-from partita.engine.parameters.vectors import VectorStore
+from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.events import Persist, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
@@ -85,6 +85,7 @@ class VectorShardRole(LeasedRole):
         self._checkpoints = Checkpoints(task.folder)
         snapshot, self.version = self._held_by(task.checkpoint)
         self._store = VectorStore(snapshot.values, snapshot.state, dtype=task.precision)
+        make_ready(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
         self._gradients = Gradients(sizes, task.precision)

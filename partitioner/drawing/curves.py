@@ -29,11 +29,13 @@ class Curve:
         name: written where it ends; "" for a curve that goes with the one before it, in its colour.
         points: at least one.
         dashed: not the main one of its colour.
+        dots: at its points, unless it is dashed; without them many points make a line.
     """
 
     name: str
     points: tuple[tuple[float, float], ...]
     dashed: bool = False
+    dots: bool = True
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Panel:
         ticks: of the x axis.
         marks: points to compare with.
         height: of the plot, in pixels.
+        doubling: the x axis goes from the first tick to the last in equal steps of a factor, not from 0;
+            at least two ticks, all above 0.
     """
 
     curves: tuple[Curve, ...]
@@ -62,6 +66,7 @@ class Panel:
     ticks: tuple[float, ...]
     marks: tuple[Mark, ...] = ()
     height: float = HEIGHT
+    doubling: bool = False
 
 
 def draw_curves(title: str, subtitle: str, panels: Sequence[Panel]) -> str:
@@ -91,13 +96,18 @@ def _plot(panel: Panel, edge: float) -> _Plot:
     highest = max(y for curve in panel.curves for _, y in curve.points)
     highest = max([highest, *(mark.y for mark in panel.marks)])
     step = round_step(highest / max(4, round(panel.height / 50)))
-    return _Plot(max(panel.ticks), step * math.ceil(highest / step - 1e-9), step, edge, panel.height)
+    left = min(panel.ticks) if panel.doubling else 0.0
+    return _Plot(left, max(panel.ticks), step * math.ceil(highest / step - 1e-9), step, edge, panel.height)
 
 
 @dataclass(frozen=True)
 class _Plot:
-    """From `(0, 0)` to `(right, top)`, a line at each multiple of `step`; on the page from `edge` down."""
+    """From `(left, 0)` to `(right, top)`, a line at each multiple of `step`; on the page from `edge` down.
 
+    x goes by factors where `left` is not 0.
+    """
+
+    left: float
     right: float
     top: float
     step: float
@@ -105,12 +115,13 @@ class _Plot:
     height: float
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        return LEFT + WIDTH * x / self.right, self.edge + self.height * (1 - y / self.top)
+        share = math.log(x / self.left, self.right / self.left) if self.left else x / self.right
+        return LEFT + WIDTH * share, self.edge + self.height * (1 - y / self.top)
 
     def axes(self, names: tuple[str, str], ticks: Sequence[float]) -> Iterator[str]:
         right, bottom = self.at(self.right, 0)
         for n in range(round(self.top / self.step) + 1):
-            y = self.at(0, n * self.step)[1]
+            y = self.at(self.right, n * self.step)[1]
             yield svg.element("line", x1=LEFT, x2=right, y1=y, y2=y, stroke=svg.FAINT if n else svg.SOFT)
             words = f"{n * self.step:g}"
             yield svg.text(LEFT - 8, y + 4, words, size=11, fill=svg.SOFT, text_anchor="end")
@@ -135,7 +146,7 @@ class _Plot:
                 colours.append(colours[-1])
             places = [self.at(*point) for point in curve.points]
             yield _line(places, colours[-1], dashed=curve.dashed)
-            if not curve.dashed:
+            if curve.dots and not curve.dashed:
                 for (x, y), (px, py) in zip(places, curve.points, strict=True):
                     told = svg.title(f"{curve.name}: {py:.2f} at {px:g}")
                     yield svg.element("circle", told, cx=x, cy=y, r=3, fill=colours[-1])

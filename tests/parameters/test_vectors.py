@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.parameters import Snapshot, Vector, VectorStore, vectors
+from partita.engine.parameters.vector_loops import add_product, add_products, add_term, add_terms
 from partita.engine.protocol.commands import (
     Combine,
     Dots,
@@ -106,11 +107,25 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> N
     whole = store(1000, dtype=dtype)
     expected = [whole.do(operation) for operation in asked]
     monkeypatch.setattr(vectors, "_BLOCK", 64)
-    monkeypatch.setattr(vectors, "_SHORTEST", 10)
     cut = store(1000, dtype=dtype)
     assert [cut.do(operation) for operation in asked] == [pytest.approx(row, rel=1e-12) for row in expected]
     for name in NAMES:
         assert cut.vector(name).tobytes() == whole.vector(name).tobytes(), "not even a rounding"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_was_made_ready_is_not_compiled_again(dtype: str) -> None:
+    """Each loop there is, whatever is asked then."""
+    loops = (add_product, add_products, add_term, add_terms)
+    vectors.make_ready(dtype)
+    made = [len(loop.signatures) for loop in loops]  # type: ignore[attr-defined]
+    held = store(dtype=dtype)
+    for left in range(5):
+        held.do(Dots(NAMES[:left], NAMES))
+    for n in range(9):
+        held.do(Combine("new", ((0.5, "x"),) * n))
+    assert [len(loop.signatures) for loop in loops] == made  # type: ignore[attr-defined]
+    assert min(made) > 0
 
 
 def test_vectors_that_are_swapped_stay_where_they_are() -> None:

@@ -58,3 +58,18 @@ def test_panels_lie_below_one_another() -> None:
     assert heights["a: 4.00 at 4"] < heights["a: 1.00 at 1"] < heights["b: 2.00 at 4"]
     assert heights["b: 1.00 at 1"] - heights["b: 2.00 at 4"] == pytest.approx(50)
     assert heights["b: 1.00 at 1"] < float(root.attrib["height"])
+
+
+def test_an_axis_that_doubles_goes_by_factors() -> None:
+    curve = Curve("a", ((2, 1), (4, 1), (16, 2)))
+    panel = Panel((curve,), ("machines", "seconds"), (2, 4, 16), doubling=True)
+    root = ElementTree.fromstring(draw_curves("title", "said", [panel]))
+    dots = {c.findtext(f"{SVG}title"): float(c.attrib["cx"]) for c in root.iter(f"{SVG}circle")}
+    assert dots["a: 1.00 at 2"] == LEFT and dots["a: 2.00 at 16"] == LEFT + WIDTH
+    assert dots["a: 1.00 at 4"] == pytest.approx(LEFT + WIDTH / 3, abs=0.1)
+    assert {"2", "4", "16"} <= set(texts(root))
+
+
+def test_a_curve_of_many_points_needs_no_dots() -> None:
+    root = drawn(Curve("a", tuple((n / 10, n) for n in range(40)), dots=False))
+    assert root.find(f"{SVG}circle") is None and len(root.findall(f"{SVG}path")) == 1

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import optimize
 
+from benchmarks._batch_inline import played
 from benchmarks._batch_problems import PROBLEMS, Problem
 from benchmarks._batch_references import Reference, by_scipy, by_torch
-from benchmarks._recipe import Array
-from partita.engine import Session
 from partita.engine.drivers.minimise import minimise
 from partita.engine.methods import LBFGS, LineSearchMethod, NonlinearCG
 from partita.engine.parameters.initialise import initialise
-from partita.partitioner import Cluster, partition
 
 CONVEX = ("digits", "iris", "wine", "breast_cancer", "diabetes", "linnerud")
 TWO_LAYERS = tuple(f"{name}, two layers" for name in CONVEX)
@@ -29,37 +24,6 @@ LONG = ("digits, two layers", "rosenbrock, 2", "rosenbrock, 100")
 
 def slow_if_long(name: str) -> Any:
     return pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
-
-
-class Played:
-    """A problem's function of its parameters, one after another, as its network plays it in this thread."""
-
-    def __init__(self, problem: Problem, session: Session) -> None:
-        self._problem, self._session = problem, session
-        self._shapes = {p.name: p.shape for p in problem.graph.parameters.values()}
-        self._batch: dict[str, Array] | None = dict(problem.data)
-
-    def __call__(self, point: Array) -> tuple[float, Array]:
-        self._session.load(self._by_name(point))
-        step = self._session.step(self._batch, collect=("gradient",))
-        self._batch = None
-        gradient = np.concatenate([array.ravel() for array in step.vectors["gradient"].values()])
-        l2 = self._problem.l2
-        return step.loss + 0.5 * l2 * float(point @ point), gradient + l2 * point
-
-    def _by_name(self, point: Array) -> dict[str, Array]:
-        ends = np.cumsum([math.prod(shape) for shape in self._shapes.values()])
-        parts = np.split(point, ends[:-1])
-        return {
-            name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
-        }
-
-
-@contextmanager
-def played(problem: Problem) -> Iterator[Played]:
-    plan = partition(problem.network, Cluster.local(), batch=problem.examples, precision="float64")
-    with Session(plan, 0, train=True, hosts="inline") as session:
-        yield Played(problem, session)
 
 
 def started(problem: Problem) -> Reference:

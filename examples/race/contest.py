@@ -1,0 +1,216 @@
+"""The methods in the race: what each may choose, how it chooses, and how its time is taken.
+
+Rates and fleets are chosen by the pictures to learn from, on an order of the data and on times of their own;
+what counts is then measured by the held-out pictures, on others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf, log
+from typing import Final
+
+from examples.race.downpour import Downpour
+from examples.race.machines import SIZES, Fleet, Times, shards_of
+from examples.race.sandblaster import Sandblaster
+from examples.race.setting import Run, Setting
+from partita.engine.methods import LBFGS
+from partita.engine.parameters import SGD, Rule, Vector
+
+IN_A_ROW: Final = 3
+"""An accuracy is reached when it is there in so many looks one after the other; the first of them counts."""
+PATIENCE_S: Final = 3600.0
+"""A run that has not reached it by then, simulated, never does."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where and when a run begins."""
+
+    point: Vector
+    now: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a method may choose: who does what, and for a rule its rate (a method without one has 1)."""
+
+    fleet: Fleet
+    rate: float
+
+    def __str__(self) -> str:
+        return f"{self.fleet} at {self.rate:g}"
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A way to train.
+
+    Args:
+        name: in tables and pictures.
+        rates: that it may choose from.
+    """
+
+    name: str
+    rates: tuple[float, ...] = (1.0,)
+
+    @abstractmethod
+    def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
+        """That it may choose from; none where there are too few machines. Others stay idle."""
+
+    @abstractmethod
+    def run(self, setting: Setting, choice: Choice, start: Start) -> Run:
+        """A run that has not begun."""
+
+    def trial_s(self, contest: Contest, choice: Choice, start: Start, *, until_s: float) -> float:
+        """What a choice is judged by: seconds to the target on the pictures to learn from."""
+        return contest.course(self, choice, start, until_s=until_s, held_out=False).reached_s
+
+
+@dataclass(frozen=True)
+class PlainSGD(Method):
+    """One replica of the size at which it is fastest; no shards."""
+
+    def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
+        """See `Method`."""
+        return [Fleet(times.best_size(machines), 1, 0)]
+
+    def run(self, setting: Setting, choice: Choice, start: Start) -> Downpour:
+        """See `Method`."""
+        return Downpour(setting, choice.fleet, SGD(choice.rate), start.point, start.now, start.seed)
+
+
+@dataclass(frozen=True)
+class DownpourSGD(Method):
+    """Replicas of the size at which one is fastest alone, and as many as there are machines for.
+
+    Args:
+        rule: of shards and replicas.
+        most: replicas; more would not find a minibatch each in an epoch.
+    """
+
+    rule: type[Rule] = SGD
+    most: int = 144
+
+    def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
+        """See `Method`."""
+        shards = shards_of(machines)
+        if shards == machines:
+            return []
+        size = times.best_size(machines - shards)
+        return [Fleet(size, min(self.most, (machines - shards) // size), shards)]
+
+    def run(self, setting: Setting, choice: Choice, start: Start) -> Downpour:
+        """See `Method`."""
+        return Downpour(setting, choice.fleet, self.rule(choice.rate), start.point, start.now, start.seed)
+
+
+@dataclass(frozen=True)
+class SandblasterLBFGS(Method):
+    """Replicas of any size.
+
+    Args:
+        most: replicas; more would not find two stretches each in an evaluation.
+    """
+
+    most: int = 48
+
+    def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
+        """See `Method`."""
+        shards = shards_of(machines)
+        sizes = [size for size in SIZES if size <= machines - shards]
+        return [Fleet(size, min(self.most, (machines - shards) // size), shards) for size in sizes]
+
+    def run(self, setting: Setting, choice: Choice, start: Start) -> Sandblaster:
+        """See `Method`."""
+        return Sandblaster(setting, choice.fleet, LBFGS(history=10), start.point, start.now, start.seed)
+
+    def trial_s(self, contest: Contest, choice: Choice, start: Start, *, until_s: float) -> float:
+        """See `Method`. All fleets go through the same points, so two iterations tell the fastest."""
+        method = LBFGS(max_iterations=2)
+        run = Sandblaster(contest.setting, choice.fleet, method, start.point, start.now, start.seed)
+        run.play(lambda now, point: False, every_s=contest.every_s, until_s=until_s)
+        return run.advances[-1][0] if run.over else inf
+
+
+@dataclass
+class Course:
+    """How accurate a run was, and when.
+
+    Args:
+        setting: of the race.
+        target: the run is over when it has reached this; None: never.
+        held_out: by which pictures.
+    """
+
+    setting: Setting
+    target: float | None
+    held_out: bool
+    points: list[tuple[float, float]] = field(default_factory=list)
+    _seen: Vector | None = None
+
+    def look(self, now: float, point: Vector) -> bool:
+        """Judges a point, unless it is the one before."""
+        if point is self._seen:
+            accuracy = self.points[-1][1]
+        else:
+            accuracy = self.setting.digits.accuracy(point, held_out=self.held_out)
+        self._seen = point
+        self.points.append((now, accuracy))
+        return self.reached_s < inf
+
+    @property
+    def reached_s(self) -> float:
+        """When the target was reached; infinity: not yet."""
+        last = self.points[-IN_A_ROW:]
+        there = self.target is not None and all(accuracy >= self.target for _, accuracy in last)
+        return last[0][0] if there and len(last) == IN_A_ROW else inf
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Takes times.
+
+    Args:
+        setting: of the race.
+        target: the accuracy to be reached.
+        every_s: from one look to the next.
+    """
+
+    setting: Setting
+    target: float
+    every_s: float = 2.0
+
+    def course(
+        self,
+        method: Method,
+        choice: Choice,
+        start: Start,
+        *,
+        until_s: float = PATIENCE_S,
+        to_target: bool = True,
+        held_out: bool = True,
+    ) -> Course:
+        """A run, looked at."""
+        course = Course(self.setting, self.target if to_target else None, held_out)
+        method.run(self.setting, choice, start).play(course.look, every_s=self.every_s, until_s=until_s)
+        return course
+
+    def chosen(self, method: Method, machines: int, start: Start, first: float) -> Choice | None:
+        """What is fastest in a trial; rates are tried from `first` outwards, so that bad ones end soon."""
+        best, best_s = None, PATIENCE_S
+        for choice in self._choices(method, machines, first):
+            until_s = best_s + IN_A_ROW * self.every_s  # as late as that it may turn out to be faster
+            took = method.trial_s(self, choice, start, until_s=until_s)
+            if took < best_s:
+                best, best_s = choice, took
+        return best
+
+    def _choices(self, method: Method, machines: int, first: float) -> Iterator[Choice]:
+        rates = sorted(method.rates, key=lambda rate: (abs(log(rate / first)), rate))
+        for fleet in reversed(method.fleets(machines, self.setting.times)):
+            for rate in rates:
+                yield Choice(fleet, rate)

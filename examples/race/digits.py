@@ -1,0 +1,108 @@
+"""What is computed for real: gradients and accuracies of a small network, at any point.
+
+A point is all parameters as one flat float32 vector, in the order of the layers. Plans of one machine are
+played in line, by the same kernels that hosts run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.datasets import load_digits
+
+from partita.engine.drivers.session import Session
+from partita.engine.parameters import Vector, initialise
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, partition
+
+EXAMPLES, HELD_OUT = 1440, 357
+"""Of scikit-learn's 1,797 pictures: to learn from, and to be judged by."""
+Indices = npt.NDArray[np.integer[Any]]
+
+
+def network(hidden: int = 32, layers: int = 2) -> Network:
+    """The paper's speech network in small: sigmoids below a softmax."""
+    net = Network("digits")
+    states = net.input("image", shape=64)
+    for n in range(1, layers + 1):
+        states = Dense(hidden, activation="sigmoid", name=f"hidden{n}")(states)
+    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(states), net.target("digit"))
+    return net
+
+
+class Found(NamedTuple):
+    """Of a minibatch: its mean gradient and mean loss, and how many pictures are right."""
+
+    gradient: Vector
+    loss: float
+    correct: int
+
+
+class Digits:
+    """The network at work. Use it as a context manager, in one thread.
+
+    Attributes:
+        batch: pictures in a minibatch, and in a portion.
+        size: numbers in a point.
+    """
+
+    def __init__(self, *, batch: int = 10) -> None:
+        """Compiles, and shuffles the pictures once and for all."""
+        digits = load_digits()
+        order = np.random.default_rng(0).permutation(len(digits.target))
+        images, labels = (digits.data[order] / 16.0).astype(np.float32), digits.target[order]
+        self._data = {"image": images[HELD_OUT:], "digit": labels[HELD_OUT:]}
+        self._held_out = {"image": images[:HELD_OUT], "digit": labels[:HELD_OUT]}
+        self.batch, graph = batch, network().graph()
+        self._specs = graph.parameters
+        self.size = graph.n_parameters
+        one, start = Cluster.local(machines=1), initialise(self._specs.values(), 0)
+        plans = [partition(graph, one, batch=size) for size in (batch, EXAMPLES, HELD_OUT)]
+        self._learner, *self._judges = [
+            Session(plan, start, train=not n, hosts="inline") for n, plan in enumerate(plans)
+        ]
+
+    def start(self, seed: int) -> Vector:
+        """A point to start from."""
+        return self._joined(initialise(self._specs.values(), seed))
+
+    def gradient(self, point: Vector, examples: Indices) -> Found:
+        """Of a minibatch of these pictures."""
+        self._learner.load(self._named(point))
+        batch = {name: array[examples] for name, array in self._data.items()}
+        step = self._learner.step(batch, collect=("gradient",))
+        return Found(self._joined(step.vectors["gradient"]), step.loss, step.correct)
+
+    def accuracy(self, point: Vector, *, held_out: bool) -> float:
+        """The share of pictures that a point gets right, of those to learn from or of the others."""
+        judge, data = self._judges[held_out], (self._data, self._held_out)[held_out]
+        judge.load(self._named(point))
+        return judge.step(data).correct / len(data["digit"])
+
+    def close(self) -> None:
+        """Ends what plays."""
+        for session in (*reversed(self._judges), self._learner):
+            session.close()
+
+    def _named(self, point: Vector) -> dict[str, Vector]:
+        named, position = {}, 0
+        for name, spec in self._specs.items():
+            size = int(np.prod(spec.shape))
+            named[name] = point[position : position + size].reshape(spec.shape)
+            position += size
+        return named
+
+    def _joined(self, named: Mapping[str, Vector]) -> Vector:
+        return np.concatenate([named[name].ravel() for name in self._specs])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

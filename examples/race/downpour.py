@@ -1,0 +1,197 @@
+"""Downpour SGD on the clock: the real machines of its protocol over real vectors; alone it is plain SGD.
+
+A replica is one part here: its machines do a step together, and each has a link of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from examples.race.clock import Clock, Host, Numbers
+from examples.race.digits import EXAMPLES
+from examples.race.machines import Fleet
+from examples.race.setting import Run, Setting
+from partita.engine.parameters import Moment, Rule, Storage, Vector
+from partita.engine.protocol.events import Received, Refuse, Send, Span
+from partita.engine.protocol.messages import Heartbeat, Push, decode
+from partita.engine.protocol.names import COORDINATOR, part_name
+from partita.engine.protocol.replica import (
+    DownpourClient,
+    Flip,
+    Install,
+    ReplicaEvent,
+    Stage,
+    Started,
+    StepBegins,
+    StepEnded,
+)
+from partita.engine.protocol.shard import Apply, ShardMachine
+from partita.engine.runtime.feed import Sampler
+from partita.engine.runtime.simulation.world import Delivery
+
+PASSES = 5
+"""Over its slice that a shard makes for a push: values, state and gradient in, values and state out."""
+
+
+class Server(Host):
+    """A shard, or a group of shards that hold neighbouring numbers: the real machine over real values."""
+
+    def __init__(self, clock: Clock, setting: Setting, number: int, fleet: Fleet, storage: Storage) -> None:
+        name = setting.spans(fleet)[number][0]
+        super().__init__(clock, name, setting.ways_of_group(fleet))
+        self.storage, self.number = storage, number
+        self.machine = ShardMachine(
+            self.name, epoch=1, ranges={0: (0, storage.size)}, lease_s=float("inf"), heartbeat_s=float("inf")
+        )
+        self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
+        self._fetch_s = setting.pass_s(fleet)
+        self._push_s = PASSES * self._fetch_s
+
+    def on_message(self, delivery: Delivery) -> None:
+        """Waits until the shard is through with what came before, and with this."""
+        sender, incarnation, data, payload = delivery
+        received = Received(sender, incarnation, decode(data), payload)
+        work_s = self._push_s if isinstance(received.message, Push) else self._fetch_s
+        self.world.at(self.occupied(work_s), self, self.on_taken, received)
+
+    def on_taken(self, received: Received) -> None:
+        """What the machine wants done."""
+        for effect in self.machine.receive(received, self.clock):
+            match effect:
+                case Apply(span=span, payload=Numbers(array=array), updates=updates):
+                    self.storage.apply(span, array, updates)
+                case Send(to=to, message=message, payload=span):
+                    self.send(to, message, span and Numbers(self.storage.read(span), self.number))
+                case _:
+                    raise AssertionError(effect)
+
+
+class Part(Host):
+    """A replica: the real client, real gradients, and the seconds of the large network's steps."""
+
+    def __init__(self, run: Downpour, replica: int) -> None:
+        setting, fleet, start = run.setting, run.fleet, run.start
+        super().__init__(run.clock, part_name(replica, 0), setting.ways_of_replica(fleet))
+        spans = setting.spans(fleet)
+        self.client = DownpourClient(incarnation=1, shards=spans, fetch_every=run.fetch_every)
+        self._digits, self._seconds = setting.digits, setting.times.steps(fleet.size)
+        self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
+        self._sampler = Sampler(
+            examples=EXAMPLES,
+            batch=setting.digits.batch,
+            seed=run.seed,
+            replica=replica,
+            replicas=fleet.replicas,
+        )
+        self.vectors = {name: np.zeros_like(start) for name in ("staged", "gradient", "accrued", "in_flight")}
+        self.vectors["parameters"] = start.copy()
+        self._update = run.rule.bind(
+            self.vectors["parameters"],
+            self.vectors["gradient"],
+            run.rule.state(len(start), start.dtype),
+            accrued=self.vectors["accrued"],
+        )
+        self.steps, self._inside = 0, False
+
+    def begin(self) -> None:
+        """The shards can be reached."""
+        self._do(Started())
+        self._try_to_begin()
+
+    def on_message(self, delivery: Delivery) -> None:
+        """Parameters have come, or a push is settled."""
+        sender, incarnation, data, payload = delivery
+        self._do(Received(sender, incarnation, decode(data), payload))
+        self._try_to_begin()
+
+    def _try_to_begin(self) -> None:
+        if not self._inside and self.client.ready:
+            self._inside = True
+            self._do(StepBegins(self.steps))
+            self.later(self.world.random.choice(self._seconds), self.on_computed)
+
+    def on_computed(self, _: object) -> None:
+        """A step is over: its gradient is that of the parameters with which it began."""
+        examples = self._sampler.indices(self.steps)
+        found = self._digits.gradient(self.vectors["parameters"], examples)
+        np.copyto(self.vectors["gradient"], found.gradient)
+        self._update(Moment(self.steps))
+        self._inside = False
+        self._do(StepEnded(self.steps))
+        self.steps += 1
+        self._try_to_begin()
+
+    def _do(self, event: ReplicaEvent) -> None:
+        vectors = self.vectors
+        for effect in self.client.receive(event, self.clock):
+            match effect:
+                case Send(to=to, message=message, payload=span):
+                    self.send(to, message, span and self._numbers(span))
+                case Flip(span=Span(start=start, stop=stop)):
+                    vectors["in_flight"][start:stop] = vectors["accrued"][start:stop]
+                    vectors["accrued"][start:stop] = 0.0
+                case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
+                    vectors["staged"][start:stop] = array
+                case Install(span=Span(start=start, stop=stop)):
+                    vectors["parameters"][start:stop] = vectors["staged"][start:stop]
+                case Refuse():
+                    raise AssertionError(effect)
+
+    def _numbers(self, span: Span) -> Numbers:
+        return Numbers(self.vectors[span.vector][span.start : span.stop].copy(), self._slice_at[span.start])
+
+
+@dataclass
+class Downpour(Run):
+    """A run that has not begun: replicas and shards at one point.
+
+    Args:
+        setting: of the race.
+        fleet: who does what; with one replica and no shard, plain SGD.
+        rule: of shards and replicas.
+        start: the point.
+        now: the time at which it begins.
+        seed: of the order of the data, and of the times.
+        fetch_every: steps from one fetch to the next.
+    """
+
+    setting: Setting
+    fleet: Fleet
+    rule: Rule
+    start: Vector
+    now: float = 0.0
+    seed: int = 0
+    fetch_every: int = 1
+
+    def __post_init__(self) -> None:
+        setting, fleet = self.setting, self.fleet
+        self.clock = setting.clock(self.seed, self.now)
+        spans = setting.spans(fleet)
+        storages = [Storage(self.rule, self.start[first:stop]) for _, first, stop in spans]
+        self.servers = [Server(self.clock, setting, n, fleet, kept) for n, kept in enumerate(storages)]
+        self.parts = [Part(self, replica) for replica in range(fleet.replicas)]
+
+    @property
+    def point(self) -> Vector:
+        """What the shards hold; without shards, what the replica has."""
+        if not self.servers:
+            return self.parts[0].vectors["parameters"].copy()
+        return np.concatenate([server.storage.snapshot().values for server in self.servers])
+
+    @property
+    def steps(self) -> int:
+        """Of all replicas."""
+        return sum(part.steps for part in self.parts)
+
+    @property
+    def staleness(self) -> float:
+        """Pushes of others between the parameters of a push and itself, in the mean."""
+        pushes = sum(part.client.pushes for part in self.parts)
+        return sum(part.client.staleness for part in self.parts) / max(pushes, 1)
+
+    def begin(self) -> None:
+        """See `Run`."""
+        for part in self.parts:
+            part.begin()

@@ -1,0 +1,271 @@
+"""Sandblaster on the clock: the real coordinator, shards and clients, a real method, real vectors.
+
+Its gradients are those of all pictures, so whoever computes what, a run goes through the same points; what
+differs is when. A replica is one part here, as in `downpour`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from examples.race.clock import Clock, Host, Numbers, Ways
+from examples.race.digits import EXAMPLES
+from examples.race.machines import Fleet
+from examples.race.setting import Run, Setting
+from partita.engine.methods import Method, Objective
+from partita.engine.parameters import Vector
+from partita.engine.parameters.vectors import VectorStore
+from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
+from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
+from partita.engine.protocol.membership import Pace
+from partita.engine.protocol.messages import (
+    Command,
+    HandOut,
+    Heartbeat,
+    Hello,
+    Ready,
+    decode,
+)
+from partita.engine.protocol.names import COORDINATOR, Topology, part_name
+from partita.engine.protocol.orders import Advanced, CoordinatorEvent, Fail, Launched, Opened, Patience
+from partita.engine.protocol.portion_client import Flip, PlayTurn, PortionClient, PortionEvent, TurnOver
+from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.vector_shard import Do, Done, Join, Keep, Settle, VectorShard, VectorShardEvent
+from partita.engine.runtime.simulation.world import Delivery
+
+STRETCH = 2
+"""Portions whose gradient is sent at once."""
+
+NOTHING_FAILS = Patience(
+    pace=Pace(1e9, 2e9, 3e9),
+    checkpoint_every_s=None,
+    hello_s=inf,
+    ready_s=inf,
+    save_s=inf,
+    retry_s=inf,
+    stall_s=inf,
+)
+
+
+class VectorServer(Host):
+    """A shard, or a group of shards: the real machine over real vectors."""
+
+    def __init__(self, clock: Clock, setting: Setting, number: int, fleet: Fleet, start: Vector) -> None:
+        name, first, stop = setting.spans(fleet)[number]
+        super().__init__(clock, name, setting.ways_of_group(fleet))
+        self.store, self.number = VectorStore(start[first:stop]), number
+        self.machine = VectorShard(
+            name, epoch=1, ranges={0: (0, stop - first)}, stretch=STRETCH, lease_s=inf, heartbeat_s=inf
+        )
+        self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
+        self._kept: dict[int, Vector] = {}
+        self._pass_s = setting.pass_s(fleet)
+
+    def on_message(self, delivery: Delivery) -> None:
+        """One message after the other."""
+        sender, incarnation, data, payload = delivery
+        self.world.at(
+            self.occupied(0.0), self, self.on_turn, Received(sender, incarnation, decode(data), payload)
+        )
+
+    def on_turn(self, received: Received) -> None:
+        """The shard is free: what the machine wants done."""
+        self._do(received)
+
+    def _do(self, event: VectorShardEvent) -> None:
+        """What follows an effect waits for the passes over memory that it takes."""
+        for effect in self.machine.receive(event, self.clock):
+            match effect:
+                case Do(operations=operations):
+                    self.occupied(self._pass_s * sum(map(passes, operations)))
+                    self._do(Done([scalar for one in operations for scalar in self.store.do(one)]))
+                case Keep(stretch=stretch, payload=Numbers(array=array)):
+                    self._kept[stretch] = array.copy()
+                case Join(into=into, of=of):
+                    self._kept[into] += self._kept.pop(of)
+                    self.occupied(3 * self._pass_s)
+                case Settle(stretch=stretch, span=Span(vector=name, start=start, stop=stop)):
+                    self.store.target(name)[start:stop] = self._kept.pop(stretch)
+                    self.occupied(2 * self._pass_s)
+                case Send(message=message, payload=None):
+                    self.world.at(self.occupied(0.0), self, self.on_done, effect)
+                case Send(to=to, message=message, payload=Span(vector=name, start=start, stop=stop)):
+                    self.occupied(self._pass_s)
+                    numbers = Numbers(self.store.vector(name)[start:stop].copy(), self.number)
+                    self.world.at(self.occupied(0.0), self, self.on_done, Send(to, message, numbers))
+                case Persist():
+                    pass  # the last checkpoint, when all is over
+                case _:
+                    raise AssertionError(effect)
+
+    def on_done(self, effect: Send) -> None:
+        """What was to be done before it is sent has been done."""
+        self.send(effect.to, effect.message, effect.payload)
+
+
+def passes(operation: Operation) -> int:
+    """Vectors that an operation reads and writes."""
+    return len(reads(operation)) + len(writes(operation))
+
+
+class Worker(Host):
+    """A replica: the real client, real gradients, and the seconds of the large network's steps."""
+
+    def __init__(self, clock: Clock, setting: Setting, replica: int, fleet: Fleet) -> None:
+        super().__init__(clock, part_name(replica, 0), setting.ways_of_replica(fleet))
+        spans = setting.spans(fleet)
+        self.client = PortionClient(incarnation=1, shards=spans, alone=fleet.size == 1, retry_s=inf)
+        self._setting, self._seconds = setting, setting.times.steps(fleet.size)
+        self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
+        names = ("parameters", "staged", "accrued", "in_flight")
+        self.vectors = {name: np.zeros(setting.digits.size, np.float32) for name in names}
+
+    def begin(self) -> None:
+        """The shards can be reached."""
+        self._do(Started())
+
+    def on_message(self, delivery: Delivery) -> None:
+        """A point has come, or a turn, or a gradient was taken."""
+        sender, incarnation, data, payload = delivery
+        self._do(Received(sender, incarnation, decode(data), payload))
+
+    def on_played(self, turn: PlayTurn) -> None:
+        """The gradients of a stretch, at the point with which it began."""
+        loss, correct, batch = 0.0, 0, self._setting.digits.batch
+        self.vectors["accrued"][:] = 0.0
+        for portion in range(turn.first, turn.first + turn.count) if not turn.hollow else ():
+            start = portion * batch % EXAMPLES
+            found = self._setting.digits.gradient(self.vectors["parameters"], slice(start, start + batch))
+            self.vectors["accrued"] += found.gradient
+            loss += found.loss * batch
+            correct += found.correct
+        self._do(TurnOver(turn.turn, loss, correct))
+
+    def _do(self, event: PortionEvent) -> None:
+        vectors = self.vectors
+        for effect in self.client.receive(event, self.clock):
+            match effect:
+                case PlayTurn(count=count):
+                    took = sum(self.world.random.choice(self._seconds) for _ in range(count))
+                    self.later(took, self.on_played, effect)
+                case Send(to=to, message=message, payload=span):
+                    self.send(to, message, span and self._numbers(span))
+                case Flip():
+                    vectors["in_flight"], vectors["accrued"] = vectors["accrued"], vectors["in_flight"]
+                case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
+                    vectors["staged"][start:stop] = array
+                case Install(span=Span(start=start, stop=stop)):
+                    vectors["parameters"][start:stop] = vectors["staged"][start:stop]
+                case _:
+                    raise AssertionError(effect)
+
+    def _numbers(self, span: Span) -> Numbers:
+        return Numbers(self.vectors[span.vector][span.start : span.stop].copy(), self._slice_at[span.start])
+
+
+class Director(Host):
+    """The coordinator: the real one. Whom it launches is there at once."""
+
+    def __init__(self, clock: Clock, fleet: Fleet, setting: Setting, method: Method) -> None:
+        super().__init__(clock, COORDINATOR, Ways(1, 1, inf))
+        objective = Objective(Portions(EXAMPLES, setting.digits.batch))
+        topology = Topology(fleet.replicas, 1, fleet.groups)
+        self._hosts = (*topology.shard_names, *(topology.parts(n)[0] for n in range(fleet.replicas)))
+        self.machine = SandblasterCoordinator(
+            topology,
+            begin=lambda: method.steps(objective),
+            stretch=STRETCH,
+            incarnations=dict.fromkeys(self._hosts, self.incarnation),
+            patience=NOTHING_FAILS,
+        )
+        self._wakes_at = inf
+        self.advances: list[tuple[float, Advanced]] = []
+
+    def begin(self) -> None:
+        """Everybody says hello."""
+        self._do(Opened())
+        for name in self._hosts:
+            self._do(Launched(name, self.incarnation, "key"))
+            self._do(Received(name, self.incarnation, Hello(name, {})))
+        for name in self._hosts:
+            self._do(Received(name, self.incarnation, Ready()))
+
+    def on_message(self, delivery: Delivery) -> None:
+        """An answer, or a turn that is over."""
+        sender, incarnation, data, payload = delivery
+        self._do(Received(sender, incarnation, decode(data), payload))
+
+    def on_wake(self, _: object) -> None:
+        """Somebody may be late by now."""
+        self._wakes_at = inf
+        self._do(Tick())
+
+    def _do(self, event: CoordinatorEvent) -> None:
+        for effect in self.machine.receive(event, self.clock):
+            match effect:
+                case Send(to=to, message=Command() | HandOut() as message):
+                    self.send(to, message)
+                case Advanced():
+                    self.advances.append((self.world.now, effect))
+                case Fail():
+                    raise AssertionError(effect)
+        if self.machine.wakes_at < self._wakes_at:
+            self._wakes_at = self.machine.wakes_at
+            self.later(max(0.0, self._wakes_at - self.clock), self.on_wake)
+
+
+@dataclass
+class Sandblaster(Run):
+    """A run that has not begun: replicas and shards at one point.
+
+    Args:
+        setting: of the race.
+        fleet: who does what.
+        method: real.
+        start: the point.
+        now: the time at which it begins.
+        seed: of the times.
+    """
+
+    setting: Setting
+    fleet: Fleet
+    method: Method
+    start: Vector
+    now: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.clock = self.setting.clock(self.seed, self.now)
+        groups, replicas = range(self.fleet.groups), range(self.fleet.replicas)
+        self.servers = [VectorServer(self.clock, self.setting, n, self.fleet, self.start) for n in groups]
+        self.workers = [Worker(self.clock, self.setting, n, self.fleet) for n in replicas]
+        self.director = Director(self.clock, self.fleet, self.setting, self.method)
+        self._point, self._iterations = self.start, 0
+
+    @property
+    def point(self) -> Vector:
+        """Where the last iteration ended."""
+        if self._iterations < len(self.advances):
+            self._iterations = len(self.advances)
+            self._point = np.concatenate([server.store.vector(POINT) for server in self.servers])
+        return self._point
+
+    @property
+    def advances(self) -> list[tuple[float, Advanced]]:
+        """When an iteration was done, and what is said of it."""
+        return self.director.advances
+
+    @property
+    def over(self) -> bool:
+        """See `Run`."""
+        return self.director.machine.outcome is not None
+
+    def begin(self) -> None:
+        """See `Run`."""
+        for worker in self.workers:
+            worker.begin()
+        self.director.begin()
