@@ -76,9 +76,10 @@ class Ledger:
 
     def _demand_state(self, shard: str, found: Vectors, position: int) -> None:
         expected = self.reference.states[position][shard]
+        zeros = (0.0,) * self.layout.sizes[shard]  # what a vector is that is not there yet
         for name in sorted(self._live[position]):
-            held = found.get(name)
-            demand(held == expected[name], "I5", shard, "holds", name, held, "instead of", expected[name])
+            held, wanted = found.get(name, zeros), expected.get(name, zeros)
+            demand(held == wanted, "I5", shard, "holds", name, held, "instead of", wanted)
 
     def resumes(self) -> None:
         """Another coordinator begins: it tells of what the journal does not hold."""

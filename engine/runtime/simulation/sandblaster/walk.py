@@ -22,6 +22,7 @@ from partita.engine.protocol.commands import (
     Outcome,
     Segment,
     Steps,
+    Swap,
 )
 
 _NAMES: Final = ("a", "b", "c", "d")
@@ -63,6 +64,10 @@ class Walk:
     def _calculation(self, random: Random, known: list[str], to: Sequence[str]) -> Operation:
         if random.random() < 0.2:
             return Dots((random.choice(known),), tuple(random.sample(known, min(2, len(known)))))
+        if random.random() < 0.2:
+            swapped = (random.choice(to), random.choice(to))
+            known += [name for name in dict.fromkeys(swapped) if name not in known]
+            return Swap(*swapped)
         terms = tuple((random.uniform(-0.5, 0.5), random.choice(known)) for _ in range(random.randrange(3)))
         vector = random.choice(to if terms else _NAMES[:3])
         known += [vector] * (vector not in known)
