@@ -253,6 +253,7 @@ class HandOuts:
 
     def _backups_for_idle(self, now: float) -> list[Handed]:
         """For each replica without work the stretch that was given least often, and of those the first."""
+        self._look_at = math.inf
         late_at = self._late_at()
         late = sorted(
             (number for number, at in late_at.items() if at <= now),
@@ -265,8 +266,8 @@ class HandOuts:
             if number is not None:
                 late.remove(number)
                 handed.append((replica, self._give(replica, number, now)))
-        soonest = min((at for at in late_at.values() if at > now), default=math.inf)
-        self._look_at = max(soonest, now + LOOK * self._usual_s)
+        soonest = now if late else min((at for at in late_at.values() if at > now), default=math.inf)
+        self._look_at = min(self._look_at, max(soonest, now + LOOK * self._usual_s))
         return handed
 
     def _late_at(self) -> dict[int, float]:
@@ -294,6 +295,7 @@ class HandOuts:
             crew.progress_at = now
         crew.turns[crew.next_turn] = _Turn(order, set(range(crew.machines)), now)
         crew.next_turn += 1
+        self._look_at = min(self._look_at, now + LATE * self._usual_s * stretch.count)
         self._idle.pop(replica, None)
         if len(crew.turns) == OPEN_TURNS:
             del self._hungry[replica]

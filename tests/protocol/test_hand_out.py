@@ -79,6 +79,20 @@ def test_a_backup_comes_when_a_turn_is_late_and_not_before() -> None:
     assert found.next_backup_at == math.inf  # nobody is without work
 
 
+def test_one_replica_makes_up_for_all_the_others() -> None:
+    """Late stretches that found nobody without work are not forgotten."""
+    found = hands(replicas=4, stretches=12)
+    mine = [order for who, order in found.hand_out(0.0) if who == 0]
+    now = 0.0
+    while not found.complete:
+        now = now + 1.0 if mine else max(now, found.next_backup_at)
+        assert now < 100.0
+        if mine:
+            finish(found, 0, mine.pop(0), now)
+        mine += [order for who, order in found.hand_out(now) if who == 0]
+    assert now < 3 + 9 + 2 * LATE + 6
+
+
 def test_without_backups_nothing_is_given_twice() -> None:
     found = hands(replicas=2, stretches=2, backups=False)
     (_, mine), _ = found.hand_out(0.0)
