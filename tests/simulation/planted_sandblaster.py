@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from partita.engine.protocol.commands import Restore, Snapshot
+from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
 from partita.engine.protocol.events import Persist, Send
 from partita.engine.protocol.hand_out import HandOuts
 from partita.engine.protocol.membership import Membership, Pace
@@ -316,9 +316,18 @@ class GoesBackTooFar(SandblasterCoordinator):
 class RepeatsEvaluationsOnly(SandblasterCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         effects = super()._restart_shard(host, reason, now)
-        kept = [r for r in self._replay if any(type(o).__name__ == "Evaluate" for o in r)]
+        kept = [r for r in self._replay if any(isinstance(o, Evaluate) for o in r)]
         self._replay.clear()
         self._replay.extend(kept)
+        return effects
+
+
+class ForgetsThatNamesWereExchanged(SandblasterCoordinator):
+    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
+        effects = super()._restart_shard(host, reason, now)
+        kept = [tuple(o for o in request if not isinstance(o, Swap)) for request in self._replay]
+        self._replay.clear()
+        self._replay.extend(request for request in kept if request)
         return effects
 
 
@@ -385,51 +394,55 @@ class Planted(NamedTuple):
 
 
 FAULTS = [
-    Planted(CountsABackupToo, "I6", at=3),
-    Planted(DoesARepeatedCommandAgain, "I6 I7", at=13),
-    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=17),
-    Planted(NoFence, "I4", at=42),
-    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=96),
-    Planted(LeaseOutlivesTheVerdict, "I4", at=96),
-    Planted(ShowsThePointOfAnyCommand, "I6", at=3),
-    Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=1449),
-    Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
-    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
-    Planted(AddsInTheOrderOfArrival, "I6", at=2),
-    Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=0),
-    Planted(SaysSavedBeforeItIs, "I5", at=0),
-    Planted(StaysWhereItIs, "I7", at=0),
-    Planted(AnswersWhateverItsLeaseIsByThen, "I4", at=273),
-    Planted(GoesBackToTheStart, "I7", at=13),
-    Planted(NeverSaysWhatItLacks, "I8", at=506),
-    Planted(NeverAnswersTwice, "I8", at=26),
-    Planted(NeverRetries, "I8", at=0),
-    Planted(ForgetsWhatIsInFlight, "I6 I8", at=2),
-    Planted(TakesAnyAcknowledgement, "I6 I8", at=93),
+    Planted(CountsABackupToo, "I6", at=26),
+    Planted(DoesARepeatedCommandAgain, "I6 I7", at=6),
+    Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=103),
+    Planted(NoFence, "I4", at=115),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=115),
+    Planted(LeaseOutlivesTheVerdict, "I4", at=1090),
+    Planted(ShowsThePointOfAnyCommand, "I6", at=14),
+    Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=4171),
+    Planted(DoesNotWaitForTheLastStretch, "I6", at=6),
+    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=6),
+    Planted(AddsInTheOrderOfArrival, "I6", at=27),
+    Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=4),
+    Planted(SaysSavedBeforeItIs, "I5", at=4),
+    Planted(StaysWhereItIs, "I7", at=14),
+    Planted(AnswersWhateverItsLeaseIsByThen, "I4", at=1090),
+    Planted(GoesBackToTheStart, "I7", at=64),
+    Planted(NeverSaysWhatItLacks, "I8", at=1318),
+    Planted(NeverAnswersTwice, "I8", at=6),
+    Planted(NeverRetries, "I8", at=4),
+    Planted(ForgetsWhatIsInFlight, "I6 I8", at=26),
+    Planted(TakesAnyAcknowledgement, "I6 I8", at=427),
     Planted(SkipsTurnsThatOthersPlay, "I8", at=19),
-    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=46),
-    Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=0),
-    Planted(ContributesToWhateverIsNewest, "I6 validate", at=3),
-    Planted(CountsTheLossOfABackup, "I6", at=3),
-    Planted(APortionIsLostWithItsReplica, "I8", at=228),
-    Planted(NeverHandsOutAgain, "I8", at=98),
-    Planted(IgnoresWhatAShardLacks, "I8", at=114),
-    Planted(OneStretchTooFar, "I6", at=0),
-    Planted(UsesANumberTwice, "I7", at=0),
-    Planted(RecordsBeforeAllHaveAnswered, "I6", at=1),
-    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=31),
-    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=0),
-    Planted(SaysTheWrongPosition, "I5", at=0),
-    Planted(DoesNothingAgain, "I5 I6 I7", at=21),
-    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=13),
-    Planted(GoesBackTooFar, "I7", at=13),
+    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=14),
+    Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=6),
+    Planted(ContributesToWhateverIsNewest, "I6 validate", at=6),
+    Planted(CountsTheLossOfABackup, "I6", at=26),
+    Planted(APortionIsLostWithItsReplica, "I8 validate", at=20),
+    Planted(NeverHandsOutAgain, "I8", at=34),
+    Planted(IgnoresWhatAShardLacks, "I8", at=1318),
+    Planted(OneStretchTooFar, "I6", at=4),
+    Planted(UsesANumberTwice, "I7", at=14),
+    Planted(RecordsBeforeAllHaveAnswered, "I6", at=6),
+    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=51),
+    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=6),
+    Planted(SaysTheWrongPosition, "I5", at=6),
+    Planted(DoesNothingAgain, "I5 I6 I7", at=34),
+    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=64),
+    Planted(GoesBackTooFar, "I7", at=139),
     Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=34),
-    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7", at=17),
-    Planted(EndsWithoutALastCheckpoint, "I10", at=0),
-    Planted(ARoundOutlivesAShard, "I5", at=833),
-    Planted(NeverSaysACommandAgain, "I8", at=0),
+    Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=146),
+    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=57),
+    Planted(EndsWithoutALastCheckpoint, "I10", at=4),
+    Planted(ARoundOutlivesAShard, "I5", at=1102),
+    Planted(NeverSaysACommandAgain, "I8", at=4),
     Planted(JudgesBeforeTheLeaseIsOver, "I4", at=90),
-    Planted(LaunchesTheSameIncarnationAgain, "I4", at=2),
-    Planted(TakesAnErrorForADeath, "I13", at=150),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", at=14),
+    Planted(TakesAnErrorForADeath, "I13", at=2237),
 ]
-"""A seed that found a fault once is tried first: a change of the draw, or of a machine, moves all seeds."""
+"""A seed that found a fault once is tried first: a change of the draw, or of a machine, moves all seeds.
+
+Most are of walks, which no change of a method moves.
+"""
