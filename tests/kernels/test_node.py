@@ -143,7 +143,9 @@ def test_nodes_that_share_weights_add_to_one_gradient() -> None:
     "layer",
     [
         Node(Patch(2), leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=(3,)),
-        Node(Full(), leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=(4, 2)),
+        pytest.param(
+            Node(Full(), leaky_sum, leaky_sum_errors, learns=LEARNS, nodes=(4, 2)), marks=pytest.mark.slow
+        ),
         Node(OneToOne(), leaky_sum, leaky_sum_errors, learns=LEARNS),
         Node(Patch(2), root, root_errors),
     ],

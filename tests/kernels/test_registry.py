@@ -90,7 +90,7 @@ def nothing_of(value: object) -> None:
     """Forgets it."""
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_no_step_waits_for_the_compiler(precision: str) -> None:
     """Whatever is compiled is compiled when a call is prepared."""
     drawn = [
