@@ -9,7 +9,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v python)
 PIP_FLAGS ?=
-SEEDS ?= 2000
+SEEDS ?= 50000
 BIN := .venv/bin
 STAMP := .venv/.installed
 ROOMS := layers partitioner engine

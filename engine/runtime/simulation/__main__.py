@@ -27,6 +27,9 @@ PLAYERS: Final[dict[str, Player]] = {"downpour": downpour.play, "sandblaster": s
 CHUNK: Final = 200
 """Schedules that a process plays at a time."""
 
+SAY_EVERY_S: Final = 10.0
+"""How often a long play says how far it is."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -61,9 +64,12 @@ def play_some(driver: str, first: int, count: int, story: bool) -> Tally:
 
 def play_all(driver: str, options: argparse.Namespace) -> Tally:
     """Plays all seeds, in as many processes as are asked for."""
-    whole = Tally()
+    whole, said_at = Tally(), time.perf_counter()
     for tally in _tallies(driver, options):
         whole.add(tally)
+        if time.perf_counter() - said_at >= SAY_EVERY_S:
+            said_at = time.perf_counter()
+            print(f"{driver}: {whole.played} of {options.schedules} schedules", file=sys.stderr, flush=True)
         print("\n".join(tally.stories), end="\n" if tally.stories else "")
         if whole.broken is not None:
             break
