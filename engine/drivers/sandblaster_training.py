@@ -107,8 +107,8 @@ class SandblasterTraining(Training):
             job.files,
             job.examples,
             job.seed,
-            self.objective.sampled,
             driver.shards,
+            self.objective.sampled,
         )
 
     @property

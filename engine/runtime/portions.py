@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
@@ -29,57 +28,29 @@ from partita.engine.protocol.portion_client import (
     TurnOver,
 )
 from partita.engine.protocol.replica import Install, Stage, Started
-from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
+from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import ArrayFile
 from partita.engine.runtime.player import Player
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
+from partita.engine.runtime.replica_task import ReplicaTask
 from partita.engine.runtime.task import Link, Role
 from partita.engine.runtime.turns import Turns, TurnsAlone, TurnsTogether
 from partita.engine.runtime.updates import GradientSum
 from partita.engine.transport.payload import Payload
-from partita.partitioner.plan import Plan
 from partita.partitioner.program import COMPUTES, Program
 from partita.partitioner.step_kind import StepKind
 
 
 @dataclass(frozen=True)
-class PortionTask:
-    """One machine's part of one replica, under Sandblaster.
+class PortionTask(ReplicaTask):
+    """One machine's part of one replica, under Sandblaster. A portion has `plan.batch` examples.
 
     Args:
-        plan, machine, replica, replicas: whose part. A portion has `plan.batch` examples.
-        data: a file for each input and target, `[example, *shape]`.
-        examples: how many there are.
-        seed: of the order of the examples.
-        shuffled: whether they come in a new order each epoch, or else as they lie.
-        shards: how many hold the parameters.
+        plan, machine, replica, replicas, data, examples, seed, shards: see `ReplicaTask`.
+        shuffled: whether examples come in a new order each epoch, or else as they lie.
     """
 
-    plan: Plan
-    machine: int
-    replica: int
-    replicas: int
-    data: Mapping[str, ArrayFile]
-    examples: int
-    seed: int
     shuffled: bool
-    shards: int
-
-    @property
-    def threads(self) -> int:
-        """See `Task`."""
-        return self.plan.cluster.machines[self.machine].threads
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See `Task`."""
-        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
-
-    @property
-    def layout(self) -> Layout:
-        """Where the parameters are."""
-        return layout_of(self.plan, shards=self.shards)
 
     @property
     def program(self) -> Program:

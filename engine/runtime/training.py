@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.rules import Rule
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
@@ -40,11 +39,12 @@ from partita.engine.protocol.replica import (
     StepBegins,
     StepEnded,
 )
-from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
+from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import ArrayFile, DatasetFeed, Sampler
+from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.finite import what_is_not_finite
 from partita.engine.runtime.player import Over, Player
+from partita.engine.runtime.replica_task import ReplicaTask
 from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.runtime.updates import Accrual
 from partita.engine.transport.payload import Payload
@@ -61,47 +61,20 @@ class NotFinite(CannotGoOn):
 
 
 @dataclass(frozen=True)
-class TrainTask:
+class TrainTask(ReplicaTask):
     """One machine's part of one replica, under Downpour.
 
     Args:
-        plan, machine, replica, replicas: whose part.
-        data: a file for each input and target, `[example, *shape]`.
-        examples: how many there are.
-        seed: of the order of the examples.
-        shards: how many hold the parameters.
+        plan, machine, replica, replicas, data, examples, seed, shards: see `ReplicaTask`.
         rule: how the part steps by itself between two fetches.
         fetch_every, push_every, run_ahead, overlap: see `Downpour`.
     """
 
-    plan: Plan
-    machine: int
-    replica: int
-    replicas: int
-    data: Mapping[str, ArrayFile]
-    examples: int
-    seed: int
-    shards: int
     rule: Rule
     fetch_every: int
     push_every: int
     run_ahead: int
     overlap: int = 1
-
-    @property
-    def threads(self) -> int:
-        """See `Task`."""
-        return self.plan.cluster.machines[self.machine].threads
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See `Task`."""
-        return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
-
-    @property
-    def layout(self) -> Layout:
-        """Where the parameters are."""
-        return layout_of(self.plan, shards=self.shards)
 
     def role(self, link: Link) -> TrainRole:
         """See `Task`."""

@@ -62,7 +62,8 @@ def test_a_run_says_how_it_went(straight: Run) -> None:
     assert [n for n, _ in found] == list(range(1, 13))
     assert all(after < before for (_, before), (_, after) in pairwise(found))
     assert evaluate(straight, toy.data()).accuracy > 0.9
-    assert {(one.busy, one.replicas) for one in straight.history if isinstance(one, Iteration)} == {(2, 2)}
+    shares = {(one.busy, one.replicas) for one in straight.history if isinstance(one, Iteration)}
+    assert (2, 2) in shares and shares <= {(1, 2), (2, 2)}, "a fast one may have taken all of a small batch"
 
 
 @pytest.mark.parametrize("change", [{"replicas": 1}, {"replicas": 3, "backups": False}])

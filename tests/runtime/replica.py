@@ -54,7 +54,7 @@ class Replica:
         self.computed: dict[int, dict[str, Computed]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         tasks = [
-            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, shuffled, SHARDS)
+            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, shuffled)
             for m in range(len(plan.cluster))
         ]
         self.layout = tasks[0].layout
