@@ -127,7 +127,8 @@ class Shard:
         """Waits for the file of the last snapshot."""
         self.role._writer.close()
         self.role.wakened(0.0)
-        saved = self.said.pop()[1]
+        n = max(n for n, (_, message, _) in enumerate(self.said) if isinstance(message, Saved))
+        saved = self.said.pop(n)[1]  # others may have been said since
         assert isinstance(saved, Saved)
         return Entry(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
 
