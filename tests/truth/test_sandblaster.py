@@ -60,8 +60,9 @@ def test_convex_problems_over_processes(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wine, two layers", "diabetes, two layers"])
-def test_two_layers_over_processes(name: str) -> None:
+def test_two_layers_over_processes() -> None:
+    """Not of a network that needs hundreds of iterations: rounding decides when those end, also for SciPy."""
+    name = "wine, two layers"
     check_against_scipy(name, trained(name, portion=50, **USUAL), rel=1e-3, **USUAL)
 
 
