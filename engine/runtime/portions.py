@@ -75,7 +75,6 @@ class PortionRole(Role):
         self._sum = GradientSum(self._vectors)
         overlaps = task.layout.shards_of(machine)
         self._client = PortionClient(
-            incarnation=link.incarnation,
             shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps),
             alone=len(plan.cluster) == 1,
             item_bytes=self._vectors.parameters.itemsize,
@@ -128,10 +127,7 @@ class PortionRole(Role):
         """Messages of other parts go to the player, all others to the client."""
         match event.message:
             case Tensor() | Credit():
-                if isinstance(self._turns, TurnsTogether):
-                    self._turns.receive(event)
-                else:
-                    self._link.refuse(event.sender, "this part's program has no messages")
+                self._turns.receive(event)
             case HandOut() | Point() | Taken():
                 if self._known is None:
                     self._early.append(event)
@@ -169,9 +165,8 @@ class PortionRole(Role):
         while not self._unsaid.empty():
             self._say(self._unsaid.get())
         self._turns.poll()
-        if isinstance(self._turns, TurnsTogether):
-            for refused in self._turns.refused():
-                self._link.refuse(refused.sender, refused.reason)
+        for refused in self._turns.refused():
+            self._link.refuse(refused.sender, refused.reason)
 
     # What it does
 

@@ -42,6 +42,14 @@ class Turns(ABC):
         """
 
     @abstractmethod
+    def receive(self, event: Received) -> None:
+        """Takes in a message of another part."""
+
+    @abstractmethod
+    def refused(self) -> list[Refuse]:
+        """Messages that did not fit the program, since the last call."""
+
+    @abstractmethod
     def close(self) -> None:
         """Ends the kernel threads."""
 
@@ -72,6 +80,7 @@ class TurnsAlone(Turns):
         self._calls: Final = [call for call in computations.calls if call is not None]
         self._turns: SimpleQueue[PlayTurn | None] = SimpleQueue()
         self._error: BaseException | None = None
+        self._refused: list[Refuse] = []
         self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
         self._thread.start()
 
@@ -83,6 +92,15 @@ class TurnsAlone(Turns):
         """See `Turns`."""
         if self._error is not None:
             raise self._error
+
+    def receive(self, event: Received) -> None:
+        """See `Turns`."""
+        self._refused.append(Refuse(event.sender, "this part's program has no messages"))
+
+    def refused(self) -> list[Refuse]:
+        """See `Turns`."""
+        refused, self._refused = self._refused, []
+        return refused
 
     def close(self) -> None:
         """See `Turns`: after the portion that is going on."""
@@ -142,11 +160,11 @@ class TurnsTogether(Turns):
         self._go_on()
 
     def receive(self, event: Received) -> None:
-        """Takes in a message of another part."""
+        """See `Turns`."""
         self._player.receive(event)
 
     def refused(self) -> list[Refuse]:
-        """Messages that did not fit the program, since the last call."""
+        """See `Turns`."""
         return self._player.refused()
 
     def poll(self) -> None:
