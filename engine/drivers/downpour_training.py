@@ -12,7 +12,6 @@ from partita.engine.drivers.job import Job
 from partita.engine.drivers.progress import Meter
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.training import Training
-from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
@@ -180,11 +179,7 @@ class DownpourTraining(Training):
 
     def _finished(self, done: Done, display: Display) -> Run:
         job, meter = self.job, self._meter
-        number = self.resumed if done.checkpoint is None else done.checkpoint
-        if number is None:
-            parameters = load_parameters(job.initial, job.shapes)
-        else:
-            parameters = self.store.open(number, job.shapes).parameters()
+        parameters = self._parameters(done, start=job.initial)
         steps = self.done if self.committed is None else self.committed
         folder = job.checkpoints if job.keep else None
         run = Run(job.plan, parameters, steps, meter.seconds, done.lost, tuple(meter.history), folder)

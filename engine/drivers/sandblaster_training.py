@@ -15,11 +15,11 @@ from partita.engine.drivers.run_journal import RunJournal
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
-from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.method_at_work import JournalMismatch
 from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
-from partita.engine.protocol.sandblaster import JournalMismatch, SandblasterCoordinator
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.portions import PortionTask
@@ -59,7 +59,7 @@ class SandblasterTraining(Training):
             shapes=job.shapes,
             precision=job.plan.precision,
             method=self.driver.method_text,
-            data=job.checksum,
+            data=job.checksum if job.keep else "",  # nobody compares it, and it reads all of the data
             examples=job.examples,
             portion=objective.portions.size,
             stretch=self.stretch,
@@ -208,11 +208,7 @@ class SandblasterTraining(Training):
         job, now, outcome = self.job, self._coordinating, done.outcome
         if outcome is not None and outcome.kind == "failed":
             raise RunFailed(outcome.reason)
-        number = self.resumed if done.checkpoint is None else done.checkpoint
-        if number is None:
-            parameters = load_parameters(self._start, job.shapes)
-        else:
-            parameters = self.store.open(number, job.shapes).parameters()
+        parameters = self._parameters(done, start=self._start)
         run = Run(
             job.plan,
             parameters,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
@@ -16,7 +17,9 @@ from partita.engine.drivers.run import Run
 from partita.engine.drivers.supervisor import RunFailed, Supervisor
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
 from partita.engine.protocol.supervision import Supervision
@@ -123,6 +126,13 @@ class Training(ABC):
             f"{self.job.checkpoints} has checkpoints of an earlier run, and this one starts anew and "
             "replaces them; to go on with the earlier run, stop and resume"
         )
+
+    def _parameters(self, done: Done, *, start: Path) -> dict[str, Vector]:
+        """Those that the run leaves: of its last checkpoint, or of where it began."""
+        number = self.resumed if done.checkpoint is None else done.checkpoint
+        if number is None:
+            return load_parameters(start, self.job.shapes)
+        return self.store.open(number, self.job.shapes).parameters()
 
     def _stopped(self, how_far: str, run: Run) -> Interrupted:
         kept = self._kept()
