@@ -1,161 +1,39 @@
-"""A shard of vectors alone: each command once, each contribution once, one order of sums in all histories."""
+"""A shard of vectors alone: each command once, each contribution once, one order of sums."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from partita.engine.protocol.commands import (
-    Combine,
     Dots,
     Evaluate,
     Largest,
-    Operation,
-    Request,
     Restore,
     Segment,
     Snapshot,
     copy,
     dot,
-    n_scalars,
     scale,
-    stretches_of,
     zero,
 )
-from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import Persist, Persisted, Received, Tick
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
     Answer,
-    Command,
     Contribution,
     Fetch,
     FetchPoint,
     Heartbeat,
-    Message,
     Missing,
     Point,
     Save,
     Saved,
     Taken,
 )
-from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.vector_shard import (
-    Do,
-    Done,
-    Drop,
-    Join,
-    Keep,
     Revert,
-    Settle,
-    VectorShard,
-    VectorShardEvent,
 )
-
-RANGES = {0: (0, 3), 1: (3, 8)}
-STRETCH = 2
-HALF = Evaluate((Segment("g", 0, 5),))  # stretches 0, 1, 2
-
-
-@dataclass
-class Text:
-    """A payload that says what it is; sums of payloads say what was added to what."""
-
-    text: str
-    n_bytes: int
-
-
-@dataclass
-class Shard:
-    """The machine, and an interpreter that writes down what is done. Vectors are texts for each machine."""
-
-    ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
-    number: int = 0
-    leased: bool = True
-    slow: bool = False  # what is to be done is done when `work` is called
-    working: Do | Revert | None = None
-    done: list[Operation | Persist | Revert] = field(default_factory=list)
-    said: list[tuple[str, Message]] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
-    vectors: dict[tuple[str, int], str] = field(default_factory=dict)
-    kept: dict[tuple[int, int], str] = field(default_factory=dict)
-    most_kept: int = 0
-
-    def __post_init__(self) -> None:
-        self.machine = VectorShard(
-            "shard 0", epoch=0, ranges=self.ranges, stretch=STRETCH, number=self.number
-        )
-        if self.leased:
-            self.tell("coordinator", Heartbeat(0, clock=0.0))
-
-    def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
-        effects = self.machine.receive(event, now)
-        self.machine.validate()
-        for effect in effects:
-            match effect:
-                case Do() | Revert():
-                    assert effect is effects[-1] and self.working is None
-                    self.working = effect
-                    if not self.slow:
-                        self.work(now)
-                case Persist():
-                    self.done.append(effect)
-                case Keep(machine=machine, stretch=stretch, payload=payload):
-                    assert isinstance(payload, Text) and (machine, stretch) not in self.kept
-                    self.kept[machine, stretch] = payload.text
-                    self.most_kept = max(self.most_kept, len(self.kept))
-                case Join(machine=machine, into=into, of=of):
-                    self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
-                case Settle(machine=machine, stretch=stretch, span=span):
-                    assert (span.start, span.stop) == self.ranges[machine]
-                    self.vectors[span.vector, machine] = self.kept.pop((machine, stretch))
-                case Drop():
-                    self.kept.clear()
-                case Send(to=to, message=message, payload=span):
-                    is_point = isinstance(message, Point)
-                    assert span == (Span("x", *self.ranges[machine_of(to)]) if is_point else None)
-                    self.said.append((to, message))
-                case Refuse(reason=reason):
-                    self.refused.append(reason)
-                case Fenced():
-                    self.done.clear()
-
-    def work(self, now: float = 0.0) -> None:
-        """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
-        effect, self.working = self.working, None
-        assert effect is not None
-        if isinstance(effect, Revert):
-            self.done.append(effect)
-            self.feed(Done(), now)
-            return
-        scalars = []
-        for operation in effect.operations:
-            self.done.append(operation)
-            if isinstance(operation, Combine) and not operation.terms:
-                self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
-            scalars += [0.5 + len(self.done)] * n_scalars(operation)
-        self.feed(Done(scalars), now)
-
-    def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
-        self.feed(Received(sender, 0, message, payload), now)
-
-    def command(self, number: int, *operations: Operation, now: float = 0.0) -> list[Message]:
-        """What the coordinator is told in return."""
-        self.said.clear()
-        self.tell("coordinator", Command(number, operations), now=now)
-        return [message for to, message in self.said if to == "coordinator"]
-
-    def contribute(
-        self, evaluation: int, stretch: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
-    ) -> list[Message]:
-        """What is said in return; the acknowledgement first."""
-        self.said.clear()
-        start, stop = RANGES[machine]
-        text = Text(f"{stretch}", 4 * (stop - start) if n_bytes is None else n_bytes)
-        self.tell(f"part {replica}.{machine}", Contribution(evaluation, stretch), text)
-        return [message for _, message in self.said]
+from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 
 
 def test_a_command_is_done_once_and_answered_as_often_as_it_is_said() -> None:
@@ -452,153 +330,3 @@ def test_little_is_kept_while_one_stretch_is_missing() -> None:
     assert shard.most_kept <= 2 * 9, "a few for each level of the tree"
     shard.contribute(1, 0)
     assert ("g", 0) in shard.vectors
-
-
-# Random histories against a naive reference.
-
-
-@dataclass
-class Naive:
-    """What a shard must have done: the last command, and which contributions to it have come."""
-
-    number: int = 0
-    request: Request = ()
-    come: set[tuple[int, int]] = field(default_factory=set)
-
-    def command(self, number: int, request: Request) -> None:
-        if number > self.number:
-            self.number, self.request, self.come = number, request, set()
-
-    @property
-    def stretches(self) -> dict[int, str]:
-        """The vector of each stretch."""
-        evaluate = next((o for o in self.request if isinstance(o, Evaluate)), Evaluate(()))
-        cut = stretches_of(evaluate, STRETCH)
-        return {n: evaluate.segments[stretch.segment].vector for n, stretch in enumerate(cut)}
-
-    @property
-    def is_open(self) -> bool:
-        return len(self.come) < 2 * len(self.stretches)
-
-    def sums(self) -> dict[tuple[str, int], str]:
-        """What each vector must hold, as texts."""
-        leaves: dict[str, list[str]] = {}
-        for n, vector in self.stretches.items():
-            leaves.setdefault(vector, []).append(str(n))
-        return {(vector, m): in_a_tree(texts) for vector, texts in leaves.items() for m in (0, 1)}
-
-
-def in_a_tree(texts: list[str]) -> str:
-    """Level by level, a last one without a sister passed up."""
-    while len(texts) > 1:
-        pairs = [texts[n : n + 2] for n in range(0, len(texts), 2)]
-        texts = [f"({pair[0]}+{pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
-    return texts[0]
-
-
-REQUESTS: tuple[Request, ...] = (
-    (HALF, dot("g", "g")),
-    (scale("x", 2.0), Evaluate((Segment("g", 0, 13), Segment("h", 13, 1)))),
-    (copy("x", "g"), Largest("x")),
-)
-said = st.one_of(
-    st.tuples(st.just("command"), st.integers(1, 5)),
-    st.tuples(st.just("fetch"), st.integers(0, 1)),
-    st.tuples(
-        st.just("contribution"), st.integers(1, 5), st.integers(0, 7), st.integers(0, 1), st.integers(0, 1)
-    ),
-    st.tuples(st.just("the rest"), st.randoms(use_true_random=False)),
-)
-
-
-@given(st.lists(said, max_size=60))
-def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: list[tuple]) -> None:  # type: ignore[type-arg]
-    shard, naive = Shard(), Naive()
-    for step in history:
-        shard.said.clear()
-        done = len(shard.done)
-        match step:
-            case "command", number:
-                request = REQUESTS[number % 3]
-                is_new = number > naive.number
-                naive.command(number, request)
-                shard.command(number, *request)
-                if not is_new:
-                    assert len(shard.done) == done
-                    kinds = [type(message) for _, message in shard.said]
-                    assert kinds == ([] if number < naive.number else [Missing if naive.is_open else Answer])
-            case "fetch", machine:
-                shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
-                assert len(shard.said) == bool(naive.stretches)
-            case "contribution", evaluation, stretch, machine, replica:
-                contribute(shard, naive, evaluation, stretch, machine, replica)
-            case "the rest", order:
-                rest = [(n, m) for n in naive.stretches for m in (0, 1)]
-                order.shuffle(rest)
-                for stretch, machine in rest:
-                    contribute(shard, naive, naive.number, stretch, machine, 0)
-        assert (shard.machine.evaluation is not None) == naive.is_open
-        if naive.number and not naive.is_open:
-            assert {key: shard.vectors[key] for key in naive.sums()} == naive.sums()
-            assert shard.done[-1] in naive.request
-
-
-def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machine: int, replica: int) -> None:
-    """Says it to both, and checks the acknowledgement."""
-    is_current = evaluation == naive.number and naive.is_open
-    refused = len(shard.refused)
-    found = shard.contribute(evaluation, stretch, machine, replica=replica)
-    if is_current and stretch not in naive.stretches:
-        assert found == [] and len(shard.refused) == refused + 1
-        return
-    assert found[-1] == Taken(evaluation, stretch)
-    if is_current:
-        naive.come.add((stretch, machine))
-        assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [Answer])
-
-
-slowly = st.one_of(
-    st.tuples(st.just("command"), st.sampled_from([1, 1, 1, 2, 2, 3])),
-    st.just(("contributions",)),
-    st.tuples(st.just("time"), st.sampled_from([1.0, 4.0])),
-    st.just(("lease",)),
-    st.just(("work",)),
-)
-
-
-@given(st.lists(slowly, min_size=30, max_size=60))
-def test_however_long_it_takes_operations_are_done_once_and_in_order(
-    history: list[tuple],  # type: ignore[type-arg]
-) -> None:
-    """Commands come again, or newer ones come, and leases end, while a shard is at work."""
-    shard, now = Shard(slow=True), 0.0
-    wanted: dict[int, Request] = {
-        n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in (1, 2, 3)
-    }
-    done: dict[int, list[Operation | Persist | Revert]] = {}
-    answered: set[int] = set()
-    for step in history:
-        shard.said.clear()
-        number, before = shard.machine.number, len(shard.done)
-        match step:
-            case "command", asked:
-                shard.command(asked, *wanted[asked], now=now)
-                assert shard.machine.number in (number, asked)
-            case ("contributions",) if shard.machine.evaluation is not None:
-                for stretch, machine in [(n, m) for n in range(3) for m in (0, 1)]:
-                    start, stop = RANGES[machine]
-                    text = Text("", 4 * (stop - start))
-                    shard.tell(f"part 0.{machine}", Contribution(number, stretch), text, now=now)
-            case "time", seconds:
-                now += seconds
-            case ("lease",):
-                shard.tell("coordinator", Heartbeat(0, clock=now), now=now)
-            case ("work",) if shard.working is not None:
-                shard.work(now)
-                done.setdefault(number, []).extend(shard.done[before:])
-        assert not shard.said or shard.machine.holds_lease(now)
-        answered |= {message.number for _, message in shard.said if isinstance(message, Answer)}
-    for number, found in done.items():
-        expected = [wanted[number][0], Revert(number), wanted[number][3]]
-        assert found == expected[: len(found)]
-        assert len(found) == 3 or number not in answered

@@ -4,40 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.runtime.simulation import Outcome
 from partita.engine.runtime.simulation.downpour import play
+from tests.simulation.judged import all_hold, is_caught
 from tests.simulation.planted_downpour import FAULTS, Planted
 
 SCHEDULES = 2000
 
 
-def told(outcome: Outcome) -> str:
-    return f"seed {outcome.seed} breaks {outcome.violation}\n" + "\n".join(outcome.story)
-
-
 @pytest.mark.parametrize("first", range(0, SCHEDULES, SCHEDULES // 4))
 def test_every_invariant_holds_in_every_schedule(first: int) -> None:
-    for seed in range(first, first + SCHEDULES // 4):
-        outcome = play(seed)
-        assert outcome.violation is None, told(outcome)
+    all_hold(play, range(first, first + SCHEDULES // 4))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_invariant_holds_in_very_many_schedules() -> None:
-    for seed in range(SCHEDULES, SCHEDULES + 20_000):
-        outcome = play(seed)
-        assert outcome.violation is None, told(outcome)
+    all_hold(play, range(SCHEDULES, SCHEDULES + 20_000))
 
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.machine.__name__)
 def test_it_bites(planted: Planted) -> None:
-    outcomes = (play(seed, planted.machines) for seed in range(planted.seeds))
-    caught = next((outcome for outcome in outcomes if outcome.violation), None)
-    assert caught is not None, f"not found within {planted.seeds} seeds"
-    assert caught.violation is not None
-    assert caught.violation.split(":")[0] in planted.reported.split(), caught.violation
-    assert caught.story, "a failure tells its last events"
+    is_caught(planted, lambda seed: play(seed, planted.machines), range(planted.seeds))
 
 
 def test_schedules_are_of_all_kinds() -> None:

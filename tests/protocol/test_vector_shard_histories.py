@@ -1,0 +1,181 @@
+"""A shard of vectors in random histories, against a naive reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.engine.protocol.commands import (
+    Evaluate,
+    Largest,
+    Operation,
+    Request,
+    Restore,
+    Segment,
+    copy,
+    dot,
+    scale,
+    stretches_of,
+)
+from partita.engine.protocol.events import Persist
+from partita.engine.protocol.messages import (
+    Answer,
+    Contribution,
+    FetchPoint,
+    Heartbeat,
+    Missing,
+    Taken,
+)
+from partita.engine.protocol.vector_shard import (
+    Revert,
+)
+from tests.protocol.textual_shard import HALF, RANGES, STRETCH, Shard, Text
+
+
+@dataclass
+class Naive:
+    """What a shard must have done: the last command, and which contributions to it have come."""
+
+    number: int = 0
+    request: Request = ()
+    come: set[tuple[int, int]] = field(default_factory=set)
+
+    def command(self, number: int, request: Request) -> None:
+        if number > self.number:
+            self.number, self.request, self.come = number, request, set()
+
+    @property
+    def stretches(self) -> dict[int, str]:
+        """The vector of each stretch."""
+        evaluate = next((o for o in self.request if isinstance(o, Evaluate)), Evaluate(()))
+        cut = stretches_of(evaluate, STRETCH)
+        return {n: evaluate.segments[stretch.segment].vector for n, stretch in enumerate(cut)}
+
+    @property
+    def is_open(self) -> bool:
+        return len(self.come) < 2 * len(self.stretches)
+
+    def sums(self) -> dict[tuple[str, int], str]:
+        """What each vector must hold, as texts."""
+        leaves: dict[str, list[str]] = {}
+        for n, vector in self.stretches.items():
+            leaves.setdefault(vector, []).append(str(n))
+        return {(vector, m): in_a_tree(texts) for vector, texts in leaves.items() for m in (0, 1)}
+
+
+def in_a_tree(texts: list[str]) -> str:
+    """Level by level, a last one without a sister passed up."""
+    while len(texts) > 1:
+        pairs = [texts[n : n + 2] for n in range(0, len(texts), 2)]
+        texts = [f"({pair[0]}+{pair[1]})" if len(pair) == 2 else pair[0] for pair in pairs]
+    return texts[0]
+
+
+REQUESTS: tuple[Request, ...] = (
+    (HALF, dot("g", "g")),
+    (scale("x", 2.0), Evaluate((Segment("g", 0, 13), Segment("h", 13, 1)))),
+    (copy("x", "g"), Largest("x")),
+)
+said = st.one_of(
+    st.tuples(st.just("command"), st.integers(1, 5)),
+    st.tuples(st.just("fetch"), st.integers(0, 1)),
+    st.tuples(
+        st.just("contribution"), st.integers(1, 5), st.integers(0, 7), st.integers(0, 1), st.integers(0, 1)
+    ),
+    st.tuples(st.just("the rest"), st.randoms(use_true_random=False)),
+)
+
+
+@given(st.lists(said, max_size=60))
+def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: list[tuple]) -> None:  # type: ignore[type-arg]
+    shard, naive = Shard(), Naive()
+    for step in history:
+        shard.said.clear()
+        done = len(shard.done)
+        match step:
+            case "command", number:
+                request = REQUESTS[number % 3]
+                is_new = number > naive.number
+                naive.command(number, request)
+                shard.command(number, *request)
+                if not is_new:
+                    assert len(shard.done) == done
+                    kinds = [type(message) for _, message in shard.said]
+                    assert kinds == ([] if number < naive.number else [Missing if naive.is_open else Answer])
+            case "fetch", machine:
+                shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
+                assert len(shard.said) == bool(naive.stretches)
+            case "contribution", evaluation, stretch, machine, replica:
+                contribute(shard, naive, evaluation, stretch, machine, replica)
+            case "the rest", order:
+                rest = [(n, m) for n in naive.stretches for m in (0, 1)]
+                order.shuffle(rest)
+                for stretch, machine in rest:
+                    contribute(shard, naive, naive.number, stretch, machine, 0)
+        assert (shard.machine.evaluation is not None) == naive.is_open
+        if naive.number and not naive.is_open:
+            assert {key: shard.vectors[key] for key in naive.sums()} == naive.sums()
+            assert shard.done[-1] in naive.request
+
+
+def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machine: int, replica: int) -> None:
+    """Says it to both, and checks the acknowledgement."""
+    is_current = evaluation == naive.number and naive.is_open
+    refused = len(shard.refused)
+    found = shard.contribute(evaluation, stretch, machine, replica=replica)
+    if is_current and stretch not in naive.stretches:
+        assert found == [] and len(shard.refused) == refused + 1
+        return
+    assert found[-1] == Taken(evaluation, stretch)
+    if is_current:
+        naive.come.add((stretch, machine))
+        assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [Answer])
+
+
+slowly = st.one_of(
+    st.tuples(st.just("command"), st.sampled_from([1, 1, 1, 2, 2, 3])),
+    st.just(("contributions",)),
+    st.tuples(st.just("time"), st.sampled_from([1.0, 4.0])),
+    st.just(("lease",)),
+    st.just(("work",)),
+)
+
+
+@given(st.lists(slowly, min_size=30, max_size=60))
+def test_however_long_it_takes_operations_are_done_once_and_in_order(
+    history: list[tuple],  # type: ignore[type-arg]
+) -> None:
+    """Commands come again, or newer ones come, and leases end, while a shard is at work."""
+    shard, now = Shard(slow=True), 0.0
+    wanted: dict[int, Request] = {
+        n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in (1, 2, 3)
+    }
+    done: dict[int, list[Operation | Persist | Revert]] = {}
+    answered: set[int] = set()
+    for step in history:
+        shard.said.clear()
+        number, before = shard.machine.number, len(shard.done)
+        match step:
+            case "command", asked:
+                shard.command(asked, *wanted[asked], now=now)
+                assert shard.machine.number in (number, asked)
+            case ("contributions",) if shard.machine.evaluation is not None:
+                for stretch, machine in [(n, m) for n in range(3) for m in (0, 1)]:
+                    start, stop = RANGES[machine]
+                    text = Text("", 4 * (stop - start))
+                    shard.tell(f"part 0.{machine}", Contribution(number, stretch), text, now=now)
+            case "time", seconds:
+                now += seconds
+            case ("lease",):
+                shard.tell("coordinator", Heartbeat(0, clock=now), now=now)
+            case ("work",) if shard.working is not None:
+                shard.work(now)
+                done.setdefault(number, []).extend(shard.done[before:])
+        assert not shard.said or shard.machine.holds_lease(now)
+        answered |= {message.number for _, message in shard.said if isinstance(message, Answer)}
+    for number, found in done.items():
+        expected = [wanted[number][0], Revert(number), wanted[number][3]]
+        assert found == expected[: len(found)]
+        assert len(found) == 3 or number not in answered

@@ -1,0 +1,137 @@
+"""A shard of vectors that are texts: they say what was added to what. For the tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partita.engine.protocol.commands import (
+    Combine,
+    Evaluate,
+    Operation,
+    Segment,
+    n_scalars,
+)
+from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
+from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.messages import (
+    Command,
+    Contribution,
+    Heartbeat,
+    Message,
+    Point,
+)
+from partita.engine.protocol.names import machine_of
+from partita.engine.protocol.vector_shard import (
+    Do,
+    Done,
+    Drop,
+    Join,
+    Keep,
+    Revert,
+    Settle,
+    VectorShard,
+    VectorShardEvent,
+)
+
+RANGES = {0: (0, 3), 1: (3, 8)}
+STRETCH = 2
+HALF = Evaluate((Segment("g", 0, 5),))  # stretches 0, 1, 2
+
+
+@dataclass
+class Text:
+    """A payload that says what it is; sums of payloads say what was added to what."""
+
+    text: str
+    n_bytes: int
+
+
+@dataclass
+class Shard:
+    """The machine, and an interpreter that writes down what is done. Vectors are texts for each machine."""
+
+    ranges: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(RANGES))
+    number: int = 0
+    leased: bool = True
+    slow: bool = False  # what is to be done is done when `work` is called
+    working: Do | Revert | None = None
+    done: list[Operation | Persist | Revert] = field(default_factory=list)
+    said: list[tuple[str, Message]] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    vectors: dict[tuple[str, int], str] = field(default_factory=dict)
+    kept: dict[tuple[int, int], str] = field(default_factory=dict)
+    most_kept: int = 0
+
+    def __post_init__(self) -> None:
+        self.machine = VectorShard(
+            "shard 0", epoch=0, ranges=self.ranges, stretch=STRETCH, number=self.number
+        )
+        if self.leased:
+            self.tell("coordinator", Heartbeat(0, clock=0.0))
+
+    def feed(self, event: VectorShardEvent, now: float = 0.0) -> None:
+        effects = self.machine.receive(event, now)
+        self.machine.validate()
+        for effect in effects:
+            match effect:
+                case Do() | Revert():
+                    assert effect is effects[-1] and self.working is None
+                    self.working = effect
+                    if not self.slow:
+                        self.work(now)
+                case Persist():
+                    self.done.append(effect)
+                case Keep(machine=machine, stretch=stretch, payload=payload):
+                    assert isinstance(payload, Text) and (machine, stretch) not in self.kept
+                    self.kept[machine, stretch] = payload.text
+                    self.most_kept = max(self.most_kept, len(self.kept))
+                case Join(machine=machine, into=into, of=of):
+                    self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
+                case Settle(machine=machine, stretch=stretch, span=span):
+                    assert (span.start, span.stop) == self.ranges[machine]
+                    self.vectors[span.vector, machine] = self.kept.pop((machine, stretch))
+                case Drop():
+                    self.kept.clear()
+                case Send(to=to, message=message, payload=span):
+                    is_point = isinstance(message, Point)
+                    assert span == (Span("x", *self.ranges[machine_of(to)]) if is_point else None)
+                    self.said.append((to, message))
+                case Refuse(reason=reason):
+                    self.refused.append(reason)
+                case Fenced():
+                    self.done.clear()
+
+    def work(self, now: float = 0.0) -> None:
+        """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
+        effect, self.working = self.working, None
+        assert effect is not None
+        if isinstance(effect, Revert):
+            self.done.append(effect)
+            self.feed(Done(), now)
+            return
+        scalars = []
+        for operation in effect.operations:
+            self.done.append(operation)
+            if isinstance(operation, Combine) and not operation.terms:
+                self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
+            scalars += [0.5 + len(self.done)] * n_scalars(operation)
+        self.feed(Done(scalars), now)
+
+    def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
+        self.feed(Received(sender, 0, message, payload), now)
+
+    def command(self, number: int, *operations: Operation, now: float = 0.0) -> list[Message]:
+        """What the coordinator is told in return."""
+        self.said.clear()
+        self.tell("coordinator", Command(number, operations), now=now)
+        return [message for to, message in self.said if to == "coordinator"]
+
+    def contribute(
+        self, evaluation: int, stretch: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
+    ) -> list[Message]:
+        """What is said in return; the acknowledgement first."""
+        self.said.clear()
+        start, stop = RANGES[machine]
+        text = Text(f"{stretch}", 4 * (stop - start) if n_bytes is None else n_bytes)
+        self.tell(f"part {replica}.{machine}", Contribution(evaluation, stretch), text)
+        return [message for _, message in self.said]
