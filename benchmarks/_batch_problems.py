@@ -28,13 +28,11 @@ class Problem:
         network: with its loss.
         data: an array in float64 (or labels) for each input and target.
         l2: how much squares of parameters count.
-        convex: whether there is one minimum.
     """
 
     network: Network
     data: Mapping[str, Array]
     l2: float = 0.0
-    convex: bool = False
 
     @property
     def graph(self) -> Graph:
@@ -105,7 +103,7 @@ def learning(
     outputs = int(targets.max()) + 1 if labels else targets.shape[1]
     states = Dense(outputs, name="scores")(states)
     net.loss = (SoftmaxCrossEntropy() if labels else SquaredError())(states, net.target("asked"))
-    return Problem(net, {"row": inputs, "asked": targets}, l2, convex=not hidden)
+    return Problem(net, {"row": inputs, "asked": targets}, l2)
 
 
 def _rosenbrock(n: int, examples: int = 4) -> Problem:
@@ -113,7 +111,7 @@ def _rosenbrock(n: int, examples: int = 4) -> Problem:
 
 
 def _quadratic(n: int, condition: float, examples: int = 4) -> Problem:
-    return Problem(quadratic(n), quadratic_data(n, examples, condition=condition), convex=True)
+    return Problem(quadratic(n), quadratic_data(n, examples, condition=condition))
 
 
 def _of_shipped(name: str) -> dict[str, Callable[[], Problem]]:

@@ -28,6 +28,7 @@ from partita.engine.protocol.commands import (
     Segment,
     Steps,
 )
+from partita.engine.protocol.method_at_work import MethodAtWork
 
 Summed: TypeAlias = tuple[float, float, Vector]
 """Of a segment: the sum of the losses of its examples, how many are right, and `[n]` the sum of their
@@ -70,7 +71,8 @@ def minimise(
         l2: `l2 / 2 * |x|^2` is added to the function.
 
     Raises:
-        ValueError: the start is not a vector, or the gradient is not of its size.
+        ValueError: the start is not a vector, the gradient is not of its size, or the method asks for what
+            cannot be done.
     """
     vector = np.asarray(start)
     store = VectorStore(vector if vector.dtype == np.float32 else vector.astype(np.float64))
@@ -99,23 +101,12 @@ def play(
         store: its vectors; `x` is where it begins and, afterwards, what it found.
         evaluate: (`x`, a segment) -> what its examples sum up to.
     """
+    method = MethodAtWork(steps)
     iterations: list[Iterated] = []
-    wish = _next(steps, None)
-    while not isinstance(wish, Outcome):
-        if isinstance(wish, Iterated):
-            iterations.append(wish)
-            wish = _next(steps, ())
-        else:
-            wish = _next(steps, _answered(wish, store, evaluate))
-    return wish, tuple(iterations)
-
-
-def _next(steps: Steps, scalars: Scalars | None) -> Request | Iterated | Outcome:
-    try:
-        return next(steps) if scalars is None else steps.send(scalars)
-    except StopIteration as end:
-        outcome: Outcome = end.value
-        return outcome
+    while method.asks is not None:
+        iterations += method.tell(_answered(method.asks, store, evaluate))
+    assert method.outcome is not None
+    return method.outcome, tuple(iterations)
 
 
 def _answered(request: Request, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]) -> Scalars:

@@ -124,9 +124,9 @@ class Objective:
 
     def value(self, number: int, scalars: Scalars) -> Value:
         """Reads the scalars of `evaluation(number)`."""
-        sums = scalars[: 2 * len(self._segments(number)) : 2]
-        penalty = self.l2 / 2 * scalars[-2] if self.l2 else 0.0
         segments = self._segments(number)
+        sums = scalars[: 2 * len(segments) : 2]
+        penalty = self.l2 / 2 * scalars[-2] if self.l2 else 0.0
         loss = math.fsum(sums) / self._examples(*segments) + penalty
         if not self.sampled:
             return Value(loss, loss, loss, scalars[-1])

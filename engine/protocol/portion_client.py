@@ -102,7 +102,6 @@ class PortionClient:
     def __init__(
         self,
         *,
-        incarnation: int,
         shards: tuple[tuple[str, int, int], ...],
         alone: bool,
         retry_s: float = 1.0,
@@ -111,13 +110,11 @@ class PortionClient:
         """A client that has no point and no turns.
 
         Args:
-            incarnation: of the part's process.
             shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
             alone: the replica has no other machine: a turn that nobody wants need not be played.
             retry_s: after this long without an answer the same thing is sent again.
             item_bytes: bytes of one number of a payload.
         """
-        self.incarnation: Final = incarnation
         self._links: Final = {name: _Link(name, start, stop) for name, start, stop in shards}
         self._alone: Final = alone
         self._retry_s: Final = retry_s

@@ -15,18 +15,13 @@ from __future__ import annotations
 
 import math
 import traceback
-import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, TypeAlias
-
-import msgspec
+from typing import Final
 
 from partita.engine.protocol.commands import (
-    POINT,
     Evaluate,
-    Iterated,
     Outcome,
     Request,
     Restore,
@@ -36,11 +31,11 @@ from partita.engine.protocol.commands import (
     evaluation_in,
     joined,
     stretches_of,
-    writes,
 )
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.hand_out import Handed, HandOuts
 from partita.engine.protocol.messages import Answer, Command, Computed, Missing
+from partita.engine.protocol.method_at_work import Entry, JournalMismatch, MethodAtWork, digest_of
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.orders import (
     Advanced,
@@ -56,9 +51,6 @@ from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
 from partita.engine.protocol.supervision import Phase, Supervision
 
-Entry: TypeAlias = tuple[int, Scalars]
-"""Of the journal: a request's digest, and what it gave."""
-
 
 class Purpose(Enum):
     """Why a command was given."""
@@ -67,57 +59,6 @@ class Purpose(Enum):
     REPLAY = "what it asked for, once more"
     RESTORE = "back to the checkpoint"
     SNAPSHOT = "the last checkpoint"
-
-
-class JournalMismatch(ValueError):
-    """A journal that this method did not write. One sentence, and what to do."""
-
-
-class _Method:
-    """A method at work, and everything that it has asked and was told."""
-
-    asks: Request | None
-    """What it asks for now; None when it has ended."""
-
-    def __init__(self, begin: Callable[[], Steps], journal: Sequence[Entry]) -> None:
-        """Started, and told what the journal holds.
-
-        Raises:
-            JournalMismatch: the method asks for something else than was recorded.
-        """
-        self._steps = begin()
-        self.requests: list[Request] = []
-        self.outcome: Outcome | None = None
-        self.iterated: Iterated | None = None
-        self._listen(None)
-        for n, (digest, scalars) in enumerate(journal):
-            if self.asks is None or digest_of(self.asks) != digest:
-                raise JournalMismatch(
-                    f"the journal holds {len(journal)} answers, and the method asks for something else after "
-                    f"{n} of them; resume with the method and settings that wrote it (limits may only grow), "
-                    "or give another folder"
-                )
-            self.tell(scalars)
-
-    def tell(self, scalars: Scalars) -> list[Iterated]:
-        """What it asked for has given this. Returns the iterations that it has thereby done."""
-        assert self.asks is not None
-        self.requests.append(self.asks)
-        return self._listen(scalars)
-
-    def _listen(self, scalars: Scalars | None) -> list[Iterated]:
-        done: list[Iterated] = []
-        self.asks = None
-        try:
-            said = next(self._steps) if scalars is None else self._steps.send(scalars)
-            while isinstance(said, Iterated):
-                self.iterated = said
-                done.append(said)
-                said = self._steps.send(())
-            self.asks = _checked(said)
-        except StopIteration as ended:
-            self.outcome = ended.value
-        return done
 
 
 class SandblasterCoordinator(Supervision):
@@ -169,7 +110,7 @@ class SandblasterCoordinator(Supervision):
                 f"the checkpoint holds what {position} answers led to, and the journal has {len(journal)}; "
                 "its end is lost, so train from the start, or resume from an older copy of the folder"
             )
-        self._method: Final = _Method(begin, journal)
+        self._method: Final = MethodAtWork(begin(), journal)
         self._stretch: Final = stretch
         self._held = position  # requests that the committed checkpoint holds
         self._in_round = position  # those that the round under way does
@@ -422,30 +363,6 @@ class SandblasterCoordinator(Supervision):
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None
 
 
-def still_needed_of(method: _Method, position: int) -> list[Request]:
+def still_needed_of(method: MethodAtWork, position: int) -> list[Request]:
     """What is to be repeated of a method's requests from this one on."""
     return still_needed(method.requests[position:], method.asks)
-
-
-def digest_of(request: Request) -> int:
-    """A number by which a request is known again (CRC-32 of its bytes)."""
-    return zlib.crc32(msgspec.msgpack.encode(request))
-
-
-def _checked(request: object) -> Request:
-    """A request, if that is what a method has yielded. Raises ValueError."""
-    known = isinstance(request, tuple) and all(hasattr(one, "__struct_fields__") for one in request)
-    if not known:
-        raise ValueError(f"a method yielded {request!r}; it must yield a tuple of operations, or Iterated")
-    operations: Request = request  # type: ignore[assignment]
-    if sum(isinstance(one, Evaluate) for one in operations) > 1:
-        raise ValueError("a method asked for two evaluations at once; give each a request of its own")
-    evaluates = next((n for n, one in enumerate(operations) if isinstance(one, Evaluate)), len(operations))
-    if any(POINT in writes(one) for one in operations[evaluates:]):
-        raise ValueError(
-            f"a method changes {POINT!r} where it has just evaluated, and others may still compute there; "
-            "change it in the next request"
-        )
-    if any(isinstance(one, Snapshot | Restore) for one in operations):
-        raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
-    return operations

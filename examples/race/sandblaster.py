@@ -118,7 +118,7 @@ class Worker(Host):
     def __init__(self, clock: Clock, setting: Setting, replica: int, fleet: Fleet) -> None:
         super().__init__(clock, part_name(replica, 0), setting.ways_of_replica(fleet))
         spans = setting.spans(fleet)
-        self.client = PortionClient(incarnation=1, shards=spans, alone=fleet.size == 1, retry_s=inf)
+        self.client = PortionClient(shards=spans, alone=fleet.size == 1, retry_s=inf)
         self._setting, self._seconds = setting, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
         names = ("parameters", "staged", "accrued", "in_flight")

@@ -291,9 +291,9 @@ class FixedSteps(Method):
         yield (Combine("v"),)
         for n in range(self.iterations):
             scalars = yield (
+                axpy(POINT, 1.0, "v"),
                 *objective.evaluation(n),
                 Combine("v", ((self.momentum, "v"), (-self.rate, GRADIENT))),
-                axpy(POINT, 1.0, "v"),
             )
             value = objective.value(n, scalars)
             yield Iterated(n + 1, value.loss, value.largest, self.rate, n + 1)
@@ -305,6 +305,36 @@ def test_a_method_may_be_written_whole() -> None:
     found = minimise(function, start, FixedSteps(0.1, 0.5, 200))
     np.testing.assert_allclose(found.x, minimum, atol=1e-6)
     assert len(found.iterations) == found.evaluations == 200
+
+
+@dataclass(frozen=True)
+class Moves(Method):
+    """What shards would not do either."""
+
+    def steps(self, objective: Objective) -> Steps:
+        yield (*objective.evaluation(0), axpy(POINT, -0.1, GRADIENT))
+        return Outcome("stopped", "All steps are made.")
+
+
+@dataclass(frozen=True)
+class SaysNothing(Method):
+    """A method that forgets its outcome."""
+
+    def steps(self, objective: Objective) -> Steps:  # type: ignore[return]
+        yield objective.evaluation(0)
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        (Moves(), "a method changes 'x' where it has just evaluated"),
+        (SaysNothing(), "a method ended with None; it must return an Outcome"),
+    ],
+)
+def test_in_one_process_a_method_may_do_what_it_may_do_against_shards(method: Method, what: str) -> None:
+    function, start, _ = quadratic(3, 10.0)
+    with pytest.raises(ValueError, match=what):
+        minimise(function, start, method)
 
 
 @dataclass(frozen=True, kw_only=True)

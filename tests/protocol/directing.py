@@ -38,6 +38,7 @@ from partita.engine.protocol.messages import (
     Save,
     Saved,
 )
+from partita.engine.protocol.method_at_work import Entry
 from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.orders import (
     Commit,
@@ -48,7 +49,7 @@ from partita.engine.protocol.orders import (
     Record,
     Restart,
 )
-from partita.engine.protocol.sandblaster import Entry, SandblasterCoordinator
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
 
 PORTIONS = 7
 STRETCH = 2

@@ -97,7 +97,7 @@ def said(effects: list[PortionEffect]) -> list[Message]:
 
 
 def started(*, alone: bool = True) -> PortionClient:
-    client = PortionClient(incarnation=4, shards=SHARDS, alone=alone, retry_s=1.0)
+    client = PortionClient(shards=SHARDS, alone=alone, retry_s=1.0)
     assert feed(client, Started()) == [Send(name, FetchPoint(0)) for name in BYTES]
     return client
 
@@ -246,7 +246,7 @@ def test_a_replaced_shard_is_asked_and_told_again() -> None:
 
 
 def test_a_machine_without_parameters_only_plays() -> None:
-    client = PortionClient(incarnation=0, shards=(), alone=False)
+    client = PortionClient(shards=(), alone=False)
     assert feed(client, Started()) == []
     assert hand(client, 0, 1) == [play_of(0, 1)]
     assert over(client, 0) == [computed(0, 1)]
@@ -276,7 +276,7 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
     evaluations: list[int], alone: bool, seed: int
 ) -> None:
     """Drops, repeats and any order: every turn of the last evaluation counts, with its own numbers."""
-    client = PortionClient(incarnation=0, shards=SHARDS, alone=alone)
+    client = PortionClient(shards=SHARDS, alone=alone)
     rng = random.Random(seed)
     last = evaluations[-1]
     hands = [Received(COORDINATOR, 0, HandOut(e, n, n + 10, 2 * n, 2)) for n, e in enumerate(evaluations)]

@@ -19,8 +19,8 @@ from partita.engine.protocol.commands import (
 )
 from partita.engine.protocol.events import Received, Tick
 from partita.engine.protocol.messages import Answer, Command, Computed, HandOut, Message, Saved
+from partita.engine.protocol.method_at_work import JournalMismatch
 from partita.engine.protocol.orders import Advanced, Done, Fail, Patience, Record, StopRequested
-from partita.engine.protocol.sandblaster import JournalMismatch
 from partita.engine.protocol.supervision import Phase
 from tests.protocol.directing import STEPS, Stage, descent, staged
 
@@ -237,6 +237,18 @@ def test_a_method_that_asks_for_nonsense_ends_the_run(ask: Callable[[], object],
     *_, last = stage.effects
     assert isinstance(last, Fail)
     assert what in last.reason
+    assert len(stage.journal) == 1
+
+
+def test_a_method_must_say_how_it_ended() -> None:
+    def begin() -> Steps:  # type: ignore[return]
+        yield (dot("x", "x"),)
+
+    stage = staged(begin=begin)
+    stage.play()
+    *_, last = stage.effects
+    assert isinstance(last, Fail)
+    assert "a method ended with None; it must return an Outcome" in last.reason
     assert len(stage.journal) == 1
 
 

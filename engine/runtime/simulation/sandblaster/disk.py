@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partita.engine.protocol.commands import Scalars
+from partita.engine.protocol.method_at_work import Entry
 from partita.engine.protocol.orders import Commit
-from partita.engine.protocol.sandblaster import Entry
 from partita.engine.runtime.simulation.sandblaster.vectors import Vectors
 
 

@@ -46,7 +46,6 @@ class PartHost(Host):
         self.replica, self.machine = indices
         scenario = self.setting.scenario
         self.client = self.setting.machines.client(
-            incarnation=self.incarnation,
             shards=self.setting.layout.of_machine[self.machine],
             alone=len(scenario.machines) == 1,
             retry_s=RETRY_S,
