@@ -20,6 +20,7 @@ import cloudpickle
 
 from partita import layers, partitioner
 from partita.engine.drivers.data import Data
+from partita.engine.protocol.failure import report_of
 from partita.layers.network import Network
 
 
@@ -115,7 +116,7 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         own = [n for n, frame in enumerate(frames) if Path(frame.filename) == path.resolve()]
         where = f"{path}, line {frames[own[-1]].lineno}" if own else str(path)
-        told = UserCodeError(f"{where}: {what} raised {type(error).__name__}: {error}")
+        told = UserCodeError(f"{where}: {what} raised {report_of(error).reason}")
         if _is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
             told = UserCodeError(
                 f"{where}: {error}"

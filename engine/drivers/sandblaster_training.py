@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.method_at_work import JournalMismatch
 from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
 from partita.engine.protocol.sandblaster import SandblasterCoordinator
@@ -133,9 +133,12 @@ class SandblasterTraining(Training):
             )
         except JournalMismatch:
             raise
-        except Exception as error:  # the method may be a user's own
-            failure = RunFailed(f"the method failed: {type(error).__name__}: {error}")
-            failure.add_note(traceback.format_exc())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the method may be a user's own
+            report = report_of(error)
+            failure = RunFailed(f"the method failed: {report.reason}")
+            failure.add_note(report.traceback)
             raise failure from error
         self._journal.begin(first_checkpoint=next_checkpoint)
         return self._coordinating

@@ -6,7 +6,6 @@ A stage takes arrays and gives arrays, part by part; what they mean is the sessi
 from __future__ import annotations
 
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset, Round, offset_of
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.messages import (
     Assign,
     Directory,
@@ -158,7 +158,9 @@ class InlineStage(Stage):
                 for _, call in self._calls:
                     call()
             self._part.computations.finish()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise self._failure(error) from error
         took = time.perf_counter() - began
         collected = self._collected(collect, trace=trace) if collect or trace else None
@@ -185,15 +187,17 @@ class InlineStage(Stage):
             found.append(self._recorder.table())
         return Payload([array.reshape(-1).view(np.uint8).data for array in found if array is not None])
 
-    def _failure(self, error: Exception) -> HostError:
-        text = "".join(traceback.format_exception(error))
-        return HostError(self._name, f"{type(error).__name__}: {error}", text)
+    def _failure(self, error: BaseException) -> HostError:
+        report = report_of(error)
+        return HostError(self._name, report.reason, report.traceback)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise self._failure(error) from error
 
     def close(self, *, orderly: bool = True) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -15,6 +18,11 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.host import Host
 from partita.engine.transport.in_process import InProcessNetwork
 from partita.engine.transport.mailbox import Mailbox
+
+JOIN_S: Final = 30.0
+"""How long a host on a thread may take to end: a computation that is under way is finished first."""
+
+_SHOWN_FRAMES: Final = 8
 
 
 class Launcher(ABC):
@@ -69,8 +77,10 @@ class Launcher(ABC):
     def close(self, *, patience_s: float = 0.5) -> None:
         """Waits for hosts that were told to stop, ends those that do not, and closes the mailbox."""
         self._running.clear()
-        self._stop(self._started(), patience_s=patience_s)
-        self.mailbox.close()
+        try:
+            self._stop(self._started(), patience_s=patience_s)
+        finally:
+            self.mailbox.close()
 
     @abstractmethod
     def _start(self, name: str, incarnation: int) -> Peer: ...
@@ -91,14 +101,37 @@ class Launcher(ABC):
         self.close(patience_s=0.0 if kind is not None else 0.5)
 
 
+class StillRunning(RuntimeError):
+    """Threads that did not end when they were told to; the note shows where they are."""
+
+    def __init__(self, threads: Sequence[threading.Thread], *, after_s: float) -> None:
+        names = ", ".join(thread.name for thread in threads)
+        super().__init__(
+            f"the threads of {names} did not end within {after_s:g} s, and a thread cannot be killed; see below "
+            "where they are, or use processes"
+        )
+        frames = sys._current_frames()
+        for thread in threads:
+            if thread.ident in frames:
+                stack = "".join(traceback.format_stack(frames[thread.ident])[-_SHOWN_FRAMES:])
+                self.add_note(f"{thread.name} is at:\n{stack}")
+
+
 class ThreadLauncher(Launcher):
     """Hosts as threads of this process: no processes, no sockets. For one step after another, and for tests.
 
-    A host ends when its task raises or it is told to stop; a thread cannot be killed.
+    A host ends when it is told to stop; a thread cannot be killed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, join_s: float = JOIN_S) -> None:
+        """No host runs yet.
+
+        Args:
+            join_s: how long hosts that were told to stop may take, before `close` and `end` raise
+                `StillRunning`.
+        """
         super().__init__()
+        self._join_s = join_s
         self._network = InProcessNetwork()
         self.mailbox = self._network.mailbox(COORDINATOR)
         self._threads: dict[str, tuple[Host, threading.Thread]] = {}
@@ -135,5 +168,9 @@ class ThreadLauncher(Launcher):
         stopped = [self._threads.pop(name) for name in names if name in self._threads]
         for host, _ in stopped:
             host.stop()
+        until = time.monotonic() + self._join_s
         for _, thread in stopped:
-            thread.join()
+            thread.join(max(until - time.monotonic(), 0.0))
+        left = [thread for _, thread in stopped if thread.is_alive()]
+        if left:
+            raise StillRunning(left, after_s=self._join_s)

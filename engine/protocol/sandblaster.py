@@ -14,7 +14,6 @@ Source: DistBelief, section 4.2, algorithm 1.2.
 from __future__ import annotations
 
 import math
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -33,6 +32,7 @@ from partita.engine.protocol.commands import (
     stretches_of,
 )
 from partita.engine.protocol.events import Send
+from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.hand_out import Handed, HandOuts
 from partita.engine.protocol.messages import Answer, Command, Computed, Missing
 from partita.engine.protocol.method_at_work import Entry, JournalMismatch, MethodAtWork, digest_of
@@ -256,8 +256,11 @@ class SandblasterCoordinator(Supervision):
         """The method is a user's code, too: what it raises ends the run, and what is recorded is kept."""
         try:
             done = self._method.tell(scalars)
-        except Exception as error:  # noqa: BLE001 - said to the user, whatever it is
-            return self._fail(f"the method failed: {type(error).__name__}: {error}", traceback.format_exc())
+        except KeyboardInterrupt:  # of the user, in the same thread
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported to the user, whatever it is
+            report = report_of(error)
+            return self._fail(f"the method failed: {report.reason}", report.traceback)
         hand = self._hand
         return [Advanced(iterated, hand.redone, hand.busy, hand.replicas) for iterated in done]
 

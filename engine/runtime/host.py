@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 import time
-import traceback
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final
@@ -20,6 +19,7 @@ import zmq
 
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received
+from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.messages import (
     Assign,
     Directory,
@@ -42,8 +42,6 @@ from partita.engine.transport.payload import PayloadLike
 TICK_S: Final = 0.1
 SAY_AGAIN_S: Final = 1.0
 HEARTBEAT_S: Final = 0.5
-MOST_TRACEBACK: Final = 100_000
-"""Characters of a traceback that are sent: its end says most."""
 
 
 def versions() -> dict[str, str]:
@@ -83,7 +81,7 @@ class Host:
         self._revision = 0
         self._directory: Directory | None = None
         self._role: Role | None = None
-        self._failed = False
+        self._failed: Failed | None = None
         self._stopped = False
         self._acknowledged = False  # the coordinator has heard that this host is ready
         self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
@@ -116,7 +114,7 @@ class Host:
             self._guarded(lambda event=event, now=now: self._receive(event, now))  # type: ignore[misc]
             self._tick_in_time()
         role = self._role
-        if role is not None and not self._failed:
+        if role is not None and self._failed is None:
             self._guarded(lambda: role.wakened(time.monotonic()))
         self._tick_in_time()
 
@@ -127,19 +125,23 @@ class Host:
             self._tick(now)
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """A host in which something was raised says so and then only waits for its end."""
+        """Reports whatever is raised, `SystemExit` in a user's function too; the host then waits for its end."""
         try:
             act()
         except CannotGoOn as error:
-            self._failed = True
-            self._send(COORDINATOR, Failed(str(error), "", final=True), None)
-        except Exception as error:  # noqa: BLE001 - said to the coordinator, whatever it is
-            self._failed = True
-            text = "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]
-            self._send(COORDINATOR, Failed(f"{type(error).__name__}: {error}", text), None)
+            self._fail(report_of(error, final=True, expected=True))
+        except BaseException as error:  # noqa: BLE001 - reported to the coordinator, whatever it is
+            self._fail(report_of(error))
+
+    def _fail(self, report: Failed) -> None:
+        """Sends the report; `_tick` sends it again until the coordinator ends this host."""
+        self._failed, self._spoke_at = report, time.monotonic()
+        self._send(COORDINATOR, report, None)
 
     def _tick(self, now: float) -> None:
-        if self._failed:
+        if self._failed is not None:
+            if now - self._spoke_at >= SAY_AGAIN_S:
+                self._fail(self._failed)
             return
         if now - self._spoke_at >= SAY_AGAIN_S and not self._acknowledged:
             self._spoke_at = now
@@ -160,7 +162,7 @@ class Host:
         if reason is not None:
             self._refuse(event.sender, reason)
             return
-        if self._failed and not isinstance(event.message, Stop):
+        if self._failed is not None and not isinstance(event.message, Stop):
             return
         match event.message:
             case Assign():

@@ -1,0 +1,124 @@
+"""Turns whatever was raised into a report that can always be sent and always be read.
+
+The one place for this: hosts, sessions and coordinators call it. A user's error may have a text of megabytes, text
+that is not Unicode, or a `__str__` that raises; the report is at most a screen long, is UTF-8, and names the file
+and the line of the user's code.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final
+
+from partita.engine.protocol.messages import Failed
+
+MOST_REASON: Final = 2000
+"""Characters of the sentence."""
+
+MOST_LINES: Final = 40
+MOST_COLUMNS: Final = 160
+"""A screen: lines of a traceback, and characters of each of them."""
+
+_FIRST_LINES: Final = 4  # kept where a traceback is cut: how it begins; its end says most
+_MOST_FRAMES: Final = 10_000  # that are looked at: a recursion error has about a thousand
+_LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen ", "<string>")
+
+
+def report_of(error: BaseException, *, final: bool = False, expected: bool = False) -> Failed:
+    """The report of an error. Never raises because of the error.
+
+    Args:
+        error: what was raised.
+        final: trying again would end in the same way.
+        expected: the error's sentence is for the user as it stands, and a traceback would explain nothing.
+    """
+    kind = type(error).__name__
+    text = _text_of(error)
+    if expected:
+        return Failed(_sentence(text or kind), "", final=final)
+    return Failed(_sentence(f"{kind}: {text}" if text else kind), _screen(error), final=final)
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except BaseException as second:  # noqa: BLE001 - the user's own code, which may raise anything
+        return f"(its text cannot be shown: __str__ raised {type(second).__name__})"
+
+
+def _sentence(text: str) -> str:
+    if len(text) <= MOST_REASON:
+        return _readable(text)
+    half = MOST_REASON // 2
+    left_out = len(text) - 2 * half
+    return f"{_readable(text[:half])} ... ({left_out} characters left out) ... {_readable(text[-half:])}"
+
+
+def _screen(error: BaseException) -> str:
+    """The traceback: its beginning and its end where it is longer than a screen, and the user's own line."""
+    lines = [line[:MOST_COLUMNS] for line in _formatted(error).rstrip("\n").split("\n")]
+    if len(lines) <= MOST_LINES:
+        return _readable("\n".join(lines)) + "\n"
+    last = lines[-(MOST_LINES - _FIRST_LINES - 3) :]
+    where = _place_of(error)
+    left_out = len(lines) - _FIRST_LINES - len(last)
+    middle = [f"  ... ({left_out} lines left out) ..."]
+    if where is not None and not any(where in line for line in last):
+        middle += [f"  {where}", "  ..."]
+    return _readable("\n".join([*lines[:_FIRST_LINES], *middle, *last])) + "\n"
+
+
+def _formatted(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - an attribute of the user's error raised; where it happened is known
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        return f"Traceback (most recent call last):\n{frames}{type(error).__name__}: {_text_of(error)}\n"
+
+
+def _readable(text: str) -> str:
+    """UTF-8 without what a terminal would obey."""
+    sound = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    if sound.isprintable():
+        return sound
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in sound)
+
+
+def _place_of(error: BaseException) -> str | None:
+    """File and line of the innermost frame that is neither ours nor a library's, as a traceback has them."""
+    for found in _with_causes(error):
+        own = [frame for frame in _frames(found.__traceback__) if _is_of_user(frame)]
+        if own:
+            code = own[-1].tb_frame.f_code
+            return f'File "{code.co_filename}", line {own[-1].tb_lineno}, in {code.co_name}'
+    return None
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, those of a group, and what led to it; each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        found = waiting.pop(0)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
+        yield found
+        if isinstance(found, BaseExceptionGroup):
+            waiting += found.exceptions
+        waiting += [one for one in (found.__cause__, found.__context__) if one is not None]
+
+
+def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
+    for _ in range(_MOST_FRAMES):
+        if trace is None:
+            return
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_of_user(trace: TracebackType) -> bool:
+    frame = trace.tb_frame
+    module = str(frame.f_globals.get("__name__", ""))
+    return not (module.startswith("partita.") or any(part in frame.f_code.co_filename for part in _LIBRARIES))
