@@ -107,8 +107,8 @@ class StillRunning(RuntimeError):
     def __init__(self, threads: Sequence[threading.Thread], *, after_s: float) -> None:
         names = ", ".join(thread.name for thread in threads)
         super().__init__(
-            f"the threads of {names} did not end within {after_s:g} s, and a thread cannot be killed; see below "
-            "where they are, or use processes"
+            f"the threads of {names} did not end within {after_s:g} s, and a thread cannot be killed; "
+            "see below where they are, or use processes"
         )
         frames = sys._current_frames()
         for thread in threads:
