@@ -1,8 +1,8 @@
 """Turns whatever was raised into a report that can always be sent and always be read.
 
 The one place for this: hosts, sessions and coordinators call it. A user's error may have a text of megabytes,
-text that is not Unicode, or a `__str__` that raises; the report is at most a screen long, is UTF-8, and names the
-file and the line of the user's code.
+text that is not Unicode, or a `__str__` that raises; the report is at most a screen long, is UTF-8, and names
+the file and the line of the user's code.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Host:
             self._tick(now)
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Reports whatever is raised, `SystemExit` in a user's function too. The host then waits for its end."""
+        """Reports whatever is raised, also a user's `SystemExit`; the host then waits for its end."""
         try:
             act()
         except CannotGoOn as error:
