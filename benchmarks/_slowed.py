@@ -20,6 +20,8 @@ from typing import Final, Self
 
 import psutil
 
+from partita.engine.protocol.names import part_indices, shard_index
+
 SLICE_S: Final = 0.0005
 """For so long a process runs at a time. Then it is stopped for as long as that costs at its share."""
 
@@ -27,11 +29,11 @@ SLICE_S: Final = 0.0005
 def hosts() -> dict[str, int]:
     """The processes that this one has started as hosts of a run, by the host's name."""
     found = {}
-    for child in psutil.Process().children():
+    for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            command = child.cmdline()
-            if "partita.engine.launch.worker" in command:
-                found[command[-1]] = child.pid
+            name = child.name()
+            if part_indices(name) is not None or shard_index(name) is not None:
+                found[name] = child.pid
     return found
 
 

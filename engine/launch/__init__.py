@@ -1,8 +1,9 @@
 """Puts hosts somewhere, supervises them, and leaves nothing behind.
 
 `launcher` is the interface, and hosts as threads of this process; `processes` starts them as processes, each
-with a key pair of its own, on this machine or where a `placement` says; `worker` is what such a process runs,
-and `cores` what it keeps to.
+with a key pair of its own, on this machine or where a `placement` says. On this machine a `template` imports
+the engine once and forks each host; `forks` is its launcher's side. `start` is the first file that any process
+runs, `bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

@@ -10,48 +10,36 @@ command line, in the environment or on disk.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import msgspec
 
+from partita.engine.launch.bootstrap import Bootstrap
+from partita.engine.launch.forks import ForkedHost, Forks
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
+from partita.engine.launch.start import command
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import LOOPBACK, is_loopback
 from partita.engine.transport.zeromq import ZmqMailbox
 
-
-class Bootstrap(msgspec.Struct, frozen=True):
-    """What a new process is told. Holds a secret: never print it.
-
-    `together`: all hosts of the run are on this machine.
-    """
-
-    name: str
-    incarnation: int
-    public_key: str
-    secret_key: str
-    coordinator: Peer
-    listen: str
-    machine: str
-    together: bool
-    parent: int
-    path: tuple[str, ...]
-
-    def __repr__(self) -> str:
-        return f"Bootstrap({self.name}, {self.incarnation})"
+Process: TypeAlias = ForkedHost | subprocess.Popen[bytes]
+"""What a launcher has of a host's process."""
 
 
 class ProcessLauncher(Launcher):
-    """Starts each host as `python -m partita.engine.launch.worker NAME`, talking encrypted ZeroMQ."""
+    """Starts each host as a process that talks encrypted ZeroMQ.
+
+    On this machine it is forked from a template, in other places it is started by a command.
+    """
 
     def __init__(self, *, listen: str | None = None, places: Mapping[str, Placement] | None = None) -> None:
         """Opens the coordinator's mailbox.
@@ -72,15 +60,20 @@ class ProcessLauncher(Launcher):
         _check(endpoint, self._places)
         self._here = Placement(machine=secrets.token_hex(8))
         self._keys = KeyPair.generate()
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, Process] = {}
+        self._forks: Forks | None = None
         self.mailbox = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
         self._coordinator = Peer(
             COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key, self._here.machine
         )
 
     def pid(self, name: str) -> int:
-        """The process of a host."""
-        return self._processes[name].pid
+        """The process of a host. Raises LookupError where it does not run yet."""
+        process = self._processes[name]
+        process.poll()
+        if process.pid is None:
+            raise LookupError(f"the process of {name} does not run yet; wait for its first message")
+        return process.pid
 
     def _start(self, name: str, incarnation: int) -> Peer:
         keys, place = KeyPair.generate(), self._places.get(name, self._here)
@@ -93,21 +86,16 @@ class ProcessLauncher(Launcher):
             place.endpoint,
             place.machine,
             not self._places,
-            os.getpid(),
             tuple(sys.path),
         )
-        process = subprocess.Popen(
-            # Without -P, modules of the current folder would hide those of others. The name is for people.
-            [*place.command, sys.executable, "-P", "-m", "partita.engine.launch.worker", name],
-            stdin=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
-        )
-        assert process.stdin is not None
-        self._processes[name] = process
-        # Where it has died already, `ended` will say so.
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(msgspec.json.encode(bootstrap))
+        told = msgspec.json.encode(bootstrap)
+        self._processes[name] = _by_command(place.command, name, told) if place.command else self._fork(told)
         return Peer(name, incarnation, "", keys.public, place.machine)
+
+    def _fork(self, bootstrap: bytes) -> ForkedHost:
+        if self._forks is None or not self._forks.is_alive:
+            self._forks = Forks()
+        return self._forks.start(bootstrap)
 
     def ended(self) -> list[tuple[str, int, str]]:
         """Processes that have exited or were killed."""
@@ -134,6 +122,27 @@ class ProcessLauncher(Launcher):
                 process.kill()
             for process in ending:
                 process.wait()
+
+    def close(self, *, patience_s: float = 0.5) -> None:
+        """See `Launcher`."""
+        try:
+            super().close(patience_s=patience_s)
+        finally:
+            if self._forks is not None:
+                self._forks.close()
+
+
+def _by_command(place: Sequence[str], name: str, bootstrap: bytes) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [*place, *command("host", name)],
+        stdin=subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
+    )
+    assert process.stdin is not None
+    # Where it has died already, `ended` will report it.
+    with contextlib.suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(bootstrap)
+    return process
 
 
 def _check(endpoint: str, places: Mapping[str, Placement]) -> None:

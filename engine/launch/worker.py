@@ -1,36 +1,34 @@
-"""The process of a host: `python -m partita.engine.launch.worker`, told who it is on its standard input."""
+"""The processes of a run: a host that a command has started, and the template, which forks hosts.
+
+A host that a command has started is told who it is on its standard input.
+"""
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
-import signal
+import socket
 import sys
 import warnings
 from functools import partial
 
 import msgspec
+import numpy as np
+from numba.core.registry import cpu_target
 from threadpoolctl import threadpool_limits
 
+from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.cores import keep_to_own_cores
-from partita.engine.launch.processes import Bootstrap
+from partita.engine.launch.start import set_name
+from partita.engine.launch.template import Template
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import Task
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.zeromq import ZmqMailbox
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel to kill this process when its parent's thread ends; ends at once if it already has."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        raise SystemExit("the process that started this worker is gone")
-
 
 def settle(bootstrap: Bootstrap, task: Task) -> None:
-    """What a role's threads may use of this machine."""
+    """Limits what a role's threads may use of this machine."""
     threadpool_limits(limits=task.threads, user_api="blas")
     if bootstrap.together:
         keep_to_own_cores(*task.rank, task.threads)
@@ -41,9 +39,28 @@ def main() -> None:
     told = sys.stdin.buffer.read()
     if not told:
         raise SystemExit("a worker is started by partita and told who it is on its standard input")
+    live(told)
+
+
+def template() -> None:
+    """Serves the launcher at the other end of standard input, as `Template`."""
+    control = socket.socket(fileno=os.dup(0))
+    with open(os.devnull, "rb") as nothing:  # for hosts to read
+        os.dup2(nothing.fileno(), 0)
+    # Numba sets itself up when it first compiles or loads something; here that is done once for all hosts.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+    gc.freeze()  # a collection in a host would write to, and so copy, nearly all that is shared with it
+    Template(control, live).serve()
+    os._exit(0)
+
+
+def live(told: bytes | bytearray) -> None:
+    """Lives as the host of this encoded `Bootstrap`, and ends the process when the host has stopped."""
     bootstrap = msgspec.json.decode(told, type=Bootstrap)
-    die_with_parent(bootstrap.parent)
-    # Numbers that run away are found in the loss and told once; kernel threads would warn of each.
+    set_name(bootstrap.name)
+    np.random.seed()  # forks of one process must not draw the same numbers
+    # Numbers that are not finite are found in the loss and reported once; kernel threads would warn of each.
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     sys.path.extend(folder for folder in bootstrap.path if folder not in sys.path)
     keys = KeyPair(bootstrap.public_key, bootstrap.secret_key)
@@ -59,7 +76,3 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # nothing is left to do, and taking compiled code apart would take long
-
-
-if __name__ == "__main__":
-    main()

@@ -94,6 +94,7 @@ class Host:
         self._mailbox.allow([self._coordinator])
         self._mailbox.connect(self._coordinator)
         try:
+            self._tick_in_time()  # Hello need not wait until something comes
             while not self._stopped:
                 self._turn()
         finally:

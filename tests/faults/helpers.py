@@ -15,22 +15,22 @@ from typing import Self, TypeAlias
 import psutil
 
 from partita.engine.drivers.progress import Gauge, Show
+from partita.engine.protocol.names import part_indices, shard_index
 from partita.engine.protocol.orders import Advanced, CoordinatorEffect, Progress
 
 DEADLINE_S = 60.0
-WORKER = "partita.engine.launch.worker"
 
 
 def hosts_of(pid: int) -> dict[str, psutil.Process]:
     """The processes of a run's hosts, by the host's name."""
     found = {}
-    for process in psutil.Process(pid).children():
+    for process in psutil.Process(pid).children(recursive=True):
         try:
-            line = process.cmdline()
+            name = process.name()
         except psutil.Error:  # it has just ended
             continue
-        if line[-2:-1] == [WORKER]:
-            found[line[-1]] = process
+        if part_indices(name) is not None or shard_index(name) is not None:
+            found[name] = process
     return found
 
 
@@ -131,6 +131,16 @@ class Command:
     def hosts(self) -> dict[str, psutil.Process]:
         """Its hosts now."""
         return hosts_of(self._process.pid)
+
+    @property
+    def descendants(self) -> list[psutil.Process]:
+        """Its processes now, hosts or not."""
+        return psutil.Process(self._process.pid).children(recursive=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def wait_for(self, text: str) -> None:
         """Reads standard error up to a line with this text."""

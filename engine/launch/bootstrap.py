@@ -1,0 +1,34 @@
+"""The first things that a host is given: its name, its key pair, and its coordinator's address."""
+
+from __future__ import annotations
+
+import msgspec
+
+from partita.engine.protocol.messages import Peer
+
+
+class Bootstrap(msgspec.Struct, frozen=True):
+    """Everything that a new process needs to become a host. Holds a secret: never print it.
+
+    Args:
+        name, incarnation: of the host.
+        public_key, secret_key: of its mailbox (Z85).
+        coordinator: whom it obeys.
+        listen: the endpoint at which its mailbox listens.
+        machine: label of its machine, see `Peer`.
+        together: whether all hosts of the run are on one machine.
+        path: the folders from which the coordinator imports.
+    """
+
+    name: str
+    incarnation: int
+    public_key: str
+    secret_key: str
+    coordinator: Peer
+    listen: str
+    machine: str
+    together: bool
+    path: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Bootstrap({self.name}, {self.incarnation})"

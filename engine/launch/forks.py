@@ -1,0 +1,171 @@
+"""The launcher's side of a template: starts it, asks it for hosts, and learns how they end.
+
+A host that was asked for looks like a process that `subprocess` has started. When the template itself ends,
+the kernel kills the hosts that run, and those that do not run yet are reported to have ended as it did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import subprocess
+import time
+from typing import Final
+
+import msgspec
+
+from partita.engine.launch.start import command
+from partita.engine.launch.template import MOST_BYTES, NUMBER_BYTES, Ended, Forked, Imported, Report
+
+LATEST_S: Final = 5.0
+"""Seconds in which a template must have ended a host that it was told to kill, or it is killed itself."""
+
+
+class Forks:
+    """A template's process. Belongs to one thread."""
+
+    def __init__(self) -> None:
+        """Starts it. Hosts can be asked for at once; they are forked when everything is imported."""
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        with theirs:
+            self._process = subprocess.Popen(
+                command("template", "partita"),
+                stdin=theirs.fileno(),
+                start_new_session=True,  # a Ctrl-C in the terminal is the parent's business alone
+            )
+        self._is_connected = True
+        self._hosts: list[ForkedHost] = []
+        self.has_imported = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether hosts can still be asked for."""
+        self.read()
+        return self._is_connected
+
+    def start(self, bootstrap: bytes) -> ForkedHost:
+        """Asks for a host, told this. Returns before it runs."""
+        host = ForkedHost(self, len(self._hosts))
+        self._hosts.append(host)
+        self._ask(host, bootstrap)
+        return host
+
+    def kill(self, host: ForkedHost) -> None:
+        """Asks for the end of a host."""
+        self._ask(host, b"")
+
+    def _ask(self, host: ForkedHost, what: bytes) -> None:
+        packet = host.number.to_bytes(NUMBER_BYTES) + what
+        assert len(packet) <= MOST_BYTES, len(packet)
+        while self._is_connected:
+            try:
+                self._control.send(packet)
+                return
+            except BlockingIOError:  # it is importing, or waits until its own reports are read
+                select.select([self._control], [self._control], [])
+                self.read()
+            except (BrokenPipeError, ConnectionResetError):
+                self.read()  # up to its end
+
+    def read(self, timeout_s: float = 0.0) -> None:
+        """Takes in what the template has reported, after waiting for something at most so long."""
+        if timeout_s > 0 and self._is_connected:
+            select.select([self._control], [], [], timeout_s)
+        while self._is_connected:
+            try:
+                packet = self._control.recv(MOST_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                packet = b""
+            if packet:
+                self._take_in(msgspec.json.decode(packet, type=Report))
+            else:
+                self._lost()
+
+    def _take_in(self, report: Report) -> None:
+        match report:
+            case Imported():
+                self.has_imported = True
+            case Forked(number=number, pid=pid):
+                self._hosts[number].pid = pid
+            case Ended(number=number, code=code):
+                self._hosts[number].code = code
+
+    def _lost(self) -> None:
+        """The template has ended: its hosts die with it, and what it has not forked has ended as it did."""
+        code = self._end()
+        for host in self._hosts:
+            if host.code is None:
+                host.code = code if host.pid is None else -signal.SIGKILL
+
+    def _end(self) -> int:
+        """Waits for the end of the template, which follows that of the connection; its exit status."""
+        if self._is_connected:
+            self._is_connected = False
+            with contextlib.suppress(OSError):  # it has ended
+                self._control.shutdown(socket.SHUT_RDWR)  # whoever else may have a copy of this end
+            self._control.close()
+        try:
+            return self._process.wait(LATEST_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def give_up(self) -> None:
+        """Kills the template, with which its hosts die."""
+        self._process.kill()
+        self._lost()
+
+    def close(self) -> None:
+        """Ends the template and every host of it that is left."""
+        self._end()
+
+
+class ForkedHost:
+    """A host of a template, as `subprocess.Popen` would show it.
+
+    Attributes:
+        number: by which the template knows it.
+        pid: of its process; None while it does not run yet.
+        code: its exit status, or minus the signal that ended it; None while it has not ended.
+    """
+
+    def __init__(self, forks: Forks, number: int) -> None:
+        self._forks, self.number = forks, number
+        self.pid: int | None = None
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        self._forks.read()
+        return self.code
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        if self.poll() is None:
+            self._forks.kill(self)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end.
+
+        Args:
+            timeout: in seconds; None: until it has ended after `kill`, by which the template ends if it must.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended in time.
+        """
+        until = time.monotonic() + (LATEST_S if timeout is None else timeout)
+        while self.poll() is None:
+            left_s = until - time.monotonic()
+            if left_s > 0:
+                self._forks.read(left_s)
+            elif timeout is None:
+                self._forks.give_up()
+            else:
+                raise subprocess.TimeoutExpired(f"host {self.number}", timeout)
+        assert self.code is not None
+        return self.code

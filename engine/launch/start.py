@@ -1,0 +1,74 @@
+"""Starts every process of a run: binds it to its parent, and only then imports what it needs.
+
+A process that outlives its parent must not spend processor time, so this file is run by its path: `-m` would
+import the whole package before the first line. Nothing but the standard library may be imported at its top.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal["host", "template"]
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+
+
+def command(kind: Kind, name: str) -> list[str]:
+    """The command line of a process whose parent is this one. The name is for people who list processes."""
+    # Without -P, modules of the current folder would hide those of others.
+    return [sys.executable, "-P", str(Path(__file__).resolve()), kind, str(os.getpid()), name]
+
+
+def die_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process when its parent's thread ends; ends at once if it already has."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit("the process that started this one is gone")
+
+
+def set_name(name: str) -> None:
+    """Renames this process in `ps` and `top`, which show 15 bytes of a name."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def main() -> None:
+    """Becomes what the command line says."""
+    kind, parent, name = sys.argv[1:]
+    die_with_parent(int(parent))
+    set_name(name)
+    if kind == "template":
+        with _without_threads():
+            from partita.engine.launch.worker import template as live
+    else:
+        from partita.engine.launch.worker import main as live
+    live()
+
+
+@contextmanager
+def _without_threads() -> Iterator[None]:
+    """Lets NumPy's BLAS start no threads when it is imported: what has threads cannot be forked safely.
+
+    A host asks for the threads of its role later.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+if __name__ == "__main__":
+    main()
