@@ -2,8 +2,8 @@
 
 `launcher` is the interface, and hosts as threads of this process; `processes` starts them as processes, each
 with a key pair of its own, on this machine or where a `placement` says. On this machine a `template` imports
-the engine once and forks each host; `forks` is its launcher's side. `start` is the first file that any process
-runs, `bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to.
+the engine once and forks each host; `forks` is its launcher's side. `start` is the first file of any process,
+`bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
