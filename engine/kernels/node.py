@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
-from partita.engine.kernels.nodes.compiler import Uncompilable
+from partita.engine.kernels.nodes.compiler import Refusal
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.loops import down_loops, sum_loops, up_loop
 from partita.engine.kernels.nodes.source import first_line
@@ -29,7 +29,8 @@ class NodeKernel(Kernel):
     An exception that a user's function raises comes out as it is, with a note that names layer and function.
 
     Raises:
-        NodeCompileError: a function is not one that Numba compiles, or returns what it must not.
+        NodeCompileError: a function is not one that Numba compiles, returns what it must not, or gives other
+            numbers compiled than in plain Python.
     """
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
@@ -42,7 +43,8 @@ class NodeKernel(Kernel):
         self.gradient_by_rows = self.played.gradient_by_rows
 
     def _by_products(self) -> Kernel | None:
-        loops = sum_loops(self._functions["upward"], self._functions["downward"], signature_of(self.site))
+        signature, upward, downward = signature_of(self.site), *self._functions.values()
+        loops = self._explained("upward", lambda: sum_loops(upward, downward, signature))
         return None if loops is None else sum_kernel(self.site, self.arrays, self.team, loops)
 
     def _by_loops(self) -> Kernel:
@@ -86,7 +88,7 @@ class NodeKernel(Kernel):
     def _explained(self, role: str, build: Callable[[], T]) -> T:
         try:
             return build()
-        except Uncompilable as refusal:
+        except Refusal as refusal:
             function = self._function(role)
             raise refusal.explain(layer=self._name, role=role, function=function) from refusal.__cause__
 

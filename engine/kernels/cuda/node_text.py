@@ -6,8 +6,8 @@ and no bit depends on how many threads there are. What is not needed for the num
 the function; what is left runs once for each.
 
 Names in the text: `v_` a number that the function assigns, `a_` an array of its own, `p_` a parameter, `n_`
-the node's number of one, its state or its error; `first`, `edge` and `own` say where the node's senders and
-its numbers of the parameters begin.
+the node's number of one, `h_` a function that it calls; `own_state` and `own_error` are the node's; `first`,
+`edge` and `own` say where the node's senders and its numbers of the parameters begin.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class _OneExample(Writing):
                 return f"kept(a_{array}, {self.text(index)})"
             case Item(array, index):
                 return f"number(p_{array}, edge, {self.text(index)})"
-            case Given(name) if expression != FAN_IN:
-                return f"n_{name.removeprefix('@')}"
+            case Given(name) if expression in (STATE, ERROR):
+                return f"own_{name.removeprefix('@')}"
         return super().leaf(expression)
 
 
@@ -188,7 +188,7 @@ class _Module:
             if kind == "n":
                 lines(f"n_{name} = widen(p_{name}[own])")
         if self._is_downward:
-            lines("n_state, n_error = widen(state[n, e]), widen(error[n, e])")
+            lines("own_state, own_error = widen(state[n, e]), widen(error[n, e])")
         for name in sorted(self._function.arrays):
             lines(f"a_{name} = cuda.local.array({max(self.width, 1)}, R)")
         for name in sorted(Flow(body).exposed & kinds.keys()):  # only read where it is not used

@@ -14,11 +14,21 @@ from typing import Literal, TypeAlias
 Kind: TypeAlias = Literal["bool", "int", "real"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Constant:
-    """A number that the function holds."""
+    """A number that the function holds: 1, 1.0 and True are three of them, 0.0 and -0.0 two, NaN is one."""
 
     value: bool | int | float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constant) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def _key(self) -> tuple[type, str]:
+        return type(self.value), repr(self.value)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
@@ -23,12 +24,20 @@ _SHORT_ENOUGH = 300
 
 
 class NodeCompileError(ValueError):
-    """A function of a node definition is not one that Numba compiles; names the layer and shows the user's
-    line.
+    """A function of a node definition is not one that Numba compiles, or gives other numbers when it is
+    compiled; names the layer and shows the user's line.
     """
 
 
-class Uncompilable(Exception):
+class Refusal(Exception, ABC):
+    """A function of a node definition that is not played."""
+
+    @abstractmethod
+    def explain(self, *, layer: str, role: str, function: Callable[..., Any]) -> NodeCompileError:
+        """The error as a user reads it."""
+
+
+class Uncompilable(Refusal):
     """Which line of a user's file stands in the way, and why."""
 
     def __init__(self, filename: str, line: int, reason: str) -> None:

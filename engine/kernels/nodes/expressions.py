@@ -27,6 +27,7 @@ from partita.engine.kernels.nodes.arithmetic import (
     at,
 )
 from partita.engine.kernels.nodes.functions import EVERYWHERE, NUMBERS, larger, smaller
+from partita.engine.kernels.nodes.source import plain_number
 
 Value: TypeAlias = Expression | Elements
 Fold: TypeAlias = Callable[[Expression, Expression], Expression]
@@ -283,7 +284,7 @@ def _plain(value: Value) -> Expression:
 
 
 def _number(value: Any) -> Constant:
-    if isinstance(value, bool | int | float) and not isinstance(value, np.generic):
+    if plain_number(value):
         if isinstance(value, int) and abs(value) >= 2**53:
             raise NotUnderstood("a very large number")
         return Constant(value)

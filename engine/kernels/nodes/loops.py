@@ -9,8 +9,8 @@ Loops are kept for the life of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +22,9 @@ from numba import types
 from partita.engine.kernels.nodes import scalars, vectors
 from partita.engine.kernels.nodes.arithmetic import ERROR, STATE, Function, NotUnderstood
 from partita.engine.kernels.nodes.cache import Names, NotCompiled, ready
+from partita.engine.kernels.nodes.comparison import Different, difference
 from partita.engine.kernels.nodes.compiler import CompiledFunction, Uncompilable, compile_function
+from partita.engine.kernels.nodes.plays import downward_play, finish_play, turn_play, upward_play
 from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.reader import read_function
 from partita.engine.kernels.nodes.source import first_line, written
@@ -82,7 +84,24 @@ class SumLoops:
 def sum_loops(
     upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature
 ) -> SumLoops | None:
-    """Compiles the two functions for a node that takes a weighted sum; None if they do something else."""
+    """Compiles the two functions for a node that takes a weighted sum; None if they do something else.
+
+    Raises:
+        Different: they give other numbers than the functions do in plain Python.
+    """
+    loops = _sum_loops(upward, downward, signature)
+    if loops is not None:
+        differences = [difference(upward, signature, "upward", finish_play(loops.finish, loops.weight))]
+        if downward is not None:
+            played = turn_play(loops.turn, loops.weight)
+            differences.append(difference(downward, signature, "downward", played))
+        _settle(differences, signature, lambda exact: sum_loops(upward, downward, exact))
+    return loops
+
+
+def _sum_loops(
+    upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature
+) -> SumLoops | None:
     sources = written(upward), None if downward is None else written(downward)
     if sources[0] is None or (downward is not None and sources[1] is None):
         return None
@@ -92,12 +111,12 @@ def sum_loops(
         if sources[1] is not None:
             down = read_function(sources[1], [*signature.given, STATE, ERROR])
         found = weighted_sum(up, down, signature.parameters)
-        return None if found is None else _sum_loops(found, up, down, signature)
+        return None if found is None else _loops_of_sum(found, up, down, signature)
     except (NotUnderstood, NotCompiled):
         return None
 
 
-def _sum_loops(found: WeightedSum, up: Function, down: Function | None, signature: Signature) -> SumLoops:
+def _loops_of_sum(found: WeightedSum, up: Function, down: Function | None, signature: Signature) -> SumLoops:
     dtype = storage(signature.precision)
     flats = [np.empty(0, dtype) for _, kind in signature.parameters if kind == "n"]
     state = np.empty((0, 0), dtype)
@@ -122,7 +141,27 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
 
     Raises:
         Uncompilable: Numba refuses the function, or it does not return a number.
+        Different: compiled, it gives other numbers than in plain Python.
     """
+    loop = _up_loop(upward, signature)
+    found = difference(upward, signature, "upward", upward_play(loop.states))
+    _settle([found], signature, lambda exact: up_loop(upward, exact))
+    return loop
+
+
+def _settle(
+    differences: Sequence[Different | None], signature: Signature, again: Callable[[Signature], object]
+) -> None:
+    """Raises a difference found in float64; one found in another precision is sought in float64, `again`."""
+    found = [one for one in differences if one is not None]
+    if not found:
+        return
+    if signature.precision == "float64":
+        raise found[0]
+    again(replace(signature, precision="float64"))
+
+
+def _up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     table, flats, state, _ = _nothing(signature)
 
     def warm(names: Names) -> None:
@@ -145,7 +184,15 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
 
     Raises:
         Uncompilable: Numba refuses the function, or it does not return what it must.
+        Different: compiled, it gives other numbers than in plain Python.
     """
+    loops = _down_loops(downward, signature)
+    found = difference(downward, signature, "downward", downward_play(loops.errors, loops.gradients))
+    _settle([found], signature, lambda exact: down_loops(downward, exact))
+    return loops
+
+
+def _down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
     table, flats, state, sums = _nothing(signature)
 
     def warm(names: Names) -> None:

@@ -276,7 +276,7 @@ class _Reader:
         """A call of another function of the user's, which takes and gives numbers."""
         name = self._names_of_helpers.get(function)
         if name is None:
-            name = f"{len(self.helpers)}_{function.__name__.strip('<>')}"
+            name = str(len(self.helpers))
             self.helpers[name] = self._helper(function)
             self._names_of_helpers[function] = name
         helper = self.helpers[name]

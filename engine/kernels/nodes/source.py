@@ -169,3 +169,8 @@ def is_plain(value: Any) -> bool:
 def is_builtin(name: str, value: Any) -> bool:
     """Whether a name stands for Python's own."""
     return getattr(builtins, name, None) is value
+
+
+def plain_number(value: Any) -> bool:
+    """Whether a value is one of Python's own numbers, whose text means the same everywhere."""
+    return type(value) in (bool, int, float)

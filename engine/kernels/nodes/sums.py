@@ -34,6 +34,7 @@ from partita.engine.kernels.nodes.arithmetic import (
     rebuilt,
     walk,
 )
+from partita.engine.kernels.nodes.grouping import Flow
 from partita.engine.kernels.nodes.passes import Body, useful
 from partita.engine.kernels.nodes.templates import substituted
 
@@ -87,10 +88,11 @@ def weighted_sum(
 def _of_the_sum(body: Body, weight: str) -> Body | None:
     """The body with `SUM` in the place of its loops over the edges, all of which are that sum."""
     found: list[Statement] = []
-    for statement in body:
+    for i, statement in enumerate(body):
         if isinstance(statement, Loop):
             total = _summed(statement, weight)
-            if total is None:
+            dropped = {one.name for one in every((statement,)) if isinstance(one, Assign)} - {total}
+            if total is None or dropped & Flow(body[i + 1 :]).exposed:
                 return None
             found.append(Assign(total, Operation("+", (Variable(total), SUM))))
         else:

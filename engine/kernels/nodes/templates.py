@@ -72,18 +72,20 @@ def substituted(body: Body) -> Body | None:
     """Statements with the values of the variables that they assign put where these are read.
 
     Only what is assigned from itself, and what is stored, is left. None if there is more than assignments and
-    stores.
+    stores, or if a value would move behind a change of what it is made of.
     """
     values: dict[str, Expression] = {}
     found: list[Statement] = []
     for statement in body:
         for name, value in values.items():
             statement = edited(statement, lambda e, name=name, value=value: put(e, Variable(name), value))  # type: ignore[misc]
-        match statement:
-            case Assign(name, value) if Variable(name) not in walk(value) and name not in values:
-                values[name] = value
-            case Assign() | Store():
-                found.append(statement)
-            case _:
-                return None
+        if not isinstance(statement, Assign | Store):
+            return None
+        changed = statement.name if isinstance(statement, Assign) else statement.array
+        if any(_reads(value, frozenset([changed])) for value in values.values()):
+            return None
+        if isinstance(statement, Assign) and Variable(changed) not in walk(statement.value):
+            values[changed] = statement.value
+        else:
+            found.append(statement)
     return tuple(found)

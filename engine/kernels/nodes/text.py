@@ -43,6 +43,11 @@ class Constants:
         return [f"{name} = R({written})" for written, name in self.names.items()]
 
 
+def _whole(value: float) -> str:
+    """The text of a whole number or a truth, as an operand of anything."""
+    return repr(value) if value >= 0 else f"({value!r})"
+
+
 @dataclass
 class Writing:
     """What the text of an expression depends on.
@@ -77,7 +82,7 @@ class Writing:
             return found
         match expression:
             case Constant(value):
-                return repr(value) if self.kind(expression) != "real" else self.constants.name(value)
+                return _whole(value) if self.kind(expression) != "real" else self.constants.name(value)
             case Operation():
                 return self._operation(expression)
             case Choice(condition, yes, no):

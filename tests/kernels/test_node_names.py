@@ -1,0 +1,248 @@
+"""Whatever a user calls things, a function means the same when it is written as text.
+
+Names and numbers are drawn so that they collide with one another and with those of generated text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.kernels.cuda import node_text
+from partita.engine.kernels.nodes import vectors
+from partita.engine.kernels.nodes.arithmetic import Constant
+from partita.engine.kernels.nodes.portable import portable
+from partita.engine.kernels.nodes.source import written
+from partita.engine.kernels.nodes.vectors import Signature
+from partita.layers import Full, Node, per_edge, per_node
+from tests.cuda.test_node_text import plain
+from tests.kernels.cases import assert_true, case, play
+from tests.kernels.drawn_nodes import as_plain_python
+
+NAMES = (
+    *("slope", "leaky", "leaky_slope", "upward", "upward_leaky", "upward_slope", "upward_leaky_slope"),
+    *("own_0", "own_1", "own_2", "own_3", "h_0", "h_0_0", "h_1", "C0", "R", "R1", "v_x", "x", "e", "n", "m"),
+    *("state", "error", "n_state", "own_state", "first", "edge", "begin", "sums", "at", "s_0", "u1", "y1"),
+    *("np", "math", "max", "float", "int", "compiled", "compiled_checked", "widen", "fan_in", "total"),
+)
+NUMBERS = (True, False, 1, 1.0, 0, 0.0, -0.0, 2, -2, -3, 0.5, math.inf, -math.inf, math.nan)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function that calls three functions of another module, two of them of the same names as its own."""
+
+    theirs: str
+    ours: str
+    name: str
+
+    @property
+    def function(self) -> FunctionType:
+        there = run(self.theirs, "theirs", {})
+        function: FunctionType = run(self.ours, "ours", {"theirs": there})[self.name]
+        return function
+
+
+def run(text: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Runs a module's text, which Python finds again."""
+    filename = f"<{name} {hash(text)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    names = {"__name__": name, **names}
+    exec(compile(text, filename, "exec"), names)
+    return names
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, ends: bool = True) -> Program:
+    """Programs with a `while` loop, which only plain loops can play; or with a `for` loop."""
+
+    def names(n: int) -> list[str]:
+        return draw(st.lists(st.sampled_from(NAMES), min_size=n, max_size=n, unique=True))
+
+    def number() -> str:
+        value = draw(st.sampled_from(NUMBERS))
+        return repr(value) if math.isfinite(value) else f"float('{value}')"
+
+    one, two, low, x, y = names(5)
+    theirs = f"""
+{low} = {number()}
+def {one}({x}):
+    {y} = {low} * {x}
+    return {y} + {two}({x}, {low})
+def {two}({y}, {x}):
+    return {y} - {x} * {low}
+"""
+    same, high, other, incoming, total, k, name = names(7)
+    head = f"while {k} < len({incoming}):" if ends else f"for {k} in range(len({incoming})):"
+    step = f"{k} += 1" if ends else "pass"
+    ours = f"""
+
+{high}, {other} = {number()}, {number()}
+{same} = theirs[{one!r}]
+def {one if one not in (same, high, other, name) else "another"}({x}):
+    return {x} * {other}
+def {name}({incoming}):
+    {total} = {other} * {incoming}[0]
+    {k} = 0
+    {head}
+        {total} += {same}({incoming}[{k}]) * {high}
+        {step}
+    return {total}
+"""
+    if not ends:
+        ours = ours.replace(f"    {k} = 0\n", "")
+    return Program(theirs, ours, name)
+
+
+def answer(function: FunctionType, incoming: Any) -> float:
+    with np.errstate(all="ignore"):
+        return float(function(incoming))
+
+
+INCOMING = (np.array([-1.0, 0.5, 2.0]), np.array([0.0, -0.25]))
+
+
+@given(programs())
+@settings(max_examples=150)
+def test_text_that_stands_alone_means_what_the_function_means(program: Program) -> None:
+    source = written(program.function)
+    assert source is not None
+    text = portable(source, "upward")
+    assert text is not None
+    alone: dict[str, Any] = {"compiled_checked": lambda function: function}
+    exec(text, alone)
+    for incoming in INCOMING:
+        np.testing.assert_equal(answer(alone["upward"], incoming), answer(program.function, incoming))
+
+
+@given(programs(ends=False))
+@settings(max_examples=150)
+def test_loops_over_examples_and_kernels_of_a_gpu_mean_the_same(program: Program) -> None:
+    source = written(program.function)
+    assert source is not None
+    signature = Signature((), 1, "float64")
+    loops = as_plain_python(vectors.upward_text(source, signature), tile=8)
+    kernels = plain(node_text.upward_text(source, signature, 3))
+    for incoming in INCOMING:
+        count, one, x = len(incoming), np.zeros(1, int), incoming[:, None]
+        table = np.arange(count), one, np.array([count]), one, one
+        states = np.zeros((2, 1, 1))
+        with np.errstate(all="ignore"):
+            loops["states"](x, np.zeros(1), *table, count, states[0], 0, 1)
+            kernels["states"](x, *table, states[1])
+        np.testing.assert_allclose(states.ravel(), answer(program.function, incoming), rtol=1e-12)
+
+
+def test_parameters_may_be_called_as_what_every_node_is_given() -> None:
+    def upward(incoming, state, error):  # type: ignore[no-untyped-def]
+        return state * incoming[0] + error
+
+    def downward(incoming, state, error, n_state, n_error):  # type: ignore[no-untyped-def]
+        errors = n_error * state + 0 * incoming
+        return errors, n_error * incoming[0] + n_state - n_state, n_error * 1.0
+
+    learns = (("state", per_node(0.5)), ("error", per_node(0.25)))
+    given_case = case(Node(Full(), upward, downward, learns, (3,)), (1,), batch=2)
+    assert_true(given_case, play(given_case))
+    source = written(downward)
+    assert source is not None
+    text = node_text.downward_text(source, Signature((("state", "n"), ("error", "n")), 1, "float64"), 1)
+    kernels, out = plain(text), np.zeros((1, 1))
+    one = np.zeros(1, int)
+    table = np.ones((1, 1)), np.zeros(1, int), one, np.ones(1, int), one, one
+    given_arrays = np.array([3.0]), np.array([5.0]), np.array([[7.0]]), np.array([[11.0]])
+    kernels["errors"](*table, *given_arrays, np.array([0, 1]), one, one, out, 0, 1, False)
+    assert out[0, 0] == 33.0
+
+
+slope, leaky_slope = 0.1, 3.0
+
+
+def leaky(total):  # type: ignore[no-untyped-def]
+    return slope * total if total < 0 else total
+
+
+def scaled(incoming):  # type: ignore[no-untyped-def]
+    k, total = 0, 0.0
+    while k < len(incoming):
+        total += incoming[k]
+        k += 1
+    return leaky(total) * leaky_slope
+
+
+def test_a_helpers_number_is_not_taken_for_the_nodes() -> None:
+    given_case = case(Node(Full(), scaled, nodes=(1,)), (1,), batch=1)
+    kernel = given_case.kernel()
+    kernel.arrays.sources[0][...] = -1
+    kernel.up()()
+    np.testing.assert_allclose(kernel.arrays.state, -0.3)
+
+
+def reassigns(incoming, state, error):  # type: ignore[no-untyped-def]
+    errors = np.zeros(len(incoming))
+    for k in range(len(incoming)):
+        a = incoming[k]
+        a = 2 * a
+        errors[k] = a * error
+    return (errors,)
+
+
+def keeps_the_last(incoming, state, error):  # type: ignore[no-untyped-def]
+    errors = np.zeros(len(incoming))
+    b = 0.0
+    for k in range(len(incoming)):
+        a = b
+        b = 2 * incoming[k]
+        errors[k] = a * error
+    return (errors,)
+
+
+def moves_along(incoming, state, error):  # type: ignore[no-untyped-def]
+    errors, other = np.zeros(len(incoming)), incoming.copy()
+    for k in range(len(incoming)):
+        a = other[k]
+        other[k] = 7.0
+        errors[k] = a * error + (-2) ** 6
+    return (errors,)
+
+
+def first(incoming):  # type: ignore[no-untyped-def]
+    return incoming[0]
+
+
+@pytest.mark.parametrize("downward", [reassigns, keeps_the_last, moves_along])
+def test_a_value_is_that_of_the_moment_when_it_was_assigned(downward: Any) -> None:
+    given_case = case(Node(Full(), first, downward, nodes=(2,)), (3,), batch=2)
+    assert_true(given_case, play(given_case))
+
+
+def sums_and_keeps(incoming, weight):  # type: ignore[no-untyped-def]
+    last, total = 0.0, 0.0
+    for k in range(len(incoming)):
+        last = incoming[k]
+        total += weight[k] * last
+    return total + last
+
+
+def test_a_weighted_sum_forgets_nothing_that_its_loop_assigns() -> None:
+    layer = Node(Full(), sums_and_keeps, learns=(("weight", per_edge()),), nodes=(2,))
+    given_case = case(layer, (3,), batch=2)
+    kernel = given_case.kernel()
+    kernel.up()()
+    expected = given_case.reference.states(given_case.inputs, given_case.parameters)
+    np.testing.assert_allclose(kernel.arrays.state, expected)
+
+
+@pytest.mark.parametrize(("one", "other"), [*itertools.combinations((True, 1, 1.0, 0.0, -0.0, False), 2)])
+def test_numbers_that_python_takes_for_equal_are_several_constants(one: Any, other: Any) -> None:
+    assert Constant(one) != Constant(other)
+    assert len({Constant(one), Constant(other), Constant(one), Constant(math.nan), Constant(math.nan)}) == 3
