@@ -233,5 +233,9 @@ Checkpoints: TypeAlias = Annotated[
     Path | None, Option(help="Folder for checkpoints. [default: FILE's name with .checkpoints]")
 ]
 CheckpointEvery: TypeAlias = Annotated[float, Option(help="Seconds from one checkpoint to the next.")]
+CheckpointTimeout: TypeAlias = Annotated[
+    float, Option(help="Seconds without progress after which the writing of a checkpoint is given up.")
+]
 Resume: TypeAlias = Annotated[bool, Option(help="Go on from the newest checkpoint in the folder.")]
+Overwrite: TypeAlias = Annotated[bool, Option(help="Replace the earlier run in the folder.")]
 Save: TypeAlias = Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from partita.engine.cli import options
@@ -9,10 +10,11 @@ from partita.engine.cli.drivers import BY_HAND, make_driver
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.drivers.caller import Caller
 from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.run import Run
-from partita.engine.drivers.train import train as training
+from partita.engine.drivers.train import train_as
 from partita.engine.parameters.files import check_target
 from partita.partitioner.plan import Plan
 
@@ -54,7 +56,9 @@ def train(
     warm_epochs: options.WarmEpochs = None,
     checkpoints: options.Checkpoints = None,
     checkpoint_every: options.CheckpointEvery = 30.0,
+    checkpoint_timeout: options.CheckpointTimeout = 120.0,
     resume: options.Resume = False,
+    overwrite: options.Overwrite = False,
     save: options.Save = None,
     listen: options.Listen = None,
 ) -> None:
@@ -76,7 +80,8 @@ def train(
         data, held_out = users.data()
         check_end(found, held_out, save)
         print(found, flush=True)
-        run = training(
+        run = train_as(
+            Caller.of_command(["partita", *sys.argv[1:]]),
             found,
             data,
             driver=settings,
@@ -84,7 +89,9 @@ def train(
             seed=seed,
             checkpoints=checkpoints or Path(f"{file.stem}.checkpoints"),
             checkpoint_every_s=checkpoint_every,
+            checkpoint_timeout_s=checkpoint_timeout,
             resume=resume,
+            overwrite=overwrite,
             listen=listen,
         )
         report(run, held_out, save)

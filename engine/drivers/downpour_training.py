@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +38,6 @@ class DownpourTraining(Training):
         super().__init__(job, driver)
         self.driver: Final = driver
         self.alone: Final = alone
-        self.run_id = uuid.uuid4().hex
         self.steps_per_epoch: Final = Sampler(
             examples=job.examples,
             batch=job.plan.batch,
@@ -49,7 +47,6 @@ class DownpourTraining(Training):
             replicas=driver.replicas,
         ).steps_per_epoch
         self.steps: Final = whole(epochs * self.steps_per_epoch, "the number of steps is", least=1)
-        self.next_checkpoint: Final = self.store.next_number()
         self.committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
         self.done: tuple[int, ...] = (0,) * driver.replicas  # by each replica, before this run
 
@@ -127,7 +124,7 @@ class DownpourTraining(Training):
             steps=self.steps,
             run=self.run_id,
             done=self.done,
-            next_checkpoint=self.next_checkpoint,
+            next_checkpoint=self.store.next_number(),
             versions=versions(),
             patience=patience,
         )
@@ -147,8 +144,6 @@ class DownpourTraining(Training):
                 total = self.steps * len(self.done)
                 more = "; ask for more epochs" if self.alone else ""
                 yield f"the checkpoint has all {total} steps already{more}"
-        elif self.next_checkpoint > 1:
-            yield self._replaces()
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         display.update(effect)
@@ -174,8 +169,8 @@ class DownpourTraining(Training):
         if not self.job.keep or self.committed is None or not any(self.committed):
             return ""
         total = self.steps * len(self.done)
-        held = f"holds {sum(self.committed)} of {total} steps, and resume goes on from it"
-        return f"the checkpoint in {self.job.checkpoints} {held}"
+        held = f"holds {sum(self.committed)} of {total} steps"
+        return f"the checkpoint in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
     def _finished(self, done: Done, display: Display) -> Run:
         job, meter = self.job, self._meter

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from partita.engine.drivers.caller import CALL, Caller
 from partita.engine.drivers.data import Array
 from partita.engine.numerics import master
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
@@ -35,6 +36,7 @@ class Job:
         folder: for the files that hosts read; it goes when the run is over.
         checkpoints: folder for checkpoints.
         keep: whether that one stays.
+        caller: how the user started it.
     """
 
     plan: Plan
@@ -43,6 +45,7 @@ class Job:
     folder: Path
     checkpoints: Path
     keep: bool
+    caller: Caller = CALL
 
     @cached_property
     def examples(self) -> int:
@@ -85,7 +88,7 @@ class Job:
             )
 
     def check_writable(self) -> None:
-        """Makes the folder for checkpoints and a file in it that vanishes. Raises OSError or ValueError."""
+        """Makes the folder for checkpoints and a file in it that vanishes. Raises OSError."""
         try:
             make_folder(self.checkpoints)
             with tempfile.TemporaryFile(dir=self.checkpoints):

@@ -20,27 +20,28 @@ from partita.engine.parameters.journal import Journal
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
 
+JOURNAL: Final = "journal"
+"""The file's name."""
+
 
 class RunJournal:
     """The journal of a run, whether it exists yet or not.
 
     Attributes:
         found: whether a run goes on.
-        replaces: whether an earlier run's checkpoints or journal are in the folder, and this one begins anew.
         checkpoint: the newest one of the run that goes on; None: it has none.
         skipped: what could not be used, one sentence each.
     """
 
     def __init__(self, store: Checkpoints, header: JournalHeader) -> None:
-        """Looks at nothing but whether something is there. `header` is that of a run that begins anew, but
-        for what is not known yet: where its checkpoints and its parameters begin.
+        """Looks at nothing yet. `header` is that of a run that begins anew, but for what is not known yet:
+        where its checkpoints and its parameters begin.
         """
         self._store: Final = store
-        self._path: Final = store.folder / "journal"
+        self._path: Final = store.folder / JOURNAL
         self._header = header
         self._journal: Journal | None = None
         self.found = False
-        self.replaces: Final = bool(store.complete()) or self._path.exists()
         self.checkpoint: Manifest | None = None
         self.skipped: tuple[str, ...] = ()
 
@@ -138,14 +139,13 @@ class RunJournal:
 
     @property
     def _start(self) -> Path:
-        return self._store.folder / f"start-{self.run[:8]}.safetensors"
+        return self._start_of(self._header)
+
+    def _start_of(self, header: JournalHeader) -> Path:
+        return self._store.folder / f"start-{header.run[:8]}.safetensors"
 
     def begin(self, *, first_checkpoint: int) -> None:
-        """The run begins, or goes on. Checkpoints below this number are others'.
-
-        Raises:
-            JournalInUse: another run goes on from the same journal.
-        """
+        """The run begins, or goes on. Checkpoints below this number are others'. Raises OSError."""
         if self._journal is not None:
             self._journal.claim()
         else:
@@ -173,10 +173,20 @@ class RunJournal:
 
     def _made(self, start: Path) -> Journal:
         if self._journal is None:
+            replaced = self._replaced_start()
             sha256 = write_atomically(self._start, start.read_bytes())
             self._header = msgspec.structs.replace(self._header, start=sha256)
             self._journal = Journal.create(self._path, self._header)
-            for before in self._store.folder.glob("start-*.safetensors"):
-                if before != self._start:
-                    before.unlink()
+            if replaced is not None:
+                replaced.unlink()
         return self._journal
+
+    def _replaced_start(self) -> Path | None:
+        """The start of the run whose journal is replaced, if it is the very file that that run wrote."""
+        try:
+            before = Journal.read(self._path)
+            if before is not None and hash_plain(self._start_of(before.header)) == before.header.start:
+                return self._start_of(before.header)
+        except (CheckpointError, OSError, ValueError):
+            return None  # what cannot be read proves nothing
+        return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -46,7 +45,6 @@ class SandblasterTraining(Training):
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
         self.stretch: Final = driver.stretch(self.objective)
         self.plan: Final = job.plan.with_batch(self.objective.portions.size)
-        self.run_id = uuid.uuid4().hex  # of this call: a run that goes on counts its commands anew
         self._journal: Final = RunJournal(self.store, self._header())
         self._position = 0
 
@@ -167,8 +165,6 @@ class SandblasterTraining(Training):
             )
             if coordinating.outcome is not None:
                 yield "the method had ended already; allow more iterations or smaller tolerances"
-        elif self._journal.replaces and self.driver.warm_start is None:  # or Downpour has said so
-            yield self._replaces()
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         match effect:
@@ -204,8 +200,8 @@ class SandblasterTraining(Training):
         done = self._coordinating.iterations
         if not self.job.keep or not len(self._journal) or not done:
             return ""
-        held = f"holds {done} iteration{'s' * (done > 1)}, and resume goes on from it"
-        return f"the journal in {self.job.checkpoints} {held}"
+        held = f"holds {done} iteration{'s' * (done > 1)}"
+        return f"the journal in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
     def _finished(self, done: Done, display: Display) -> Run:
         job, now, outcome = self.job, self._coordinating, done.outcome

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from partita.engine.drivers.caller import CALL, Caller
 from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
 from partita.engine.drivers.data import Array, Data, check_data
 from partita.engine.drivers.downpour import Downpour
@@ -15,11 +16,16 @@ from partita.engine.drivers.interrupt import ends_on_sigterm
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.progress import Show
 from partita.engine.drivers.run import Run
+from partita.engine.drivers.run_journal import JOURNAL
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.sandblaster_training import SandblasterTraining
-from partita.engine.drivers.training import Training
+from partita.engine.drivers.temporary import temporary_folder
+from partita.engine.drivers.training import Keeping, Training
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.parameters.folder_lock import held
+from partita.engine.parameters.journal import is_journal
 from partita.partitioner.plan import Plan
 
 
@@ -32,7 +38,9 @@ def train(
     seed: int = 0,
     checkpoints: str | Path | None = None,
     checkpoint_every_s: float = 30.0,
+    checkpoint_timeout_s: float = 120.0,
     resume: bool = False,
+    overwrite: bool = False,
     initial: Mapping[str, Array] | str | Path | None = None,
     show: Show = "auto",
     listen: str | None = None,
@@ -50,11 +58,15 @@ def train(
         checkpoints: folder for checkpoints; without one they are kept while the run lasts, for its own
             restarts.
         checkpoint_every_s: seconds from one checkpoint to the next.
+        checkpoint_timeout_s: seconds without progress after which the writing of a checkpoint is given up;
+            the next one follows, and where it is the last one the run ends with an error.
         resume: go on from the newest checkpoint in the folder, if there is one. It may be of another plan
             and of other numbers of replicas, shards and examples, but of the same network and rule; what is
             done of an epoch counts as that part of one. Sandblaster goes on from its journal, in the middle
             of a line search: with the same network, data, method, portions, batches and seed; replicas,
             shards, the plan and the method's limits may be others.
+        overwrite: begin anew in a folder that holds an earlier run. Its checkpoints and its journal are
+            removed when this run has written its own, not before.
         initial: parameters to start from (by name, or a file that `Run.save` wrote); drawn by the seed if
             not given.
         show: progress as a "live" display, as "lines", as what fits the terminal ("auto"), or "nothing".
@@ -63,30 +75,76 @@ def train(
             they are not in there. `listen` must then be at an address that all of them reach.
 
     Raises:
-        ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; or an
-            argument is not what it should be.
+        ValueError: the network has no loss; the data, a checkpoint or `initial` do not fit it; an argument is
+            not what it should be; the folder is in use by another run, or holds an earlier one and neither
+            `resume` nor `overwrite` is given.
         RunFailed: a host failed, and the traceback of the user's function is the note; or a batch method
             could do nothing at all.
         Interrupted: Ctrl-C, after a last checkpoint. A second Ctrl-C ends the run at once.
         OSError: the endpoint is in use, or a disk is full.
     """
+    return train_as(
+        CALL,
+        plan,
+        data,
+        driver=driver,
+        epochs=epochs,
+        seed=seed,
+        checkpoints=checkpoints,
+        checkpoint_every_s=checkpoint_every_s,
+        checkpoint_timeout_s=checkpoint_timeout_s,
+        resume=resume,
+        overwrite=overwrite,
+        initial=initial,
+        show=show,
+        listen=listen,
+        places=places,
+    )
+
+
+def train_as(
+    caller: Caller,
+    plan: Plan,
+    data: Data,
+    *,
+    driver: Downpour | Sandblaster,
+    epochs: int | None = None,
+    seed: int = 0,
+    checkpoints: str | Path | None = None,
+    checkpoint_every_s: float = 30.0,
+    checkpoint_timeout_s: float = 120.0,
+    resume: bool = False,
+    overwrite: bool = False,
+    initial: Mapping[str, Array] | str | Path | None = None,
+    show: Show = "auto",
+    listen: str | None = None,
+    places: Mapping[str, Placement] | None = None,
+) -> Run:
+    """Trains as `train` does, and says what to write next in the caller's words."""
     _check(plan, driver, epochs, initial)
     seed = whole(seed, "seed is", least=0)
     check_seconds(checkpoint_every_s, "checkpoint_every_s is")
+    check_seconds(checkpoint_timeout_s, "checkpoint_timeout_s is")
     check_choice(show, "show is", get_args(Show))
+    if resume and overwrite:
+        raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
     arrays = check_data(plan.graph, data, targets=True, precision=plan.precision)
     # Only who shows a run pays for the display: every host imports this package too.
     from partita.engine.drivers.display import Display
 
-    with ends_on_sigterm(), tempfile.TemporaryDirectory(prefix="partita-") as temporary:
-        folder = Path(temporary)
+    with ends_on_sigterm(), contextlib.ExitStack() as stack:
+        folder = stack.enter_context(temporary_folder(caller.what))
         kept = Path(checkpoints or folder / "checkpoints")
-        job = Job(plan, seed, arrays, folder, kept, keep=checkpoints is not None)
+        job = Job(plan, seed, arrays, folder, kept, keep=checkpoints is not None, caller=caller)
         stages = _stages(job, driver, epochs)
         for training in stages:
             training.check()
-        begun = _begun(stages) if resume else 0
         job.check_writable()
+        if job.keep:
+            stack.enter_context(held(kept, f"{caller.what} of network '{plan.graph.name}'"))
+        begun = _begun(stages) if resume else 0
+        first = 0 if resume else _first_checkpoint(job, overwrite=overwrite)
+        keeping = Keeping(checkpoint_every_s, checkpoint_timeout_s, first)
         job.write(initial)
         run: Run | None = None
         with Display(show) as display:
@@ -94,10 +152,30 @@ def train(
                 if run is not None:
                     job.begin_with(run.parameters)
                 with ProcessLauncher(listen=listen, places=places) as launcher:
-                    after = training.run(launcher, display, checkpoint_every_s=checkpoint_every_s)
+                    after = training.run(launcher, display, keeping)
                 run = after if run is None else after.following(run)
         assert run is not None
         return run
+
+
+def _first_checkpoint(job: Job, *, overwrite: bool) -> int:
+    """The number of the first checkpoint of a run that begins anew.
+
+    Raises:
+        ValueError: the folder holds an earlier run, which is not to be replaced; or a file of the user's is
+            where the journal would be.
+    """
+    store, journal = Checkpoints(job.checkpoints), job.checkpoints / JOURNAL
+    if journal.exists() and not is_journal(journal):
+        raise ValueError(f"{journal} is not a journal of a run; move it away, or give another folder")
+    complete = store.complete()
+    if (complete or journal.exists()) and not overwrite:
+        what = f"checkpoint {complete[0]}" if complete else "the journal"
+        raise ValueError(
+            f"{job.checkpoints} holds {what} of an earlier run; give {job.caller.resume} to go on with it, "
+            f"{job.caller.overwrite} to replace it, or another folder"
+        )
+    return store.next_number()
 
 
 def _stages(job: Job, driver: Downpour | Sandblaster, epochs: int | None) -> list[Training]:

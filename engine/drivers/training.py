@@ -5,8 +5,10 @@ What every driver does is here; a driver's own is in `downpour_training` and `sa
 
 from __future__ import annotations
 
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -41,6 +43,21 @@ class Settings(Protocol):
         """Servers among which the parameters are divided."""
 
 
+@dataclass(frozen=True)
+class Keeping:
+    """When checkpoints are made, and which.
+
+    Args:
+        every_s: seconds from one to the next.
+        timeout_s: seconds without progress after which one is given up.
+        first: the number of the first one of a run that replaces an earlier one; 0 where nothing is replaced.
+    """
+
+    every_s: float = 30.0
+    timeout_s: float = 120.0
+    first: int = 0
+
+
 class Training(ABC):
     """One run of a job under a driver.
 
@@ -54,7 +71,9 @@ class Training(ABC):
     def __init__(self, job: Job, settings: Settings) -> None:
         """Nothing is found and nothing has started yet."""
         self.job: Final = job
-        self.store: Final = Checkpoints(job.checkpoints)
+        self.run_id: Final = uuid.uuid4().hex
+        """Of this call: a run that goes on counts its pushes and commands anew."""
+        self.store: Final = Checkpoints(job.checkpoints, run=self.run_id)
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
         self.skipped: tuple[str, ...] = ()
@@ -71,19 +90,20 @@ class Training(ABC):
             ValueError: there is one, and it cannot go on so.
         """
 
-    def run(self, launcher: Launcher, display: Display, *, checkpoint_every_s: float) -> Run:
+    def run(self, launcher: Launcher, display: Display, keeping: Keeping) -> Run:
         """Runs to the end.
 
         Raises:
             RunFailed, Interrupted, ValueError, OSError: see `train`.
         """
         try:
-            return self._run(launcher, display, checkpoint_every_s)
+            return self._run(launcher, display, keeping)
         finally:
             self._close()
 
-    def _run(self, launcher: Launcher, display: Display, checkpoint_every_s: float) -> Run:
-        patience = Patience(checkpoint_every_s=checkpoint_every_s)
+    def _run(self, launcher: Launcher, display: Display, keeping: Keeping) -> Run:
+        self._keeping = keeping
+        patience = Patience(checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s)
         supervisor = Supervisor(
             launcher,
             self._coordinator(patience),
@@ -116,16 +136,13 @@ class Training(ABC):
             self._before_commit()
             self.store.commit(self._manifest(effect))
             self._committed(effect)
-            self.store.prune()
+            self.store.prune(first=self._keeping.first)
         else:
             self._note(effect, display)
 
-    def _replaces(self) -> str:
-        """What is said where a run starts in a folder that has another one's checkpoints."""
-        return (
-            f"{self.job.checkpoints} has checkpoints of an earlier run, and this one starts anew and "
-            "replaces them; to go on with the earlier run, stop and resume"
-        )
+    def _goes_on(self) -> str:
+        """What is written to go on with the run."""
+        return f"{self.job.caller.again} goes on from it"
 
     def _parameters(self, done: Done, *, start: Path) -> dict[str, Vector]:
         """Those that the run leaves: of its last checkpoint, or of where it began."""

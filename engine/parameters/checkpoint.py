@@ -1,8 +1,13 @@
 """Checkpoints: a folder for each, one safetensors file for each shard, and last, with all hashes, a manifest.
 
-    FOLDER/00000012/shard-0.epoch-0.safetensors      values and rule state, by ranges of parameters
-                    shard-1.epoch-0.safetensors
-                    manifest.json                    without it the checkpoint does not exist
+    FOLDER/00000012-5f3a9c20/partita     the mark: which run made this folder
+                             shard-0.epoch-0.safetensors      values and rule state, by ranges of parameters
+                             shard-1.epoch-0.safetensors
+                             manifest.json                    without it the checkpoint does not exist
+
+A folder is named after the checkpoint's number and the run, so that a process that outlives its run writes
+into no other run's files. The rest of FOLDER is the user's: only folders with a mark count, only they are
+removed, and of what is in them only the files that are written here.
 
 Numbers are kept by ranges of whole parameters, so that a checkpoint can be read into another plan and
 another number of shards. It must not know messages or rules: state vectors are names and numbers. Nothing
@@ -11,16 +16,19 @@ in a checkpoint is ever executed, and no name in one is taken for a path.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from partita.engine.parameters.files import difference, make_folder, read_plain, sync_folder, write_atomically
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import (
+    SHARD_FILE,
     CheckpointError,
     Manifest,
     ShardRecord,
@@ -37,29 +45,49 @@ MANIFEST: Final = "manifest.json"
 MANIFEST_BYTES: Final = 1 << 26
 """A manifest beyond this is not read."""
 
+MARK: Final = "partita"
+_MARKED: Final = b"a checkpoint of Partita, run "
+_MARK_BYTES: Final = 1 << 10
+_FOLDER: Final = re.compile(r"(\d{8,18})(?:-\w{1,8})?", flags=re.ASCII)
+_HALF_MADE: Final = re.compile(rf"\.{_FOLDER.pattern}\.[0-9a-f]{{8}}\.tmp", flags=re.ASCII)
+_FILE: Final = re.compile(
+    rf"{re.escape(MANIFEST)}|{SHARD_FILE.pattern}"
+    rf"|\.({re.escape(MANIFEST)}|{MARK}|{SHARD_FILE.pattern})\.[0-9a-f]{{8}}\.tmp",
+    flags=re.ASCII,
+)
+"""The files of a checkpoint beside its mark, and those whose writing was interrupted."""
+
 
 class Checkpoints:
-    """The checkpoints of a run in one folder. Every process may have one of its own on the same folder."""
+    """The checkpoints in one folder. Every process may have one of its own on the same folder."""
 
-    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3) -> None:
-        """On a folder that need not exist yet.
+    def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, run: str = "") -> None:
+        """On a folder that need not exist yet, or on a link to one.
 
         Args:
             folder: where they are.
             keep: how many complete ones `prune` leaves, 1 or more.
+            run: the id of the run that writes; its first eight characters name its folders.
 
         Raises:
             ValueError: the path is something else than a folder, or `keep` is below 1.
         """
         self.folder: Final = Path(folder)
         self._keep: Final = keep
+        self._run: Final = run
         if keep < 1:
             raise ValueError(f"keep={keep} would leave no checkpoint; use 1 or more")
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"{self.folder} is not a folder; give a folder for the checkpoints")
 
     def write_shard(
-        self, checkpoint: int, record: ShardRecord, slots: Sequence[Slot], snapshot: Snapshot
+        self,
+        checkpoint: int,
+        record: ShardRecord,
+        slots: Sequence[Slot],
+        snapshot: Snapshot,
+        *,
+        written: Callable[[int], None] = lambda n_bytes: None,
     ) -> tuple[str, str]:
         """Writes a shard's file, atomically, and returns its (name, SHA-256).
 
@@ -68,13 +96,13 @@ class Checkpoints:
             record: what is remembered beside the numbers.
             slots: what the shard's vector consists of.
             snapshot: of the shard.
+            written: called with the number of bytes that have just reached the disk.
 
         Raises:
-            OSError: it is not on disk. Do not try this checkpoint again.
-            ValueError: the checkpoint's folder is a link.
+            OSError: it is not on disk.
         """
-        folder = self._path(checkpoint)
-        make_folder(folder)
+        folder = self._own(checkpoint)
+        self._make(folder)
         vectors = {"values": snapshot.values}
         vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
         tensors = {}
@@ -84,7 +112,8 @@ class Checkpoints:
                 tensors[tensor_key(kind, slot)] = vector[position : position + slot.size]
                 position += slot.size
             assert position == vector.size, f"slots of {position} numbers for {kind} of {vector.size}"
-        sha256 = write_atomically(folder / record.file, pieces_of(tensors, encode_record(record)))
+        pieces = pieces_of(tensors, encode_record(record))
+        sha256 = write_atomically(folder / record.file, pieces, written=written)
         return record.file, sha256
 
     def commit(self, manifest: Manifest) -> None:
@@ -96,35 +125,44 @@ class Checkpoints:
         """
         data = encode_manifest(manifest)
         decode_manifest(data)
-        folder = self._path(manifest.checkpoint)
+        folder = self._own(manifest.checkpoint)
         missing = [entry.file for entry in manifest.entries if not (folder / entry.file).is_file()]
         if missing:
             raise CheckpointError(f"checkpoint {folder} cannot be completed: {missing[0]} is not there")
         sync_folder(self.folder)
         write_atomically(folder / MANIFEST, data)
 
-    def prune(self) -> None:
+    def prune(self, *, first: int = 0, spare: Collection[int] = ()) -> None:
         """Removes complete checkpoints beyond the newest `keep`, and unfinished ones older than the newest.
+
+        Args:
+            first: those below this number are of a run that this one replaces: they go as soon as there is a
+                newer one.
+            spare: numbers that stay.
 
         Raises:
             OSError: something could not be removed. What is kept is untouched.
         """
         complete = self.complete()
-        kept = set(complete[: self._keep])
-        for number in self._numbers():
-            if complete and number < complete[0] and number not in kept:
-                # The manifest first: a removal that is interrupted leaves an unfinished checkpoint, not a
-                # damaged one.
-                (self._path(number) / MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(self._path(number))
+        if not complete:
+            return
+        own = [number for number in complete if number >= first] or complete
+        kept = {*own[: self._keep], *spare}
+        for number, path in list(self._found()):
+            if number < complete[0] and number not in kept and _is_marked(path):
+                _remove(path)
+        for path in list(self.folder.iterdir()):
+            half_made = _HALF_MADE.fullmatch(path.name)
+            if half_made and int(half_made[1]) < complete[0] and not path.is_symlink() and path.is_dir():
+                _remove(path)
 
     def complete(self) -> list[int]:
         """The numbers of those with a manifest, newest first."""
-        return sorted((n for n in self._numbers() if (self._path(n) / MANIFEST).exists()), reverse=True)
+        return sorted({n for n, path in self._found() if (path / MANIFEST).exists()}, reverse=True)
 
     def next_number(self) -> int:
         """A number above every checkpoint in the folder, finished or not."""
-        return max(self._numbers(), default=0) + 1
+        return max((number for number, _ in self._found()), default=0) + 1
 
     def latest(self, shapes: Mapping[str, Shape]) -> Checkpoint | None:
         """The newest complete checkpoint of the network with these parameters.
@@ -167,10 +205,10 @@ class Checkpoints:
         Raises:
             CheckpointError: a file is missing or damaged, or it is of another network.
         """
-        folder = self._path(number)
+        folder = self.path(number)
         try:
             if folder.is_symlink():
-                raise CheckpointError("it is a link, and checkpoints do not leave their folder")
+                raise CheckpointError("it is a link, and checkpoints do not leave their folder; remove it")
             try:
                 manifest = decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
             except (OSError, ValueError) as error:
@@ -184,11 +222,80 @@ class Checkpoints:
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {folder} cannot be used: {error}") from error
 
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{number:08d}"
+    def _own(self, number: int) -> Path:
+        """Where this run writes the checkpoint of this number."""
+        return self.folder / (f"{number:08d}-{self._run[:8]}" if self._run else f"{number:08d}")
 
-    def _numbers(self) -> list[int]:
+    def path(self, number: int) -> Path:
+        """Where the checkpoint of this number is: this run's own, or that of an earlier run."""
+        own = self._own(number)
+        if (own / MANIFEST).exists():
+            return own
+        found = [path for n, path in self._found() if n == number and (path / MANIFEST).exists()]
+        return max(found, default=own)
+
+    def _found(self) -> Iterator[tuple[int, Path]]:
+        """The folders of checkpoints, by number; what else is in the folder is not ours."""
         if not self.folder.is_dir():
-            return []
-        names = (path.name for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink())
-        return [int(name) for name in names if re.fullmatch(r"\d{8}", name, flags=re.ASCII)]
+            return
+        for path in self.folder.iterdir():
+            name = _FOLDER.fullmatch(path.name)
+            if name and not path.is_symlink() and path.is_dir() and (_is_marked(path) or _is_older(path)):
+                yield int(name[1]), path
+
+    def _make(self, folder: Path) -> None:
+        """Makes the folder of a checkpoint with its mark, at once and durably; it may be there already."""
+        if not folder.is_symlink() and _is_marked(folder):
+            return
+        half_made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
+        make_folder(self.folder)
+        half_made.mkdir(mode=0o700)
+        try:
+            write_atomically(half_made / MARK, _MARKED + self._run.encode() + b"\n")
+            os.rename(half_made, folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what went wrong first is what counts
+                _remove(half_made)
+            if not folder.is_symlink() and _is_marked(folder):
+                return  # another shard was faster
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+                raise FileExistsError(
+                    error.errno, f"{folder} is there already and is no checkpoint; move it away"
+                ) from error
+            raise
+        sync_folder(self.folder)
+
+
+def _is_marked(folder: Path) -> bool:
+    """Whether a run made this folder."""
+    try:
+        return read_plain(folder / MARK, at_most=_MARK_BYTES).startswith(_MARKED)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_older(folder: Path) -> bool:
+    """Whether it is a checkpoint from before folders had marks: read, and never removed."""
+    try:
+        decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _remove(folder: Path) -> None:
+    """Removes a checkpoint: its own files, and its folder unless something else is in it.
+
+    The manifest goes first, and the mark last: a removal that is interrupted leaves an unfinished checkpoint,
+    not a damaged one, and the next removal goes on.
+    """
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for path in list(folder.iterdir()):
+        if _FILE.fullmatch(path.name):
+            path.unlink()
+    (folder / MARK).unlink(missing_ok=True)
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise

@@ -12,9 +12,10 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import safetensors
@@ -23,13 +24,25 @@ import safetensors.numpy
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
 
+_SYNC_BYTES: Final = 1 << 25
+"""Bytes after which a long file is forced to the disk: how far it has come is then known, and its end does
+not wait for all of it."""
 
-def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> str:
+
+def write_atomically(
+    path: Path,
+    data: bytes | Iterable[bytes | memoryview],
+    *,
+    mode: int = 0o600,
+    written: Callable[[int], None] = lambda n_bytes: None,
+) -> str:
     """Makes `data` the content of `path`, at once and durably; a crash leaves what was there before.
 
     Args:
         path: of the file.
         data: its bytes, whole or piece by piece.
+        mode: the file's permissions; by default only its owner reads it.
+        written: called with the number of bytes that have just reached the disk, every 32 MiB.
 
     Returns:
         Its SHA-256, in hexadecimal.
@@ -39,14 +52,19 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> 
     """
     sha256 = hashlib.sha256()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
-            for piece in (data,) if isinstance(data, bytes) else data:
-                sha256.update(piece)
-                view = memoryview(piece)
+            since_sync = 0
+            for view in _views(data):
+                sha256.update(view)
                 while view:
-                    view = view[os.write(descriptor, view) :]
+                    n_bytes = os.write(descriptor, view)
+                    view, since_sync = view[n_bytes:], since_sync + n_bytes
+                if since_sync >= _SYNC_BYTES:
+                    os.fdatasync(descriptor)
+                    written(since_sync)
+                    since_sync = 0
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -59,20 +77,27 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes | memoryview]) -> 
     return sha256.hexdigest()
 
 
+def _views(data: bytes | Iterable[bytes | memoryview]) -> Iterator[memoryview]:
+    """The bytes, in pieces after each of which they may be forced to the disk."""
+    for piece in (data,) if isinstance(data, bytes) else data:
+        view = memoryview(piece)
+        for start in range(0, len(view), _SYNC_BYTES):
+            yield view[start : start + _SYNC_BYTES]
+
+
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, durably; nothing where it exists.
+    """Makes a folder, and those above it, durably; nothing where it exists, also as a link to one.
+
+    Those that are made are their owner's alone.
 
     Raises:
         OSError: it could not be made.
-        ValueError: it is a link.
     """
-    if folder.is_symlink():
-        raise ValueError(f"{folder} is a link; checkpoints do not leave their folder, so remove it")
     if folder.is_dir():
         return
     if not folder.parent.exists():
         make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     sync_folder(folder.parent)
 
 
@@ -97,7 +122,7 @@ def read_plain(path: Path, *, at_most: int) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > at_most:
             raise ValueError(f"{path} is not a plain file of at most {at_most} bytes")
-        return file.read(at_most)
+        return file.read(status.st_size)  # `read(n)` takes memory for n bytes, however few there are
 
 
 def open_plain(path: Path) -> BufferedReader:
@@ -127,7 +152,7 @@ def save_parameters(path: str | os.PathLike[str], parameters: Mapping[str, Vecto
     target = Path(path)
     check_target(target)
     tensors = {name: np.asarray(values, order="C") for name, values in parameters.items()}
-    write_atomically(target, safetensors.numpy.save(tensors, metadata={"format": "pt"}))
+    write_atomically(target, safetensors.numpy.save(tensors, metadata={"format": "pt"}), mode=0o644)
 
 
 def check_target(path: Path) -> None:

@@ -10,15 +10,15 @@ must not know methods or messages: a request is known by a digest.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
-from partita.engine.parameters.files import read_plain, write_atomically
+from partita.engine.parameters.files import open_plain, read_plain, write_atomically
 from partita.engine.parameters.journal_format import (
+    MAGIC,
     JournalEntry,
     JournalHeader,
     decode_entries,
@@ -37,12 +37,18 @@ Durability: TypeAlias = Literal["process", "disk"]
 disk (nor when the machine stops)."""
 
 
-class JournalInUse(CheckpointError):
-    """Another run appends to the journal."""
+def is_journal(path: Path) -> bool:
+    """Whether a run wrote this file, as far as its first bytes say."""
+    try:
+        with open_plain(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
 
 
 class Journal:
-    """The journal of one run, to be read once and appended to by one thread.
+    """The journal of one run, to be read once and appended to by one thread of one run, which holds the lock
+    of the folder (`folder_lock`).
 
     Attributes:
         path: the file.
@@ -133,12 +139,7 @@ class Journal:
             raise CheckpointError(f"the journal {self.path} {why}")
 
     def claim(self) -> None:
-        """Nobody else appends from now on. What is behind the last whole entry is cut off.
-
-        Raises:
-            JournalInUse: somebody does.
-            OSError: it cannot be opened.
-        """
+        """Cuts off what is behind the last whole entry. Raises OSError where the file cannot be written."""
         self._open()
 
     def __len__(self) -> int:
@@ -181,24 +182,11 @@ class Journal:
             raise OSError(f"{self.path} could not be written before; what it holds now is not known")
         if self._descriptor is None:
             with self._unless_it_fails():
-                descriptor = self._locked()
+                descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 os.ftruncate(descriptor, self._end)
                 os.lseek(descriptor, 0, os.SEEK_END)
             self._descriptor = descriptor
         return self._descriptor
-
-    def _locked(self) -> int:
-        """Two runs that append would spoil each other's entries; a lock ends with its process."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise JournalInUse(
-                f"the journal {self.path} is being written by another run; wait for its end, or give "
-                "another folder"
-            ) from error
-        return descriptor
 
     @contextmanager
     def _unless_it_fails(self) -> Iterator[None]:

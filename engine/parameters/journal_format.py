@@ -20,7 +20,9 @@ from partita.engine.parameters.manifest import CheckpointError
 
 FORMAT: Final = 1
 
-_MAGIC: Final = b"partita journal "
+MAGIC: Final = b"partita journal "
+"""A journal begins with these bytes."""
+
 _FRAME: Final = struct.Struct("<II")  # bytes of what follows, and their CRC-32 with that length before them
 _KEY: Final = struct.Struct("<QQ")  # index, digest
 
@@ -113,15 +115,15 @@ def _checksum(body: bytes) -> int:
 def encode_header(header: JournalHeader) -> bytes:
     """The first line."""
     text = msgspec.json.encode(header)
-    return _MAGIC + f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
+    return MAGIC + f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
 
 
 def decode_header(data: bytes) -> tuple[JournalHeader, int]:
     """What the first line says, and where it ends. Raises CheckpointError, which says what is wrong."""
     end = data.find(b"\n") + 1
-    first = len(_MAGIC) + 9
+    first = len(MAGIC) + 9
     text = data[first : end - 1]
-    if not end or data[:first] != _MAGIC + f"{zlib.crc32(text):08x} ".encode():
+    if not end or data[:first] != MAGIC + f"{zlib.crc32(text):08x} ".encode():
         raise CheckpointError("is damaged in its first line; train from the start, or give another folder")
     try:
         found = msgspec.json.decode(text, type=dict[str, object]).get("format")

@@ -17,7 +17,8 @@ from partita.engine.protocol.names import shard_index
 from partita.engine.protocol.orders import Entry
 
 FORMAT: Final = 1
-_FILE: Final = re.compile(r"shard-\d{1,9}\.epoch-\d{1,9}\.safetensors", flags=re.ASCII)
+SHARD_FILE: Final = re.compile(r"shard-\d{1,9}\.epoch-\d{1,9}\.safetensors", flags=re.ASCII)
+"""The name of a shard's file."""
 
 
 class CheckpointError(ValueError):
@@ -113,7 +114,7 @@ def decode_manifest(data: bytes) -> Manifest:
     if manifest.dtype not in ("float32", "float64"):
         raise CheckpointError(f"its numbers are {manifest.dtype!r}, neither float32 nor float64")
     for entry in manifest.entries:
-        if not _FILE.fullmatch(entry.file):
+        if not SHARD_FILE.fullmatch(entry.file):
             raise CheckpointError(f"its manifest names {entry.file!r}, which is no name of a shard's file")
     return manifest
 

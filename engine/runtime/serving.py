@@ -85,7 +85,7 @@ class ShardRole(LeasedRole):
     def __init__(self, task: ShardTask, link: Link) -> None:
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
-        self._checkpoints = Checkpoints(task.folder)
+        self._checkpoints = Checkpoints(task.folder, run=task.run)
         start = self._start()
         self.version = start.version
         self._storage = Storage(task.rule, start.values, start.state)

@@ -97,7 +97,7 @@ class VectorShardRole(LeasedRole):
     def __init__(self, task: VectorShardTask, link: Link) -> None:
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
-        self._checkpoints = Checkpoints(task.folder)
+        self._checkpoints = Checkpoints(task.folder, run=task.run)
         self._closing = threading.Event()
         self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
         self.version = self._go_back(task.checkpoint)

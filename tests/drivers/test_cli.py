@@ -82,7 +82,15 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
     assert "durability: checkpoint" in ended.err
     assert set(safetensors.numpy.load_file(tmp_path / "net.safetensors")) >= {"hidden.weight", "scores.bias"}
     again = partita("train", "held_out.py", "--batch", "8")
-    assert "held_out.checkpoints has checkpoints of an earlier run" in again.err
+    assert_one_sentence(
+        again,
+        "held_out.checkpoints holds checkpoint 1 of an earlier run; give --resume to go on with it, "
+        "--overwrite to replace it, or another folder",
+    )
+    assert partita("train", "held_out.py", "--batch", "8", "--overwrite").code == 0
+    assert_one_sentence(
+        partita("train", FILE, "--overwrite", "--resume"), "--resume and --overwrite exclude each other"
+    )
 
 
 def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[WatchedThreads]) -> None:

@@ -96,7 +96,7 @@ def killed(kept: Path, folder: Path, *, after: int) -> None:
     for number in store.complete():
         position = store.open(number, found.header.shapes).manifest.position
         if position is not None and position > after:
-            shutil.rmtree(folder / f"{number:08d}")
+            shutil.rmtree(store.path(number))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,8 @@ def test_ctrl_c_keeps_what_was_found_and_the_run_goes_on(
         train_toy(TWELVE, checkpoints=tmp_path)
     run = stopped.value.run
     assert 5 <= run.iterations < 12, "what was under way may have ended one more"
-    kept = f"the journal in {tmp_path} holds {run.iterations} iterations, and resume goes on from it"
+    kept = f"the journal in {tmp_path} holds {run.iterations} iterations, and "
+    kept += "train() with the same arguments and resume=True goes on from it"
     assert str(stopped.value) == f"stopped after {run.iterations} iterations; {kept}"
     assert (run.outcome, run.checkpoint) == (None, tmp_path)
     assert same_bits(train_toy(TWELVE, checkpoints=tmp_path, resume=True), straight)

@@ -26,7 +26,7 @@ from partita.engine import (
     train,
 )
 from partita.engine.methods import GRADIENT
-from partita.engine.parameters import Journal
+from partita.engine.parameters import Checkpoints, Journal
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy
@@ -182,21 +182,25 @@ def test_a_torn_journal_goes_on_from_its_last_whole_entry(
     assert run.iterations == 4 and (folder / "journal").read_bytes() == whole
 
 
-def test_a_run_that_begins_anew_says_what_it_replaces_and_does_so_late(
-    on_threads: list[WatchedThreads], folder: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_that_begins_anew_must_say_so_and_replaces_the_earlier_one_late(
+    on_threads: list[WatchedThreads], folder: Path
 ) -> None:
     before = (folder / "journal").read_bytes()
     with pytest.raises(ValueError, match="a batch of 1000 examples is more than the data has"):
-        train_toy(Sandblaster(batch=1000), checkpoints=folder)
+        train_toy(Sandblaster(batch=1000), checkpoints=folder, overwrite=True)
+    other = dataclasses.replace(DRIVER, l2=0.1)
+    with pytest.raises(
+        ValueError, match=r"earlier run; give resume=True to go on with it, overwrite=True to"
+    ):
+        train_toy(other, checkpoints=folder)
     assert (folder / "journal").read_bytes() == before
-    train_toy(dataclasses.replace(DRIVER, l2=0.1), checkpoints=folder, show="lines")
-    assert (
-        "has checkpoints of an earlier run, and this one starts anew and replaces them"
-        in capsys.readouterr().err
-    )
+    (folder / "start-mine.safetensors").write_text("a user's")
+    train_toy(other, checkpoints=folder, overwrite=True)
+    assert Checkpoints(folder).complete() == [2]
     found = Journal.read(folder / "journal")
     assert found is not None and found.header.l2 == 0.1 and found.header.first_checkpoint == 2
-    assert len(list(folder.glob("start-*.safetensors"))) == 1
+    ours = f"start-{found.header.run[:8]}.safetensors"
+    assert sorted(path.name for path in folder.glob("start-*")) == sorted([ours, "start-mine.safetensors"])
 
 
 def test_a_loss_that_is_not_finite_at_the_start(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
@@ -240,7 +244,7 @@ def test_a_method_that_raises_is_shown_with_its_traceback_and_what_is_kept(
 ) -> None:
     with pytest.raises(RunFailed, match="the method failed: KeyError: 'no direction'") as raised:
         train_toy(Sandblaster(Broken()), checkpoints=tmp_path)
-    assert "holds 1 iteration" in str(raised.value) and "resume goes on from it" in str(raised.value)
+    assert "holds 1 iteration" in str(raised.value) and "resume=True goes on from it" in str(raised.value)
     assert 'raise KeyError("no direction")' in raised.value.__notes__[0]
 
 

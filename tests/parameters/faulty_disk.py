@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-CALLS = ("open", "write", "fsync", "close", "replace", "unlink", "mkdir")
+CALLS = ("open", "write", "fsync", "close", "replace", "rename", "unlink", "mkdir", "rmdir")
 
 
 class Crash(BaseException):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,7 @@ def test_one_flipped_or_missing_byte_anywhere_falls_back_to_the_one_before(
     write(checkpoints, 1, base=0)
     write(checkpoints, 2, base=1000)
     newest = folder / "00000002"
-    victim = data.draw(st.sampled_from(sorted(newest.iterdir())))
+    victim = data.draw(st.sampled_from(sorted(path for path in newest.iterdir() if path.name != "partita")))
     content = bytearray(victim.read_bytes())
     # The manifest ends in a line feed, which says nothing; every other byte counts.
     at = data.draw(st.integers(0, len(content) - 1 - (victim.name == "manifest.json")))
@@ -291,8 +292,73 @@ def test_a_linked_folder_is_neither_written_nor_read(tmp_path: Path) -> None:
     assert checkpoints.latest(SHAPES) is None
     with pytest.raises(CheckpointError, match="it is a link"):
         checkpoints.open(1, SHAPES)
-    with pytest.raises(ValueError, match="is a link"):
+    with pytest.raises(OSError, match="is there already and is no checkpoint; move it away"):
         write(checkpoints, 1)
+    assert sorted(path.name for path in checkpoints.folder.iterdir()) == ["00000001"]
+    linked = Checkpoints(tmp_path / "linked")
+    linked.folder.symlink_to(outside)
+    write(linked, 2)
+    assert Checkpoints(outside).complete() == [2, 1]
+
+
+def test_what_is_not_a_checkpoint_of_a_run_stays(tmp_path: Path) -> None:
+    """Folders of eight digits, also with a manifest of another kind, and files in a folder of ours."""
+    for name, file in (("20240131", "notes"), ("00000001", "manifest.json"), ("99999999", "shard-0.epoch-0")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("a user's")
+    (tmp_path / "00000003-run").mkdir()  # of another run's name, without a mark
+    kept = sorted(tmp_path.rglob("*"))
+    checkpoints = Checkpoints(tmp_path, keep=1, run="run")
+    assert checkpoints.next_number() == 1
+    for number in (1, 2):
+        write(checkpoints, number)
+    (tmp_path / "00000001-run" / "remarks.txt").write_text("a user's")
+    checkpoints.prune()
+    assert checkpoints.complete() == [2] and checkpoints.next_number() == 3
+    ours = {tmp_path / "00000002-run", *(tmp_path / "00000002-run").iterdir()}
+    users = {tmp_path / "00000001-run", tmp_path / "00000001-run" / "remarks.txt"}
+    assert sorted(tmp_path.rglob("*")) == sorted({*kept, *ours, *users})
+
+
+def test_a_process_that_outlives_its_run_writes_into_no_other_runs_checkpoint(tmp_path: Path) -> None:
+    before, now = (Checkpoints(tmp_path, run=run) for run in ("before", "now"))
+    write(now, 1, base=1000)
+    layout = Layout(MACHINES, SHAPES, 1)
+    record = ShardRecord("before", "shard 0", 0, 1, {})
+    before.write_shard(1, record, layout.slots_of(0), Snapshot(gather(layout.slots_of(0), whole(0))))
+    for reads in (now, before, Checkpoints(tmp_path)):
+        assert np.array_equal(latest(reads).parameters()["hidden.bias"], whole(1000)["hidden.bias"])
+
+
+def test_checkpoints_from_before_folders_had_marks_are_read_and_never_removed(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    write(checkpoints, 1)
+    (tmp_path / "00000001" / "partita").unlink()
+    assert latest(checkpoints).manifest.checkpoint == 1
+    newer = Checkpoints(tmp_path, keep=1, run="run")
+    assert newer.next_number() == 2
+    write(newer, 2)
+    newer.prune()
+    assert newer.complete() == [2, 1]
+
+
+def test_only_their_owner_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "runs"
+    write(Checkpoints(folder, run="run"), 1)
+    made = [folder.parent, folder, *folder.rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_dir()} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in made if path.is_file()} == {0o600}
+
+
+def test_those_of_a_run_that_is_replaced_go_with_the_first_new_one(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for number in (1, 2):
+        write(checkpoints, number)
+    checkpoints.prune(first=3)
+    assert checkpoints.complete() == [2, 1]
+    write(checkpoints, 3)
+    checkpoints.prune(first=3, spare={1})
+    assert checkpoints.complete() == [3, 1]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.parameters import CheckpointError, Journal, JournalHeader
-from partita.engine.parameters.journal import JournalInUse
 from partita.engine.parameters.manifest import Manifest, decode_manifest, encode_manifest
 
 HEADER = JournalHeader(
@@ -227,21 +226,6 @@ def test_a_disk_that_fails_is_not_asked_again(path: Path, monkeypatch: pytest.Mo
         journal.append(1, 0, (2.0,))
     journal.close()
     assert read(path)[0] == (1.0,)
-
-
-def test_two_runs_do_not_append_to_one_journal(path: Path) -> None:
-    journal = Journal.create(path, HEADER)
-    journal.append(0, 0, (1.0,))
-    other = Journal.open(path, HEADER)
-    with pytest.raises(JournalInUse, match="is being written by another run; wait for its end, or give"):
-        other.claim()
-    journal.append(1, 0, (2.0,))
-    journal.close()
-    assert read(path) == [(1.0,), (2.0,)]
-    later = Journal.open(path, HEADER)
-    later.claim()
-    later.append(2, 0, (3.0,))
-    later.close()
 
 
 def test_a_journal_that_cannot_be_made_leaves_the_one_before(

@@ -75,12 +75,16 @@ def test_links_and_devices_are_not_read(tmp_path: Path) -> None:
             read_plain(path, at_most=10)
 
 
-def test_folders_are_made_and_links_are_not_followed(tmp_path: Path) -> None:
+def test_folders_are_made_also_behind_a_link(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     make_folder(tmp_path / "a" / "b")
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    with pytest.raises(ValueError, match="is a link"):
-        make_folder(tmp_path / "link")
+    make_folder(tmp_path / "link")
+    make_folder(tmp_path / "link" / "c")
+    assert (tmp_path / "a" / "c").is_dir()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    with pytest.raises(FileExistsError):
+        make_folder(tmp_path / "nowhere")
 
 
 def test_a_network_is_saved_and_loaded(tmp_path: Path) -> None:

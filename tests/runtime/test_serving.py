@@ -88,7 +88,7 @@ def commit(folder: Path, number: int, entries: list[Entry]) -> None:
         steps_per_epoch=1,
         entries=tuple(entries),
     )
-    Checkpoints(folder).commit(manifest)
+    Checkpoints(folder, run="run").commit(manifest)
 
 
 def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Path) -> None:

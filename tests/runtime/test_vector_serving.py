@@ -144,7 +144,7 @@ def commit(folder: Path, number: int, entries: list[Entry], *, dtype: str = "flo
         steps_per_epoch=1,
         entries=tuple(entries),
     )
-    Checkpoints(folder).commit(manifest)
+    Checkpoints(folder, run="run").commit(manifest)
 
 
 def evaluate(portions: int) -> Evaluate:
@@ -243,10 +243,10 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
     write_shard, order = Checkpoints.write_shard, []
 
-    def slow(self: Checkpoints, checkpoint: int, *rest: object) -> tuple[str, str]:
+    def slow(self: Checkpoints, checkpoint: int, *rest: object, **how: object) -> tuple[str, str]:
         assert go.wait(60)
         order.append(checkpoint)
-        return write_shard(self, checkpoint, *rest)  # type: ignore[arg-type]
+        return write_shard(self, checkpoint, *rest, **how)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Checkpoints, "write_shard", slow)
     for number in (1, 2, 3):
@@ -275,7 +275,9 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
     monkeypatch.setattr(VectorStore, "do", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
-    monkeypatch.setattr(Checkpoints, "write_shard", lambda *call: go.wait(60) and written(*call))
+    monkeypatch.setattr(
+        Checkpoints, "write_shard", lambda *call, **how: go.wait(60) and written(*call, **how)
+    )
 
     assert shard.tell(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
     shard.role.tick(1.0)

@@ -1,0 +1,112 @@
+"""The lock of a folder: one run at a time writes in it, for the run's whole life.
+
+    FOLDER/.partita.lock        the lock; it ends with its process, however that ends
+    FOLDER/.partita.holder      who holds it, for the sentence that refuses another run
+
+The kernel holds the lock, so the file of a process that was killed stands in nobody's way. It must not know
+what is kept in the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import filelock
+import msgspec
+
+from partita.engine.parameters.files import read_plain, write_atomically
+
+_LOCK: Final = ".partita.lock"
+_HOLDER: Final = ".partita.holder"
+_HOLDER_BYTES: Final = 1 << 16
+
+
+class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The process that holds a folder.
+
+    Attributes:
+        pid: its number.
+        host: the computer's name.
+        since: when it took the lock, in UTC.
+        what: its command, or the call and the network.
+    """
+
+    pid: int
+    host: str
+    since: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.what} (process {self.pid} on {self.host}, since {self.since})"
+
+
+class FolderInUse(ValueError):
+    """Another run holds the folder. One sentence that names it, and what to do."""
+
+
+@contextlib.contextmanager
+def held(folder: Path, what: str) -> Iterator[None]:
+    """Holds the lock of a folder that is there.
+
+    Args:
+        folder: it.
+        what: the command, or the call, that others are told of.
+
+    Raises:
+        FolderInUse: another run holds it.
+        OSError: there can be no lock in it.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(_lock(folder))
+        except filelock.Timeout as error:
+            holder = holder_of(folder)
+            raise FolderInUse(
+                f"{folder} is in use by {'another run' if holder is None else holder}; wait for its end, or "
+                "give another folder"
+            ) from error
+        since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        holder = Holder(os.getpid(), socket.gethostname(), since, what)
+        write_atomically(folder / _HOLDER, msgspec.json.encode(holder))
+        try:
+            yield
+        finally:
+            (folder / _HOLDER).unlink(missing_ok=True)
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """The run that holds a folder, or did when it was killed; None: no run has, or it ended by itself."""
+    try:
+        return msgspec.json.decode(read_plain(folder / _HOLDER, at_most=_HOLDER_BYTES), type=Holder)
+    except (OSError, ValueError):  # not there, or not written by a run
+        return None
+
+
+@contextlib.contextmanager
+def taken_over(folder: Path) -> Iterator[bool]:
+    """Holds the lock of a folder whose run was killed on this computer; says whether it does.
+
+    It does not where the run is alive, has ended by itself, or ran on another computer; nor where the folder
+    is not a run's.
+    """
+    holder = holder_of(folder)
+    with contextlib.ExitStack() as stack:
+        if holder is None or holder.host != socket.gethostname():
+            yield False
+            return
+        try:
+            stack.enter_context(_lock(folder))
+        except (filelock.Timeout, OSError):
+            yield False
+            return
+        yield holder_of(folder) is not None
+
+
+def _lock(folder: Path) -> filelock.BaseFileLock:
+    return filelock.FileLock(folder / _LOCK, timeout=0, mode=0o600)
