@@ -48,6 +48,8 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     found = newest(tmp_path)
     assert found is not None and min(found.steps) > 0
     assert f"holds {sum(found.steps)} of" in command.said[-1]
+    again = f"`partita train {FILE} {' '.join(SIZES)} --epochs 100000 --resume` goes on from it"
+    assert command.said[-1].endswith(again)
     assert "Traceback" not in "\n".join(command.said)
 
     # A few epochs more than it had done; resumed with another number of machines, replicas and shards.

@@ -91,4 +91,4 @@ def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(witness: Witness
     ) as failed:
         train(plan, toy.data(), driver=driver, epochs=10_000, checkpoints=tmp_path, checkpoint_every_s=0.2)
     kept = newest(tmp_path, plan)
-    assert f"holds {sum(kept.manifest.steps)} of 320000 steps, and resume goes on" in str(failed.value)
+    assert f"holds {sum(kept.manifest.steps)} of 320000 steps, and train() with" in str(failed.value)
