@@ -12,6 +12,7 @@ from typing import Self
 
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
+from partita.layers.weighted_sum import Dense
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.bound import lower_bound_s
 from partita.partitioner.buffer_names import holds_sums, number_of, plain
@@ -23,6 +24,7 @@ from partita.partitioner.messages import Message, messages_of, of_portions
 from partita.partitioner.ownership import Ownership
 from partita.partitioner.piece import Piece
 from partita.partitioner.playback import Playback
+from partita.partitioner.products import LARGE, Products
 from partita.partitioner.program import Program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
@@ -42,6 +44,7 @@ class BarePlan:
         precision: of states and errors, and of parameters where kernels read them.
         micro_batches: into how many equal portions the minibatch is divided, which follow one another through
             the machines.
+        products: which library computes which matrix product, on machines that bring no choice of their own.
     """
 
     graph: Graph
@@ -50,6 +53,7 @@ class BarePlan:
     ownership: Ownership
     precision: str = "float32"
     micro_batches: int = 1
+    products: Products = Products()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
         n = check_whole(self.micro_batches, "the number of micro-batches is")
@@ -252,6 +256,29 @@ class BarePlan:
         )
         windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
         return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
+
+    def products_of(self, machine: int) -> Products:
+        """Which library computes which matrix product of a machine, in every process that plays its part."""
+        return self.cluster.machines[machine].products or self.products
+
+    def multiplying_by(self, products: Products) -> Self:
+        """The same plan where every machine computes its matrix products as `products` says."""
+        machines = tuple(replace(machine, products=products) for machine in self.cluster.machines)
+        return self.on(replace(self.cluster, machines=machines))
+
+    @cached_property
+    def large_products(self) -> tuple[int, ...]:
+        """The machines that may have matrix products of which it matters what computes them."""
+        return tuple(
+            machine
+            for machine, made in enumerate(self.cluster.machines)
+            if made.device == "cpu"
+            and any(
+                isinstance(self.graph[piece.layer].layer, Dense)
+                and self.ownership.flops(piece, batch=self.batch) >= LARGE
+                for piece in self.ownership.of_machine(machine)
+            )
+        )
 
     def on(self, cluster: Cluster) -> Self:
         """The same cut on as many other machines. It shares messages and programs, which do not change."""

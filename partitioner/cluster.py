@@ -80,7 +80,8 @@ class Cluster:
             raise ValueError(f"{path}: {error}") from error
 
     def write(self, path: str | Path) -> Path:
-        """Writes a TOML file that `read` reads; times of kernels go into files beside it.
+        """Writes a TOML file that `read` reads; times of kernels and choices of products go into
+        files beside it.
 
         Raises:
             OSError: it cannot be written.

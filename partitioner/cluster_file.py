@@ -19,12 +19,15 @@ import json
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from partita.layers.checks import check_whole
 from partita.partitioner.kernel_times import KernelTimes, read_times, write_times
 from partita.partitioner.machine import SHARED_MEMORY, Between, Link, Machine
+from partita.partitioner.products import Products
+from partita.partitioner.products_file import read_products, write_products
 from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, parse_quantity, quantity
 
 UNLIMITED: Final = "unlimited"
@@ -54,7 +57,7 @@ _LINK_UNITS: Final = {
     "receive_bandwidth": ("receive_bytes_per_s", BYTES_PER_S),
 }
 _TABLES: Final = ("machine", "link", "between", "shared_memory")
-_MACHINE_KEYS: Final = ("name", "count", "memory", "times", *_MACHINE, *_MACHINE_UNITS)
+_MACHINE_KEYS: Final = ("name", "count", "memory", "times", "products", *_MACHINE, *_MACHINE_UNITS)
 _LINK_KEYS: Final = (*_LINK_UNITS, "both_ways")
 
 
@@ -66,6 +69,19 @@ class Parts:
     link: Link | None
     between: tuple[Between, ...]
     memory: Link
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Names of the files beside a cluster's.
+
+    Args:
+        times: by the identity of the table.
+        products: by their choices.
+    """
+
+    times: Mapping[int, str]
+    products: Mapping[Products, str]
 
 
 def read_parts(path: Path) -> Parts:
@@ -84,12 +100,12 @@ def read_parts(path: Path) -> Parts:
 
 
 def write_parts(parts: Parts, path: Path) -> None:
-    """Writes a file that `read_parts` reads, and beside it one for each table of measured times.
+    """Writes a file that `read_parts` reads, and beside it one for each table of times or products.
 
     Raises:
         OSError: one cannot be written.
     """
-    files = _written_times(parts.machines, path)
+    files = _Files(_written_times(parts.machines, path), _written_products(parts.machines, path))
     tables = [_table("[[machine]]", _of_machine(*each, files)) for each in _folded(parts.machines)]
     if parts.link is not None:
         tables.append(_table("[link]", _of_link(parts.link)))
@@ -105,15 +121,11 @@ def _parts(found: Mapping[str, Any], folder: Path) -> Parts:
     machines = _tables(found, "machine")
     if not machines:
         raise ValueError("there is no machine; write at least one table [[machine]]")
-    times: dict[str, KernelTimes] = {}
-
-    def times_in(name: str) -> KernelTimes:
-        if name not in times:
-            times[name] = read_times(folder / name)
-        return times[name]
+    times_in = cache(lambda name: read_times(folder / name))
+    products_in = cache(lambda name: read_products(folder / name))
 
     return Parts(
-        tuple(machine for table in machines for machine in _machines(table, times_in)),
+        tuple(machine for table in machines for machine in _machines(table, times_in, products_in)),
         _link(_mapping(found["link"], "link"), "the link") if "link" in found else None,
         tuple(map(_between, _tables(found, "between"))),
         _link(_mapping(found["shared_memory"], "shared_memory"), "the shared memory")
@@ -122,7 +134,11 @@ def _parts(found: Mapping[str, Any], folder: Path) -> Parts:
     )
 
 
-def _machines(table: Mapping[str, Any], times_in: Callable[[str], KernelTimes]) -> Iterator[Machine]:
+def _machines(
+    table: Mapping[str, Any],
+    times_in: Callable[[str], KernelTimes],
+    products_in: Callable[[str], Products],
+) -> Iterator[Machine]:
     """The machine of a table, or several of its kind."""
     name = table.get("name")
     if not isinstance(name, str) or not name:
@@ -138,10 +154,12 @@ def _machines(table: Mapping[str, Any], times_in: Callable[[str], KernelTimes]) 
     if table["memory"] != UNLIMITED:
         n_bytes = _quantity(table["memory"], BYTES, f"{what}: the memory is")
         settings["memory_bytes"] = round(n_bytes)
-    if "times" in table:
-        if not isinstance(table["times"], str):
-            raise ValueError(f"{what}: the times are {table['times']!r}; write the name of a file")
-        settings["times"] = times_in(table["times"])
+    read_in: dict[str, Callable[[str], object]] = {"times": times_in, "products": products_in}
+    for key, read in read_in.items():
+        if key in table:
+            if not isinstance(table[key], str):
+                raise ValueError(f"{what}: the {key} are {table[key]!r}; write the name of a file")
+            settings[key] = read(table[key])
     machine = Machine(name, **settings)
     if "count" not in table:
         yield machine
@@ -218,10 +236,12 @@ def _folded(machines: tuple[Machine, ...]) -> Iterator[tuple[Machine, int]]:
 
 
 def _is_next(machine: Machine, first: Machine, name: str) -> bool:
-    return machine == replace(first, name=name) and machine.times is first.times
+    return machine == replace(first, name=name) and (
+        machine.times is first.times and machine.products == first.products
+    )
 
 
-def _of_machine(machine: Machine, count: int, files: Mapping[int, str]) -> Iterator[tuple[str, str]]:
+def _of_machine(machine: Machine, count: int, files: _Files) -> Iterator[tuple[str, str]]:
     default = Machine("default")
     yield "name", _string(machine.name)
     if count:
@@ -234,7 +254,9 @@ def _of_machine(machine: Machine, count: int, files: Mapping[int, str]) -> Itera
     yield "memory", _string(UNLIMITED if limit is None else quantity(limit, BYTES))
     yield from _of_units(machine, _MACHINE_UNITS, default)
     if machine.times is not None:
-        yield "times", _string(files[id(machine.times)])
+        yield "times", _string(files.times[id(machine.times)])
+    if machine.products is not None:
+        yield "products", _string(files.products[machine.products])
 
 
 def _of_link(link: Link) -> Iterator[tuple[str, str]]:
@@ -259,6 +281,16 @@ def _written_times(machines: tuple[Machine, ...], path: Path) -> dict[int, str]:
     for number, (identity, times) in enumerate(tables.items()):
         files[identity] = f"{path.stem}.times{number or ''}.json"
         write_times(times, path.with_name(files[identity]))
+    return files
+
+
+def _written_products(machines: tuple[Machine, ...], path: Path) -> dict[Products, str]:
+    """Writes the choices of products, each once; the names of the files."""
+    files: dict[Products, str] = {}
+    for products in dict.fromkeys(machine.products for machine in machines):
+        if products is not None:
+            files[products] = f"{path.stem}.products{len(files) or ''}.json"
+            write_products(products, path.with_name(files[products]))
     return files
 
 

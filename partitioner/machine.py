@@ -9,6 +9,7 @@ from numbers import Real
 
 from partita.layers.checks import check_flag, check_whole
 from partita.partitioner.kernel_times import KernelTimes
+from partita.partitioner.products import Products
 
 
 def _check_name(name: object) -> None:
@@ -54,6 +55,8 @@ class Machine:
         cores: that it has to itself. With no more of them than kernel threads (None: as many), sending and
             receiving holds the kernels up.
         times: what was measured of its kernels; None where nothing was.
+        products: which library computes which of its matrix products, where a calibration says so. None: the
+            plan's fixed rule says so, see `BarePlan.products`.
 
     Raises:
         ValueError: one of them is not such a number, or not more than zero, or there is no such device.
@@ -73,6 +76,7 @@ class Machine:
     cold_s: float = 0.0
     cores: int | None = None
     times: KernelTimes | None = field(default=None, compare=False, repr=False)
+    products: Products | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -98,6 +102,10 @@ class Machine:
         if not isinstance(self.times, KernelTimes | None):
             raise ValueError(
                 f"machine '{self.name}': the times are {self.times!r}; give what a calibration measured"
+            )
+        if not isinstance(self.products, Products | None):
+            raise ValueError(
+                f"machine '{self.name}': the products are {self.products!r}; give what a calibration measured"
             )
 
     @property

@@ -8,6 +8,8 @@ from partita.layers.network import Network
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cuts, check_cuts, plain
 from partita.partitioner.plan import Plan
+from partita.partitioner.processor import processor
+from partita.partitioner.products import products_for
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.fitting import what_would_fit
@@ -64,7 +66,9 @@ def partition(
     with collector_at_rest():
         decision = STRATEGIES[strategy](task)
         owned = settled(graph, len(cluster), decision.cuts)
-        plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches)
+        plan = Plan(
+            graph, cluster, batch, owned, precision, decision.micro_batches, products_for(processor())
+        )
         if decision.programs is not None:
             plan = plan.with_programs(decision.programs)
         _check_memory(plan, task, strategy)

@@ -5,6 +5,7 @@ Of many machines those are shown that differ: the busiest, the one in the middle
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 from partita.layers import rows as row_sets
@@ -122,8 +123,22 @@ def _summary(plan: BarePlan) -> str:
         "(connectivity - 1)",
         f"predicted step {step_s * 1e3:.2f} ms{how}; {gap(step_s, bound_s)}",
         critical_path(plan.playback),
+        *_products(plan),
     ]
     return "\n".join(lines)
+
+
+def _products(plan: BarePlan) -> Iterator[str]:
+    """What computes matrix products, where it matters: below a size all are NumPy's."""
+    if plan.precision == "bfloat16" and plan.large_products:
+        yield "products: torch (bfloat16)"
+        return
+    machines: dict[str, list[str]] = {}
+    for m in plan.large_products:
+        machines.setdefault(str(plan.products_of(m)), []).append(plan.cluster.machines[m].name)
+    for told, names in machines.items():
+        where = f" of {', '.join(names)}" if len(machines) > 1 and len(names) <= COLUMNS else ""
+        yield f"products{where}: {told}"
 
 
 def _travelling(plan: BarePlan) -> str:

@@ -14,7 +14,8 @@ from partita.engine.cli.loading import UserFile
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.profile.calibration import calibrate as calibrate_machine
 from partita.engine.profile.calibration_table import tables
-from partita.engine.profile.store import Store, signature
+from partita.engine.profile.signature import signature
+from partita.engine.profile.store import Store
 
 
 def calibrate(
@@ -30,7 +31,7 @@ def calibrate(
     ] = None,
     forget: options.Forget = False,
 ) -> None:
-    """Measures this machine: a network's kernels, the runtime, links. What is known is not measured again."""
+    """Measures this machine: a network's kernels and products, the runtime, links; only what is not known."""
     with one_sentence_each():
         store = Store()
         if forget:
@@ -51,6 +52,9 @@ def calibrate(
             )
         for table in tables(found):
             Console().print(table)
+        if found.refused is not None:
+            print(found.refused)
+        print(f"products: {found.record.choices()}")
         print(f"{found.measured} kernels measured now; kept in {store.path}")
         if cluster_out is not None:
             print(f"written: {found.cluster(machines, threads=threads).write(cluster_out)}")

@@ -6,16 +6,24 @@ from rich.console import Console
 
 from partita.engine.cli import options
 from partita.engine.cli.sentences import one_sentence_each
-from partita.engine.kernels.products import calibration, calibration_table
+from partita.engine.profile.products_table import table
+from partita.engine.profile.signature import signature
+from partita.engine.profile.store import Store
 
 
 def kernels(forget: options.Forget = False) -> None:
-    """What was measured of kernels on this machine, and what is used."""
+    """Which library computes which matrix product here: the fixed rule, and what `partita calibrate`
+    measured.
+    """
     with one_sentence_each():
+        store = Store()
         if forget:
-            print("forgotten" if calibration.forget() else "nothing was remembered")
+            print("forgotten" if store.forget() else "nothing was remembered")
             return
-        if (trouble := calibration.trouble()) is not None:
+        if (trouble := store.trouble()) is not None:
             print(trouble)
-        print(calibration.signature())
-        Console().print(calibration_table.table(calibration.measured()))
+        print(signature())
+        record = store.read()
+        print(f"products: {record.choices()}")
+        if record.products:
+            Console().print(table(record.products))

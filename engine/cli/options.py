@@ -97,7 +97,7 @@ TraceFile: TypeAlias = Annotated[
 ]
 PageFile: TypeAlias = Annotated[Path | None, Option("--page", help="Write everything as a page of HTML.")]
 JsonFile: TypeAlias = Annotated[Path | None, Option("--json", help="Write the numbers as JSON.")]
-Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete what was measured.")]
+Forget: TypeAlias = Annotated[bool, Option("--forget", help="Delete all that calibrations have measured.")]
 
 # How it is trained
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
+from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset, Round, offset_of
@@ -114,17 +114,18 @@ class Stage(ABC):
 class InlineStage(Stage):
     """One part, played by the calling thread: no message, no queue, no other thread but the machine's own.
 
-    Until it is closed, the BLAS of the process has as many threads as the machine.
+    Until it is closed, the BLAS of the process has one thread: kernels call it from their own.
     """
 
     def __init__(self, task: SessionTask) -> None:
         self._name = part_name(0, task.machine)
-        self._limits = threadpool_limits(limits=task.threads, user_api="blas")
+        self._limits = ExitStack()
+        self._limits.enter_context(blas_on_one_thread())
         try:
             with self._told():
                 self._part = SessionPart(task)
         except BaseException:
-            self._limits.restore_original_limits()
+            self._limits.close()
             raise
         computations = self._part.computations
         self._metrics = computations.metrics
@@ -203,7 +204,7 @@ class InlineStage(Stage):
     def close(self, *, orderly: bool = True) -> None:
         """See `Stage`."""
         self._part.computations.close()
-        self._limits.restore_original_limits()
+        self._limits.close()
 
 
 class HostedTask(Task, Protocol):

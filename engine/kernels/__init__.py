@@ -5,7 +5,7 @@
 `normalisation_loops`), `elementwise` and `losses` (with `loss_loops`) are kernels of built-in layers;
 `widened` plays any of them in bfloat16. `node` plays a definition, by the folder `nodes`: from a user's
 functions to what runs them. The folder `cuda` has the kernels of a GPU, which are imported where there is
-one. All of them stand on the folders `products` (of matrices, by whoever is fastest) and `tiles` (loops whose
+one. All of them stand on the folders `products` (of matrices) and `tiles` (loops whose
 sums stay in registers), and share `activations`, `patches`, `parameters`, `views`, `calls` and `parallel`.
 `reference` plays a definition in plain Python, the truth of the tests, and `check` compares a user's
 `downward` with differences.
@@ -15,7 +15,6 @@ from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.kernels.parallel import Team
-from partita.engine.kernels.products import calibration
 from partita.engine.kernels.registry import build
 
 __all__ = [
@@ -29,6 +28,5 @@ __all__ = [
     "Site",
     "Team",
     "build",
-    "calibration",
     "check_gradients",
 ]

@@ -1,8 +1,8 @@
 """Fully connected layers: products of matrices on blocks of columns of the weight `[rows, inputs]`.
 
-An input of any shape is flattened in the order of its grid. A product that is left to BLAS takes as many
-threads as the process gives that (threadpoolctl sets it, once, where a part starts); results agree within
-rounding, not to the bit, between different cuts and numbers of threads.
+An input of any shape is flattened in the order of its grid. Which library computes a product, and on how many
+threads, follows from the plan (`Site.products`); results agree within rounding, not to the bit, between
+different cuts and numbers of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products.product import product
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
-from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
+from partita.engine.numerics import aligned, compiled, compiled_reassociating, narrow, widen
 from partita.layers.rows import WholeRows
 
 
@@ -80,7 +80,7 @@ class DenseKernel(Kernel):
             if self._is_exact or not accumulate:
                 calls.append(self._product(weight, columns(delta), place, accumulate=accumulate))
                 continue
-            term = np.empty_like(place)
+            term = aligned(place.shape, place.dtype)
             calls += [self._product(weight, columns(delta), term), bound(_continue, term, place)]
         return in_turn(*calls)
 
@@ -114,7 +114,15 @@ class DenseKernel(Kernel):
         return columns(rows_of(self.arrays.sources[0], rows, self.site.windows[0]))
 
     def _product(self, a: Array, b: Array, out: Array, *, accumulate: bool = False) -> Call:
-        return product(a, b, out, team=self.team, scratch=self._turned, accumulate=accumulate)
+        return product(
+            a,
+            b,
+            out,
+            team=self.team,
+            choices=self.site.products,
+            scratch=self._turned,
+            accumulate=accumulate,
+        )
 
     def _weight_of(self, rows: tuple[int, int]) -> Array:
         """Its columns for these rows of the input."""
@@ -124,7 +132,8 @@ class DenseKernel(Kernel):
     def _scratch_of_blocks(self) -> tuple[Array, Array]:
         """For a sum in blocks: where a product goes, and where the sum is kept, if the state rounds it."""
         if self._scratch is None:
-            self._scratch = np.empty_like(self._state), np.empty(self._state.shape, self.site.master)
+            shape = self._state.shape
+            self._scratch = aligned(shape, self._state.dtype), aligned(shape, self.site.master)
         return self._scratch
 
     @property

@@ -22,6 +22,7 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, storage
 from partita.layers.graph import Grid
 from partita.layers.rows import WholeRows
+from partita.partitioner.products import Products
 
 Array: TypeAlias = npt.NDArray[Any]
 Call: TypeAlias = Callable[[], None]
@@ -44,6 +45,7 @@ class Site:
         mean_over: examples of which a loss takes the mean; `batch` if not given.
         inputs: of a layer that is cut by its inputs, the rows `[start, stop)` of the input whose weights the
             machine has, for all rows of the layer.
+        products: which library computes which product of matrices, see `Plan.products_of`.
     """
 
     grid: Grid
@@ -57,6 +59,7 @@ class Site:
     device: str = "cpu"
     mean_over: int | None = None
     inputs: tuple[int, int] | None = None
+    products: Products = Products()  # noqa: RUF009 - frozen
 
     @property
     def minibatch(self) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import copy
 from functools import partial
 from itertools import pairwise
 
@@ -36,6 +37,14 @@ class Team:
         if threads > 1:  # what is not finite is for those to see who made the call
             ignore = partial(np.seterr, all="ignore")
             self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel", initializer=ignore)
+
+    def at_most(self, threads: int) -> Team:
+        """This team for calls on which no more than so many of its threads work. It ends with this one."""
+        if threads >= self.threads:
+            return self
+        fewer = copy(self)
+        fewer.threads = threads
+        return fewer
 
     def split(
         self, start: int, stop: int, work: Callable[[int, int], None], *, operations: float = math.inf

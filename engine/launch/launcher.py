@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import msgspec
 
+from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.protocol.messages import Peer
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.host import Host
@@ -142,7 +143,7 @@ class ThreadLauncher(Launcher):
         host = Host(mailbox, name, incarnation, coordinator)
 
         def live() -> None:
-            with mailbox:
+            with mailbox, blas_on_one_thread():
                 host.run()
 
         thread = threading.Thread(target=live, name=name, daemon=True)

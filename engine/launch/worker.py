@@ -28,8 +28,8 @@ from partita.engine.transport.zeromq import ZmqMailbox
 
 
 def settle(bootstrap: Bootstrap, task: Task) -> None:
-    """Limits what a role's threads may use of this machine."""
-    threadpool_limits(limits=task.threads, user_api="blas")
+    """Limits what a role's threads may use of this machine. Kernels call a BLAS from threads of their own."""
+    threadpool_limits(limits=1, user_api="blas")
     if bootstrap.together:
         keep_to_own_cores(*task.rank, task.threads)
 

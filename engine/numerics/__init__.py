@@ -9,7 +9,7 @@ compiled code calls in plain Python, for a GPU that is simulated. Nothing here k
 message.
 """
 
-from partita.engine.numerics.arrays import add_array, stored
+from partita.engine.numerics.arrays import add_array, aligned, stored
 from partita.engine.numerics.compiled import NO, ZERO, compiled, compiled_reassociating, fma
 from partita.engine.numerics.precision import (
     master,
@@ -24,6 +24,7 @@ __all__ = [
     "NO",
     "ZERO",
     "add_array",
+    "aligned",
     "compiled",
     "compiled_reassociating",
     "fma",

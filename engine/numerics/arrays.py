@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
 from partita.engine.numerics.compiled import compiled
 from partita.engine.numerics.precision import Array, narrow, narrow_array, widen
+
+_LINE_BYTES: Final = 64
+
+
+def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> Array:
+    """Zeros, C-contiguous, that begin where a line of memory does.
+
+    A BLAS may take another path, and so give other bits, for arrays that begin elsewhere.
+    """
+    n_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(n_bytes + _LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _LINE_BYTES
+    return memory[start : start + n_bytes].view(dtype).reshape(shape)
 
 
 def add_array(target: Array, other: Array) -> None:

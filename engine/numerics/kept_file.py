@@ -8,18 +8,14 @@ writing.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import secrets
-import time
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
-from typing import Final, Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import msgspec
-
-_LOOK_AGAIN_S: Final = 0.02
+from filelock import FileLock, Timeout
 
 
 class Versioned(msgspec.Struct, frozen=True):
@@ -91,38 +87,21 @@ class KeptFile(Generic[Content]):
             TimeoutError: another process has held it for so long.
             OSError: there can be no lock in this folder.
         """
-        descriptor = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:
-            deadline = time.monotonic() + wait_s
-            while not _taken(descriptor):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"another process has held {self.path.with_suffix('.lock')} for {wait_s} s"
-                    )
-                time.sleep(_LOOK_AGAIN_S)
+            lock.acquire(timeout=wait_s)
+        except Timeout as timeout:
+            raise TimeoutError(
+                f"another process has held {lock.lock_file} for {wait_s} s; wait until it ends, or end it"
+            ) from timeout
+        try:
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
     def _decoded(self) -> Content:
-        found = self.path.stat()
-        stamp = found.st_ino, found.st_mtime_ns, found.st_size
-        return cast(Content, _decoded(self.path, stamp, self._content, self._version))
-
-
-@lru_cache(maxsize=8)
-def _decoded(path: Path, stamp: tuple[int, int, int], form: type[Versioned], version: int) -> Versioned:
-    """What a file holds, read once for each stamp: a network of a hundred products asks a hundred times."""
-    data = path.read_bytes()
-    found = msgspec.json.decode(data, type=Versioned).version
-    if found != version:
-        raise ValueError(f"its version is {found}, and this Partita reads version {version}")
-    return msgspec.json.decode(data, type=form)
-
-
-def _taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        data = self.path.read_bytes()
+        found = msgspec.json.decode(data, type=Versioned).version
+        if found != self._version:
+            raise ValueError(f"its version is {found}, and this Partita reads version {self._version}")
+        return msgspec.json.decode(data, type=self._content)

@@ -21,12 +21,14 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.profile.products import ProductMeasurement, busy, measure_product
 from partita.engine.profile.rehearsal import QUANTILE, RehearsalTask, Scene, Seconds
 from partita.engine.profile.tally import TallyTask
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.payload import Payload
 from partita.partitioner.plan import Plan
+from partita.partitioner.products import Choice, ProductShape
 
 TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5
@@ -78,6 +80,12 @@ class Bench(Protocol):
             shared_memory: whether hosts share memory; else they talk TCP over loopback.
             cold: whether after each kernel the caches hold nothing of the runtime.
         """
+
+    def busy(self) -> str | None:
+        """Why products cannot be measured now, in a sentence; None on a quiet machine."""
+
+    def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
+        """Measures a product of matrices, see `measure_product`."""
 
     @property
     def cores(self) -> int:
@@ -135,6 +143,14 @@ class HostBench(Bench):
                 inputs = [_inputs(task.session(number)) for task in tasks]
                 found.append(_tallied(_played(stage, inputs, plan.batch, steps)))
         return found
+
+    def busy(self) -> str | None:
+        """See `Bench`."""
+        return busy()
+
+    def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
+        """See `Bench`."""
+        return measure_product(shape, usual)
 
     @property
     def cores(self) -> int:

@@ -1,19 +1,22 @@
-"""Calibration: what a network's kernels, the runtime and the links of this machine take, measured once.
+"""Calibration: what a network's kernels, the runtime and the links of this machine take, measured once; and
+which library computes which of its matrix products.
 
 `calibrate` asks for the signature of every kernel that a network may need; those that are known already, of
-whatever network, are not measured again.
+whatever network, are not measured again. Products come first, because kernels are timed with the libraries
+that then compute them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from msgspec import structs
 
 from partita.engine.profile.bench import Bench, HostBench
+from partita.engine.profile.choices import with_products
 from partita.engine.profile.ladder import groups, ladder, works
 from partita.engine.profile.rehearsal import Scene
 from partita.engine.profile.roads import measure_road, measure_runtime
@@ -40,12 +43,14 @@ class Calibration:
         cores: of the machine.
         memory_bytes: of the machine.
         measured: how many kernels were measured now; all others were known.
+        refused: why products were not measured, in a sentence; None where all are known.
     """
 
     record: Record
     cores: int
     memory_bytes: int
     measured: int = 0
+    refused: str | None = None
 
     def machine(self, name: str, *, threads: int = 1, company: Company = "alone") -> Machine:
         """This machine under a name, as a host of its own.
@@ -66,6 +71,7 @@ class Calibration:
             step_s=runtime.step_s,
             cold_s=runtime.cold_s,
             times=self._times(company),
+            products=self.record.choices(),
         )
 
     def cluster(self, machines: int = 2, *, threads: int = 1, shared_memory: bool = True) -> Cluster:
@@ -119,6 +125,7 @@ def calibrate(
     precision: str = "float32",
     threads: int = 1,
     plans: Iterable[Plan] = (),
+    products: bool = True,
     progress: Progress | None = None,
     bench: Bench | None = None,
     store: Store | None = None,
@@ -131,6 +138,8 @@ def calibrate(
         precision: of states and errors.
         threads: kernel threads of a machine.
         plans: whose every kernel is measured besides.
+        products: whether the libraries that compute matrix products are measured too, if the machine is
+            quiet.
         progress: hears what is going on.
         bench: makes the measurements; hosts of this machine if not given.
         store: where they are kept; the user's cache folder if not given.
@@ -138,23 +147,28 @@ def calibrate(
     Raises:
         OSError: nothing can be kept, or another process measures for too long.
         HostError: a host fails.
+        ArithmeticError: two libraries do not agree on a product.
     """
     bench, store, progress = bench or HostBench(), store or Store(), progress or _silent
-    graph = network.graph() if isinstance(network, Network) else network
+    graph, plans = network.graph() if isinstance(network, Network) else network, list(plans)
     with store.locked():
-        rungs = (
-            [] if graph is None else list(ladder(graph, batch=batch, precision=precision, threads=threads))
-        )
+        rungs: Iterable[Plan] = ()
+        if graph is not None:
+            rungs = list(ladder(graph, batch=batch, precision=precision, threads=threads))
+        companies, refused = _companies(bench, threads), None
         record = _with_roads(store.read(), bench, progress)
         store.write(record)
-        before = sum(map(len, record.kernels.values()))
-        for company in _companies(bench, threads):
-            wanted = [group for rung in rungs for group in islice(_groups(rung, company, bench), 1)]
-            wanted += [group for plan in plans for group in _groups(plan, company, bench)]
-            record = _with_kernels(record, company, wanted, bench, progress)
+        if products:
+            asked = [_wanted(rungs, plans, company, bench) for company in companies]
+            record, refused = with_products(record, chain(*chain(*asked)), bench, progress)
+            store.write(record)
+        choices, before = record.choices(), sum(map(len, record.kernels.values()))
+        rungs, plans = ([plan.multiplying_by(choices) for plan in some] for some in (rungs, plans))
+        for company in companies:
+            record = _with_kernels(record, company, _wanted(rungs, plans, company, bench), bench, progress)
             store.write(record)
     measured = sum(map(len, record.kernels.values())) - before
-    return Calibration(record, bench.cores, bench.memory_bytes, measured)
+    return Calibration(record, bench.cores, bench.memory_bytes, measured, refused)
 
 
 def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibration | None:
@@ -170,8 +184,16 @@ def _companies(bench: Bench, threads: int) -> tuple[Company, ...]:
     return ("alone", "beside") if bench.cores >= 2 * threads else ("alone",)
 
 
+def _wanted(
+    rungs: Iterable[Plan], plans: Iterable[Plan], company: Company, bench: Bench
+) -> list[tuple[Scene, ...]]:
+    """The parts to rehearse in this company: the first of a ladder's plans, all being alike; else all."""
+    found = [group for rung in rungs for group in islice(_groups(rung, company, bench), 1)]
+    return found + [group for plan in plans for group in _groups(plan, company, bench)]
+
+
 def _groups(plan: Plan, company: Company, bench: Bench) -> Iterator[tuple[Scene, ...]]:
-    """The parts of a plan that are rehearsed side by side: all parts of a ladder's plan are alike."""
+    """The parts of a plan that are rehearsed side by side."""
     threads = plan.cluster.machines[0].threads
     size = 1 if company == "alone" else max(bench.cores // threads, 1)
     return groups(plan, StepKind().of(plan.graph), size=size)

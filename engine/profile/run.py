@@ -148,7 +148,9 @@ class _Measuring:
         def progress(told: str, done: int, total: int) -> None:
             tell(f"calibrating {told}: {done} of {total}")
 
-        self._again = partial(calibrate, precision=precision, threads=threads, batch=batch, progress=progress)
+        self._again = partial(
+            calibrate, precision=precision, threads=threads, batch=batch, products=False, progress=progress
+        )
         self.calibration = self._again(network)
 
     def completed(self, plans: Sequence[Plan]) -> list[Plan]:

@@ -1,28 +1,29 @@
 """What was measured of this machine, kept in the user's cache folder: of kernels, of the runtime, of links.
 
-As with products of matrices, a measurement holds for a machine, its versions of libraries and the environment
-variables that steer them; with others it is made again.
+A measurement holds for a machine, its versions of libraries and the environment variables that steer them;
+with others it is made again.
 """
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from partita.engine.kernels.products.calibration import signature as library_signature
 from partita.engine.numerics.cache import cache_folder
 from partita.engine.numerics.kept_file import KeptFile, Versioned
+from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.roads import Road, Runtime
-from partita.partitioner import kernel_times
+from partita.engine.profile.signature import signature
 from partita.partitioner.kernel_times import KernelTimes, Timed
+from partita.partitioner.processor import processor
+from partita.partitioner.products import Products, products_for
 
-VERSION: Final = kernel_times.VERSION
-"""What is kept of a kernel is what such a table has of it."""
+VERSION: Final = 3
 FILE: Final = "machine.json"
 LOCK_WAIT_S: Final = 600.0
 
@@ -38,16 +39,35 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         kernels: seconds, and those of the reference machine, by signature, by company.
         runtime: what it adds, if that was measured.
         roads: between its hosts, by transport.
+        products: what was measured of products of matrices.
+        measured_on: the day of the last of these, YYYY-MM-DD.
     """
 
     kernels: dict[Company, dict[str, tuple[float, float]]] = {}
     runtime: Runtime | None = None
     roads: dict[Transport, Road] = {}
+    products: tuple[ProductMeasurement, ...] = ()
+    measured_on: str = ""
 
     def times(self, company: Company) -> KernelTimes:
         """The table of kernels."""
         found = self.kernels.get(company, {})
         return KernelTimes({signature: Timed(*pair) for signature, pair in found.items()})
+
+    def choices(self) -> Products:
+        """Which library computes which product of matrices on this machine."""
+        rule = products_for(processor())
+        measured = tuple((one.shape, one.choice) for one in self.products)
+        source = f"{processor().name}, {self.measured_on}" if measured else ""
+        return replace(rule, measured=measured, source=source)
+
+    def without_kernels(self, signatures: Collection[str]) -> Record:
+        """Without the kernels of these signatures: something that they depend on has changed."""
+        kernels = {
+            company: {signature: pair for signature, pair in table.items() if signature not in signatures}
+            for company, table in self.kernels.items()
+        }
+        return msgspec.structs.replace(self, kernels=kernels)
 
     def with_kernels(self, company: Company, more: Mapping[str, Timed]) -> Record:
         """With these besides; what was measured before stands."""
@@ -92,7 +112,7 @@ class Store:
         self._file.write(_Content(VERSION, {**self._machines(), signature(): record}))
 
     def locked(self) -> AbstractContextManager[None]:
-        """One process at a time measures, and the machine is its own.
+        """Holds the lock: one process at a time measures.
 
         Raises:
             OSError: another process measures for too long, or there can be no lock.
@@ -110,8 +130,3 @@ class Store:
     def _machines(self) -> dict[str, Record]:
         found = self._file.read()
         return {} if found is None else found.machines
-
-
-def signature() -> str:
-    """What measurements depend on, in a line."""
-    return f"{library_signature()}, Python {platform.python_version()}"

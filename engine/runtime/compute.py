@@ -380,6 +380,7 @@ class Computations:
             self.plan.cluster.machines[self.machine].device,
             self.plan.batch,
             self.owned.inputs(name, self.machine),
+            self.plan.products_of(self.machine),
         )
         borrowed = self.buffers.parameters_in(name + PARAMETERS)
         summary = name + SUMMARY

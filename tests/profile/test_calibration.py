@@ -14,17 +14,22 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from partita.engine.cli.calibrate import calibrate as command
+from partita.engine.cli.kernels import kernels
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, HostBench, Tallied
 from partita.engine.profile.calibration_table import tables
 from partita.engine.profile.ladder import ladder, works
+from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
 from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
+from partita.engine.profile.signature import signature
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
+from partita.partitioner.processor import processor
+from partita.partitioner.products import LARGE, Choice, Products, ProductShape, products_for
 from partita.partitioner.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)
@@ -43,10 +48,12 @@ def network(name: str = "small", *, classes: int = 4, **names: str) -> Network:
 class Pretended(Bench):
     """A bench on which all takes what was agreed, and which counts what it is asked for."""
 
-    def __init__(self, cores: int = 2) -> None:
+    def __init__(self, cores: int = 2, *, refuses: str | None = None) -> None:
         self.rehearsed: list[str] = []
+        self.multiplied: list[ProductShape] = []
+        self.played_by: list[Products] = []
         self.played = 0
-        self._cores = cores
+        self._cores, self._refuses = cores, refuses
 
     @property
     def cores(self) -> int:
@@ -61,8 +68,17 @@ class Pretended(Bench):
     ) -> list[list[Seconds]]:
         for n in range(len(scenes)):
             tell(n)
+        self.played_by += [group[0].plan.products_of(0) for group in scenes]
         self.rehearsed += [f"{len(group)} of {len(group[0].plan.cluster)}" for group in scenes]
         return [[self._seconds(scene, len(group)) for scene in group] for group in scenes]
+
+    def busy(self) -> str | None:
+        return self._refuses
+
+    def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
+        self.multiplied.append(shape)
+        chosen = Choice("numpy", 1)
+        return ProductMeasurement(shape=shape, seconds=((usual, 2.0), (chosen, 1.0)), choice=chosen)
 
     def _seconds(self, scene: Scene, together: int) -> Seconds:
         found = np.zeros(len(scene.plan.programs_for(scene.kind)[scene.machine]))
@@ -209,6 +225,54 @@ def test_the_cluster_is_this_machine(store: Store) -> None:
     assert (costs[1] - RUNTIME.instruction_s) / (costs[0] - RUNTIME.instruction_s) == pytest.approx(1.5)
 
 
+def large() -> Network:
+    net = Network("large")
+    hidden = Dense(400, activation="tanh", name="hidden")(net.input("x", shape=300))
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(hidden), net.target("y"))
+    return net
+
+
+def test_large_products_are_measured_once_and_are_then_part_of_every_plan(store: Store) -> None:
+    bench = Pretended()
+    found = calibrate(large(), batch=32, store=store, bench=bench)
+    whole = {
+        (400, 300, 32, "NN"),
+        (400, 32, 300, "NT"),
+    }  # small ones, and what nothing comes down to, are not
+    assert whole <= {(one.m, one.k, one.n, one.layout) for one in bench.multiplied}
+    assert all(shape.operations >= LARGE for shape in bench.multiplied)
+    assert len(set(bench.multiplied)) == len(bench.multiplied)
+    for machines in (1, 2):
+        plan = partition(large(), found.cluster(machines), batch=32)
+        for shape in bench.multiplied:
+            assert plan.products_of(machines - 1).choose(shape) == Choice("numpy", 1)
+        assert f"products: {len(bench.multiplied)} from the calibration of {processor().name}, 20" in str(
+            plan
+        )
+    assert set(bench.played_by) == {found.record.choices()}  # kernels are timed with what then computes them
+    again = Pretended()
+    calibrate(large(), batch=32, store=store, bench=again)
+    assert (again.multiplied, again.rehearsed) == ([], [])
+
+
+def test_a_busy_machine_measures_no_product_and_the_fixed_rule_holds(store: Store) -> None:
+    busy = Pretended(refuses="others use this machine")
+    found = calibrate(large(), batch=32, store=store, bench=busy)
+    assert (found.refused, busy.multiplied) == ("others use this machine", [])
+    assert found.record.choices() == products_for(processor())
+    assert "products: fixed rule" in str(partition(large(), found.cluster(1), batch=32))
+    quiet = Pretended()
+    found = calibrate(large(), batch=32, store=store, bench=quiet)
+    assert found.refused is None and quiet.multiplied
+    assert quiet.rehearsed == busy.rehearsed  # kernels are timed again, with their new products
+
+
+def test_a_profile_measures_no_products(store: Store) -> None:
+    bench = Pretended(refuses="nobody should ask")
+    found = calibrate(large(), batch=32, store=store, bench=bench, products=False)
+    assert (found.refused, bench.multiplied) == (None, [])
+
+
 def test_a_machine_of_one_core_has_nobody_beside_it(store: Store) -> None:
     bench = Pretended(cores=1)
     calibrate(network(), batch=8, store=store, bench=bench)
@@ -296,3 +360,27 @@ def test_the_command_forgets_and_tells_mistakes(monkeypatch: pytest.MonkeyPatch,
         missing.output.startswith(store.trouble() or "nothing") and "its version is 1, and" in missing.output
     )
     assert missing.exit_code == 1 and "there is no file missing.py" in missing.output
+
+
+def test_kernels_shows_the_rule_and_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    app = Typer()
+    app.command()(kernels)
+    rule = f"products: {products_for(processor())}\n"
+    assert CliRunner().invoke(app, []).output == f"{signature()}\n{rule}"
+    calibrate(large(), batch=32, threads=2, store=Store(), bench=Pretended(cores=4))
+    shown = CliRunner().invoke(app, [], env={"COLUMNS": "200"}).output
+    assert "from the calibration of" in shown and "400x300x32" in shown and "NumPy x1" in shown
+    assert CliRunner().invoke(app, ["--forget"]).output == "forgotten\n"
+    assert CliRunner().invoke(app, []).output == f"{signature()}\n{rule}"
+
+
+def test_a_calibration_holds_for_features_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processor().name in signature() and "(features " in signature()
+    before = signature()
+    monkeypatch.setenv("KMP_DUPLICATE_LIB_OK", "True")  # which libraries set when they are imported
+    assert signature() == before
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Zen")
+    assert "OPENBLAS_CORETYPE=Zen" in signature()

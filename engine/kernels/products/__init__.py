@@ -1,8 +1,7 @@
-"""Products of two matrices, by whoever is fastest on this machine.
+"""Products of two matrices, by the library that a plan says.
 
-`product` prepares one: by NumPy's BLAS, by torch (`torch_products`, imported where it is needed), or by our
-own `tiles`. `calibration` chooses, from what was measured once and is kept in `calibration_file`;
-`calibration_table` shows it.
+`product` prepares one: by NumPy's BLAS (`blas` keeps it on one thread), by torch (`torch_products`, imported
+where it is needed), or by our own `tiles`.
 """
 
 from partita.engine.kernels.products.product import product

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import torch
 
 from partita.engine.kernels.kernel import Array, Call
+
+
+class _Threads(threading.local):
+    """How many threads the calling thread has asked of torch; 0 if it never has."""
+
+    asked = 0
+
+
+_THREADS = _Threads()
 
 
 def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = False) -> Call:
@@ -13,15 +24,25 @@ def product(a: Array, b: Array, out: Array, *, threads: int, accumulate: bool = 
     left, right, result = _tensor(a), _tensor(b), _tensor(out)
 
     def call() -> None:
-        # OpenMP keeps the number for each thread that calls, and this may be one that torch has never seen.
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
+        _use(threads)
         if accumulate:
             result.addmm_(left, right)
         else:
             torch.mm(left, right, out=result)
 
     return call
+
+
+def _use(threads: int) -> None:
+    """Lets products of the calling thread use exactly so many.
+
+    OpenMP and MKL keep the number for each thread that calls, and this may be one that torch has never seen.
+    It is set even where OpenMP has it already: until then MKL may use fewer threads, or those of another
+    limit.
+    """
+    if _THREADS.asked != threads or torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+        _THREADS.asked = threads
 
 
 def _tensor(array: Array) -> torch.Tensor:

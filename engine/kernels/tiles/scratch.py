@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-
-_LINE_BYTES = 64
+from partita.engine.numerics import aligned
 
 
 class Scratch:
@@ -28,7 +27,7 @@ class Scratch:
             return
         self._size, self._free = size, SimpleQueue()
         for _ in range(self._threads):
-            self._free.put(_aligned(size, self._dtype))
+            self._free.put(aligned((size,), self._dtype))
 
     @contextmanager
     def lent(self, size: int) -> Iterator[Array]:
@@ -38,10 +37,3 @@ class Scratch:
             yield array[:size]
         finally:
             self._free.put(array)
-
-
-def _aligned(size: int, dtype: np.dtype[Any]) -> Array:
-    """An array that begins where a line of memory does."""
-    room = np.zeros(size * dtype.itemsize + _LINE_BYTES, np.uint8)
-    start = -room.ctypes.data % _LINE_BYTES
-    return room[start : start + size * dtype.itemsize].view(dtype)

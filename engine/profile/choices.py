@@ -1,0 +1,63 @@
+"""The products of matrices in a calibration: which are measured, and which kernels are timed again then."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable
+
+from msgspec import structs
+
+from partita.engine.profile.bench import Bench
+from partita.engine.profile.ladder import works
+from partita.engine.profile.products import shapes_of
+from partita.engine.profile.rehearsal import Scene
+from partita.engine.profile.store import Record
+
+
+def with_products(
+    record: Record, scenes: Iterable[Scene], bench: Bench, progress: Callable[[str, int, int], None]
+) -> tuple[Record, str | None]:
+    """The record with a choice for every large product of some parts, if the machine is quiet.
+
+    Kernels whose products have a choice now, and had none when they were timed, are forgotten.
+
+    Args:
+        record: what is known.
+        scenes: the parts, and the kinds of their steps.
+        bench: measures them.
+        progress: receives what is going on.
+
+    Returns:
+        The record; why some products were not measured, or None.
+    """
+    known = {one.shape for one in record.products}
+    parts = {(id(scene.plan), scene.machine): scene for scene in scenes}
+    shapes = {part: shapes_of(scene) - known for part, scene in parts.items()}
+    wanted = sorted(frozenset().union(*shapes.values()), key=lambda shape: (shape.operations, str(shape)))
+    if not wanted:
+        return record, None
+    if (refused := bench.busy()) is not None:
+        return record, refused
+    rule, found = record.choices(), []
+    for n, shape in enumerate(wanted):
+        progress("products of matrices", n, len(wanted))
+        if (measurement := bench.multiply(shape, rule.by_rule(shape))) is not None:
+            found.append(measurement)
+    new = {one.shape for one in found}
+    stale = [works(scene).values() for part, scene in parts.items() if shapes[part] & new]
+    if found:
+        record = structs.replace(
+            record.without_kernels({work.signature for some in stale for work in some}),
+            products=(*record.products, *found),
+            measured_on=datetime.date.today().isoformat(),
+        )
+    return record, _disturbed(len(wanted) - len(found), len(wanted))
+
+
+def _disturbed(n: int, of: int) -> str | None:
+    if not n:
+        return None
+    return (
+        f"{n} of {of} products of matrices took now more, now less: somebody else uses this machine; "
+        "the fixed rule holds for these; calibrate again when it is quiet"
+    )

@@ -1,0 +1,227 @@
+"""Finds out which library computes a matrix product fastest: the one place where that is decided by a clock.
+
+Only a calibration asks, on a quiet machine; what it finds is part of the cluster that it describes, so of
+every plan for it. A library takes the place of the fixed rule's only if it computes the same within rounding,
+and is faster by a margin in each of several rounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Final
+
+import msgspec
+import numpy as np
+import psutil
+
+from partita.engine.kernels.kernel import Array, Call
+from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.products.blas import blas_on_one_thread
+from partita.engine.kernels.products.product import product_by
+from partita.engine.numerics import aligned
+from partita.engine.parameters.rules import SGD
+from partita.engine.profile.rehearsal import Scene
+from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.compute import Computations, Feed
+from partita.engine.runtime.updates import LocalRule
+from partita.layers.rows import Run
+from partita.partitioner.products import LARGE, LIBRARIES, Choice, Products, ProductShape
+
+Clock = Callable[[], float]
+Seconds = dict[Choice, list[float]]
+
+ROUNDS: Final = 5
+MARGIN: Final = 0.05
+"""Of the time that the fixed rule's choice takes: so much another one must save, in every round."""
+ROUND_S: Final = 0.004
+"""In a round each choice computes the product again and again for so long; its quickest call counts."""
+MOST_SPREAD: Final = 1.25
+"""Between the rounds of the rule's choice. Where it is more, somebody else uses the machine."""
+REST_S: Final = 0.02
+"""After calls on several threads: those of torch stay awake for 10 ms (measured once, on one machine)."""
+BUSY_CORES: Final = 0.25
+"""So much processor time of others is too much."""
+_LOOK_S: Final = 0.3
+
+
+class ProductMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a product took.
+
+    Args:
+        shape: of the product.
+        seconds: by each library on so many threads: of the median round.
+        choice: one of them.
+    """
+
+    shape: ProductShape
+    seconds: tuple[tuple[Choice, float], ...]
+    choice: Choice
+
+
+def busy(*, look_s: float = _LOOK_S) -> str | None:
+    """Looks whether others use this machine.
+
+    Returns:
+        None if it is quiet; else a sentence.
+    """
+    cores = psutil.cpu_count() or 1
+    used = psutil.cpu_percent(interval=look_s) / 100 * cores
+    if used <= BUSY_CORES:
+        return None
+    return (
+        f"others use {used:.1f} of this machine's {cores} cores, and products of matrices are measured "
+        "on a quiet machine only; the fixed rule holds for those that were never measured; calibrate again "
+        "when it is quiet"
+    )
+
+
+def measure_product(
+    shape: ProductShape,
+    usual: Choice,
+    *,
+    clock: Clock = time.perf_counter,
+    rest: Callable[[float], None] = time.sleep,
+) -> ProductMeasurement | None:
+    """Measures a product by every library, on one thread and on all.
+
+    Args:
+        shape: of the product.
+        usual: what the fixed rule chooses.
+        clock: tells seconds.
+        rest: waits so many seconds.
+
+    Returns:
+        None where the machine was not quiet meanwhile.
+
+    Raises:
+        ArithmeticError: a library computes something else.
+    """
+    choices = _choices(shape, usual)
+    a = _drawn(shape.m, shape.k, shape.layout[0], shape.precision)
+    b = _drawn(shape.k, shape.n, shape.layout[1], shape.precision)
+    outs = {choice: aligned((shape.m, shape.n), a.dtype) for choice in choices}
+    with blas_on_one_thread(), closing(Team(shape.threads)) as team:
+        calls = {choice: product_by(choice, a, b, out, team=team) for choice, out in outs.items()}
+        for call in calls.values():
+            call()  # what is done once (pages, threads, code) is not counted
+        _verify(shape, outs, np.abs(a) @ np.abs(b))
+        seconds = rounds(calls, clock=clock, rest=rest)
+    chosen = chosen_of(seconds, usual)
+    if chosen is None:
+        return None
+    typical = tuple((choice, float(np.median(taken))) for choice, taken in seconds.items())
+    return ProductMeasurement(shape=shape, seconds=typical, choice=chosen)
+
+
+def rounds(calls: Mapping[Choice, Call], *, clock: Clock, rest: Callable[[float], None]) -> Seconds:
+    """The quickest call of each choice in each round; in a round they take turns."""
+    found: Seconds = {choice: [] for choice in calls}
+    for _ in range(ROUNDS):
+        for choice, call in calls.items():
+            if choice.threads > 1:
+                rest(REST_S)
+            quickest, until = float("inf"), clock() + ROUND_S
+            while (began := clock()) < until or quickest == float("inf"):
+                call()
+                quickest = min(quickest, clock() - began)
+            found[choice].append(quickest)
+    return found
+
+
+def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choice | None:
+    """The choice that follows from the seconds of every round.
+
+    Args:
+        seconds: by choice, one of each round.
+        usual: the fixed rule's choice, which stays unless another one is faster by the margin in every round.
+
+    Returns:
+        None where the rounds of the usual one are too far apart to mean anything.
+    """
+    own = seconds[usual]
+    if max(own) > MOST_SPREAD * min(own):
+        return None
+    faster = [
+        choice
+        for choice, taken in seconds.items()
+        if all(other <= (1 - MARGIN) * one for other, one in zip(taken, own, strict=True))
+    ]
+    return min(faster, key=lambda choice: float(np.median(seconds[choice])), default=usual)
+
+
+def shapes_of(scene: Scene) -> frozenset[ProductShape]:
+    """The large products that a part computes in a step, as its kernels ask for them."""
+    plan, machine = scene.plan, scene.machine
+    if plan.precision == "bfloat16" or machine not in plan.large_products:
+        return frozenset()
+    asked = _Asked()
+    recorded = plan.multiplying_by(asked)
+    program = recorded.programs_for(scene.kind)[machine]
+    vectors = Vectors(recorded, machine, gradient=program.kind.gradients == "whole")
+    buffers, updates = Buffers(recorded, machine, program, vectors), LocalRule(SGD(1e-9), vectors)
+    Computations(  # kernels ask where their calls are prepared
+        recorded, machine, program, buffers=buffers, vectors=vectors, feed=_Nothing(), updates=updates
+    ).close()
+    return frozenset(shape for shape in asked.shapes if shape.operations >= LARGE)
+
+
+class _Asked(Products):
+    """Remembers for which products somebody wants a choice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "shapes", set())
+
+    shapes: set[ProductShape]
+
+    def choose(self, shape: ProductShape) -> Choice:
+        """See `Products`."""
+        self.shapes.add(shape)
+        return Choice("numpy", 1)
+
+
+class _Nothing(Feed):
+    """Feeds a part that is prepared and never played."""
+
+    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+        """See `Feed`."""
+        raise AssertionError(f"{name} is wanted, but nothing is played")
+
+    @property
+    def count(self) -> int:
+        """See `Feed`."""
+        return 0
+
+
+def _choices(shape: ProductShape, usual: Choice) -> tuple[Choice, ...]:
+    """The usual one first."""
+    all_of_them = [Choice(library, threads) for library in LIBRARIES for threads in {1, shape.threads}]
+    return tuple(dict.fromkeys([usual, *all_of_them]))
+
+
+def _verify(shape: ProductShape, outs: Mapping[Choice, Array], sizes: Array) -> None:
+    """Compares what the libraries computed with each other.
+
+    Args:
+        shape: of the product.
+        outs: what each choice computed.
+        sizes: sums of the sizes of all terms, by which rounding is bounded.
+    """
+    first, *others = outs.items()
+    allowed = 2 * (shape.k + 1) * np.finfo(first[1].dtype).eps * sizes
+    for choice, out in others:
+        if not (np.abs(out - first[1]) <= allowed).all():
+            raise ArithmeticError(
+                f"{first[0].library} and {choice.library} do not agree on the product {shape}: they differ "
+                "by more than rounding; report this with the versions that `partita calibrate` prints"
+            )
+
+
+def _drawn(rows: int, columns: int, layout: str, precision: str) -> Array:
+    """Ordinary numbers, drawn quickly: a few, again and again."""
+    drawn = np.random.default_rng(0).standard_normal(4093).astype(precision)
+    matrix = aligned((rows, columns) if layout == "N" else (columns, rows), np.dtype(precision))
+    matrix[...] = np.resize(drawn, matrix.shape)
+    return matrix if layout == "N" else matrix.T

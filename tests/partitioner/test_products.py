@@ -1,0 +1,186 @@
+"""Which library computes a product: the fixed rules, the table of a calibration, what a plan says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Machine, Plan, partition
+from partita.partitioner.processor import Processor, described, processor
+from partita.partitioner.products import LARGE, RULES, Choice, Products, ProductShape, products_for
+
+ZEN5 = Processor("AMD EPYC", "AuthenticAMD", "26", "2 1", ("avx2", "avx512f", "fma"))
+XEON = Processor("Intel(R) Xeon(R) 6", "GenuineIntel", "6", "173 1", ("amx_tile", "avx2", "avx512f", "fma"))
+LARGE_SHAPE = ProductShape(2560, 440, 128, "NN", "float32", 2)
+
+shapes = st.builds(
+    ProductShape,
+    st.integers(1, 4096),
+    st.integers(1, 4096),
+    st.integers(1, 512),
+    st.sampled_from(["NN", "TN", "NT"]),
+    st.sampled_from(["float32", "float64", "bfloat16"]),
+    st.integers(1, 8),
+)
+
+
+@given(shapes, st.sampled_from(RULES))
+def test_a_fixed_rule_gives_every_product_its_library_and_no_thread_too_little_work(
+    shape: ProductShape, rule: str
+) -> None:
+    found = Products("tiles" if rule == "tiles" else "torch").choose(shape)
+    if shape.precision == "bfloat16":
+        assert found.library == "torch"
+    else:
+        assert found.library == (rule if shape.operations >= LARGE else "numpy")
+    assert 1 <= found.threads <= shape.threads
+    assert found.threads == 1 or shape.operations / found.threads >= 4e6
+
+
+def test_torch_computes_large_products_but_where_tiles_are_known_to_be_faster() -> None:
+    assert products_for(XEON).choose(LARGE_SHAPE) == Choice("torch", 2)
+    assert products_for(ZEN5).choose(LARGE_SHAPE) == Choice("tiles", 2)
+    without = dataclasses.replace(ZEN5, features=("avx2", "fma"))
+    older = dataclasses.replace(ZEN5, family="25")
+    for unknown in (without, older, Processor("")):
+        assert products_for(unknown).choose(LARGE_SHAPE) == Choice("torch", 2)
+
+
+def test_what_a_calibration_measured_comes_before_the_rule_and_for_its_shape_alone() -> None:
+    found = Products(measured=((LARGE_SHAPE, Choice("numpy", 1)),), source="a machine, 2026-11-22")
+    assert found.choose(LARGE_SHAPE) == Choice("numpy", 1)
+    for other in (dataclasses.replace(LARGE_SHAPE, threads=1), dataclasses.replace(LARGE_SHAPE, layout="TN")):
+        assert found.choose(other) == Choice("torch", other.threads)
+
+
+PROCESSOR = """processor	: 0
+vendor_id	: AuthenticAMD
+cpu family	: 26
+model		: 2
+model name	: AMD EPYC
+stepping	: 1
+flags		: fma avx2 avx512f
+
+processor	: 1
+vendor_id	: SomebodyElse
+"""
+
+
+def test_a_processor_is_known_by_what_linux_tells_of_the_first() -> None:
+    assert described(PROCESSOR) == ZEN5
+    assert described("").vendor == ""
+    assert processor().name
+
+
+def large(*, nodes: int = 500) -> Network:
+    net = Network("large")
+    hidden = Dense(nodes, name="hidden")(net.input("x", shape=300))
+    net.loss = SoftmaxCrossEntropy()(Dense(10, name="scores")(hidden), net.target("y"))
+    return net
+
+
+def lines(plan: Plan) -> list[str]:
+    return [line for line in str(plan).splitlines() if line.startswith("products")]
+
+
+def test_a_plan_says_in_one_line_what_computes_its_products() -> None:
+    plan = partition(large(), Cluster.local(2), batch=32)
+    general = dataclasses.replace(plan, products=products_for(XEON))
+    assert lines(general) == ["products: fixed rule (torch from 2 MFLOP, NumPy below)"]
+    known = dataclasses.replace(plan, products=products_for(ZEN5))
+    assert lines(known) == [
+        "products: fixed rule (tiles from 2 MFLOP, NumPy below: measured on AMD's Zen 5 with AVX-512)"
+    ]
+    measured = Products(measured=((LARGE_SHAPE, Choice("numpy", 1)),), source="AMD EPYC, 2026-11-22")
+    assert lines(plan.multiplying_by(measured)) == [
+        "products: 1 from the calibration of AMD EPYC, 2026-11-22; others by the fixed rule (torch from 2 "
+        "MFLOP, NumPy below)"
+    ]
+    assert lines(partition(large(nodes=20), Cluster.local(2), batch=32)) == []  # all are NumPy's
+    assert lines(partition(large(), Cluster.local(1), batch=32, precision="bfloat16")) == [
+        "products: torch (bfloat16)"
+    ]
+
+
+def test_the_rule_of_a_plan_is_that_of_the_processor_on_which_it_is_made() -> None:
+    assert partition(large(), Cluster.local(1), batch=32).products == products_for(processor())
+
+
+def test_machines_with_choices_of_their_own_are_told_apart() -> None:
+    own = Products("tiles", "as told")
+    cluster = Cluster((Machine("a"), Machine("b", products=own)), link=Cluster.local(1).memory)
+    plan = dataclasses.replace(
+        partition(large(), cluster, batch=64, strategy="balanced"), products=Products()
+    )
+    assert [plan.products_of(m) for m in range(2)] == [Products(), own]
+    assert lines(plan) == [
+        "products of a: fixed rule (torch from 2 MFLOP, NumPy below)",
+        "products of b: fixed rule (tiles from 2 MFLOP, NumPy below: as told)",
+    ]
+    with pytest.raises(ValueError, match="the products are 'torch'; give what a calibration measured"):
+        Machine("a", products="torch")  # type: ignore[arg-type]
+
+
+def test_a_cluster_is_written_and_read_with_its_choices(tmp_path: Path) -> None:
+    found = Products("tiles", "AMD", ((LARGE_SHAPE, Choice("numpy", 1)),), "AMD EPYC, 2026-11-22")
+    machines = (*(Machine(f"a{n}", products=found) for n in range(3)), Machine("b"))
+    cluster = Cluster(machines, link=Cluster.local(1).memory)
+    again = Cluster.read(cluster.write(tmp_path / "cluster.toml"))
+    assert [machine.products for machine in again.machines] == [found] * 3 + [None]
+    assert {path.name for path in tmp_path.iterdir()} == {"cluster.toml", "cluster.products.json"}
+    assert "count = 3" in (tmp_path / "cluster.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"broken", "holds no choices of products"),
+        (b'{"version": 1}', "holds no choices of products"),
+        (b'{"version": 2, "rule": "torch", "origin": "", "source": "", "measured": []}', "in version 2"),
+        (b'{"version": 1, "rule": "magic", "origin": "", "source": "", "measured": []}', "holds no choices"),
+    ],
+)
+def test_a_file_that_holds_no_choices_is_refused(tmp_path: Path, content: bytes, told: str) -> None:
+    cluster = Cluster((Machine("a", products=Products("tiles")),))
+    path = cluster.write(tmp_path / "cluster.toml")
+    (tmp_path / "cluster.products.json").write_bytes(content)
+    with pytest.raises(ValueError, match=told):
+        Cluster.read(path)
+
+
+CHOICES = """
+from partita.partitioner import Cluster, partition
+from partita.partitioner.products import ProductShape
+from tests.partitioner.test_products import large
+products = partition(large(), Cluster.local(1), batch=32).products_of(0)
+print([products.choose(ProductShape(m, k, n, layout, precision, threads))
+       for m in (1, 100, 3000) for k in (10, 500, 2560) for n in (1, 32, 128) for layout in ("NN", "TN", "NT")
+       for precision in ("float32", "float64", "bfloat16") for threads in (1, 2, 5)])
+"""
+
+
+def test_processes_choose_the_same_whatever_the_cache_folder_holds(tmp_path: Path) -> None:
+    """An empty folder, one with a calibration's leftovers, and none that can be used."""
+    (tmp_path / "one" / "partita").mkdir(parents=True, mode=0o700)
+    (tmp_path / "one" / "partita" / "machine.json").write_text('{"version": 3, "machines": {"any": {}}}')
+    (tmp_path / "one" / "partita" / "kernels.json").write_text('{"version": 2, "measurements": []}')
+    (tmp_path / "file").write_text("no folder")
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", CHOICES],
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / cache)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for cache in ("empty", "one", "file")
+    ]
+    assert len(set(found)) == 1 and "Choice(" in found[0]
