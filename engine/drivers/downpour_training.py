@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from partita.engine.drivers.checks import whole
@@ -98,6 +99,7 @@ class DownpourTraining(Training):
             checkpoint,
             job.initial,
             job.precision,
+            self._acknowledged,
         )
 
     def _part(self, *, replica: int, machine: int) -> TrainTask:
@@ -115,8 +117,14 @@ class DownpourTraining(Training):
             driver.fetch_every,
             driver.push_every,
             driver.run_ahead,
+            self._acknowledged,
             driver.overlap,
         )
+
+    @property
+    def _acknowledged(self) -> Path:
+        """Folder in which parts note what shards have acknowledged: of this run alone."""
+        return self.job.folder / f"acknowledged-{self.run_id}"
 
     def _coordinator(self, patience: Patience) -> Coordinator:
         return Coordinator(

@@ -37,6 +37,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         seen: for each part, the last push applied: (incarnation, sequence).
         updates: the most that any of its numbers has had, in this run and those before it: what schedules go
             by. 0 in files that were written before there were any.
+        stops: for each part, the step below which the numbers hold its gradients.
     """
 
     run: str
@@ -45,6 +46,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     seen: dict[str, tuple[int, int]]
     updates: int = 0
+    stops: dict[str, int] = {}
 
     @property
     def file(self) -> str:

@@ -155,6 +155,11 @@ class Checkpoint:
         record = self.records.get(shard)
         return record.seen if record is not None and record.run == run else {}
 
+    def stops(self, shard: str, run: str) -> Mapping[str, int]:
+        """For each part, the step below which the numbers hold its gradients, in this run."""
+        record = self.records.get(shard)
+        return record.stops if record is not None and record.run == run else {}
+
     def updates(self, slots: Sequence[Slot]) -> int:
         """How many updates the numbers of these slots have had: the most that a shard says that held some."""
         return max(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Begin, Finished, Lost, Report
+from partita.engine.protocol.messages import Begin, Continues, Finished, Lost, Report
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.orders import CoordinatorEffect, Done, Patience, Progress, Restart, Warn
 from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
@@ -76,16 +76,30 @@ class Coordinator(Supervision):
     def _begin(self, replica: ReplicaRecord, now: float) -> list[CoordinatorEffect]:
         if replica.begun or not replica.parts:
             return []
-        if any(part.state is not HostState.READY for part in replica.parts):
+        if any(part.state is not HostState.READY or not part.is_informed for part in replica.parts):
             return []
+        # Every part does the steps again that any shard lacks; each leaves out what its own shards have.
+        settled = [part.continues for part in replica.parts if part.continues is not None]
+        replica.step = min(max(replica.first, min(settled, default=replica.steps_done)), self._steps)
+        for part in replica.parts:
+            part.step = replica.step
         replica.begun = True
         replica.asked_at = replica.progress_at = now
-        return [Send(part.name, Begin(replica.step, self._steps)) for part in replica.parts]
+        begin = [Send(part.name, Begin(replica.step, self._steps)) for part in replica.parts]
+        again = [Warn(f"replica {replica.index} begins again at step {replica.step}")]
+        return [*(again if replica.restarted else ()), *begin]
+
+    def _begin_if_ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
+        replica = self._roster.replica_of(host)
+        return [] if replica is None or self.phase is Phase.LAUNCHING else self._begin(replica, now)
 
     # Work.
 
     def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
+            case Continues(step=step):
+                host.continues, host.is_informed = step, True
+                return self._begin_if_ready(host, now)
             case Report():
                 return self._report(host, message, now)
             case Finished():
@@ -101,7 +115,9 @@ class Coordinator(Supervision):
         if replica is None or not host.step < report.step <= self._steps:
             return []  # a repeat, or one that was overtaken
         before = replica.steps_done
-        host.step, host.deaths = report.step, 0
+        host.step = report.step
+        if host.step > host.furthest:
+            host.furthest, host.deaths = host.step, 0
         if replica.steps_done > before:
             replica.progress_at, replica.stall_s = now, self._patience.stall_s
         sums = (report.examples, report.loss, report.correct, report.staleness, report.pushes)
@@ -161,8 +177,6 @@ class Coordinator(Supervision):
         self._checkpoints.shard_died(host.name)
         committed = self._checkpoints.committed
         what = "the start" if committed is None else f"checkpoint {committed}"
-        if self.gone:
-            what += f"; what {', '.join(self.gone)} had pushed since then is lost and cannot be counted"
         return [
             Warn(f"{host.name}: {reason}; restarted from {what}"),
             Restart((host.relaunch(now),), committed, reason),
@@ -170,13 +184,12 @@ class Coordinator(Supervision):
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """All of its parts: a step needs them all, and none knows how far the others had come."""
-        replica.step, replica.begun = replica.steps_done, False
+        replica.begun, replica.restarted = False, True
         for part in replica.parts:
-            part.step = replica.step
             self._membership.forget(part.name)
         hosts = tuple(part.relaunch(now) for part in replica.parts)
         return [
-            Warn(f"{reason}; replica {replica.index} begins again at step {replica.step}"),
+            Warn(f"{reason}; replica {replica.index} is started again"),
             Restart(hosts, self._checkpoints.committed, reason),
         ]
 
@@ -202,7 +215,7 @@ class Coordinator(Supervision):
             assert 0 <= host.step <= self._steps, host
         for replica in self._roster.replicas:
             for part in replica.parts:
-                assert part.step >= replica.step, (replica.index, part)
+                assert part.step >= replica.step or not replica.begun, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
         ends = self.phase in (Phase.FINISHING, Phase.STOPPING)
         assert not ends or self._checkpoints.round is not None

@@ -73,6 +73,7 @@ class Persist:
     version: int
     updates: int = 0
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    stops: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

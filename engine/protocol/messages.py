@@ -41,36 +41,56 @@ class Credit(_Message, frozen=True, tag=True):
     step: int
 
 
+class Settled(msgspec.Struct, frozen=True, array_like=True):
+    """Pushes of one process of a part to one shard that are settled: the first `pushes` of them.
+
+    They and those of earlier processes of the part hold the gradients of the steps below `stop`.
+    """
+
+    incarnation: int
+    pushes: int
+    stop: int = 0
+
+
 class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
-    `settled` is how many pushes of the sender's incarnation the shard has acknowledged: one that came back
-    from a checkpoint learns so what it misses, even from a part that has nothing left to push.
+    `settled` is how many pushes of the sender's incarnation the shard has acknowledged, and `earlier` the
+    same of the processes before it: a shard that came back from a checkpoint learns so what it misses, even
+    from a part that has nothing left to push.
     """
 
     request: int
     settled: int = 0
+    earlier: tuple[Settled, ...] = ()
 
 
 class Parameters(_Message, frozen=True, tag=True):
-    """Answers `Fetch`. The payload is the sender's slice of the machine's vector.
+    """Answers `Fetch` of this incarnation. The payload is the sender's slice of the machine's vector.
 
-    `updates` is how many its numbers have had, from all replicas and since the first run.
+    `updates` is how many its numbers have had, from all replicas and since the first run. `earlier` is what
+    the values hold of the processes of the part before the sender: it acknowledges those pushes.
     """
 
     request: int
     epoch: int
     version: int
     updates: int = 0
+    incarnation: int = 0
+    earlier: Settled | None = None
 
 
 class Push(_Message, frozen=True, tag=True):
-    """An accrued gradient (the payload), computed from parameters that had this epoch and version."""
+    """An accrued gradient (the payload), computed from parameters that had this epoch and version.
+
+    With the pushes before it, it holds the gradients of all steps below `stop`.
+    """
 
     incarnation: int
     sequence: int
     epoch: int
     version: int
+    stop: int = 0
 
 
 class Pushed(_Message, frozen=True, tag=True):
@@ -140,6 +160,15 @@ class Begin(_Message, frozen=True, tag=True):
 
     step: int
     stop: int
+
+
+class Continues(_Message, frozen=True, tag=True):
+    """A part has its first parameters. The shards have the gradients of its steps below `step`.
+
+    None: the machine has no parameters, and can go on from any step. Repeated until `Begin`.
+    """
+
+    step: int | None
 
 
 class Report(_Message, frozen=True, tag=True):
@@ -372,6 +401,7 @@ Message: TypeAlias = (
     | Informed
     | Ready
     | Begin
+    | Continues
     | Report
     | Finished
     | Play

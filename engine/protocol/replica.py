@@ -9,12 +9,12 @@ Source: DistBelief, section 4.1 and algorithm 1.1 (`n_fetch`, `n_push`, steps co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick, payload_bytes
-from partita.engine.protocol.messages import Fetch, Parameters, Push, Pushed
+from partita.engine.protocol.messages import Fetch, Parameters, Push, Pushed, Settled
 from partita.engine.protocol.repeats import Sent
 
 Version: TypeAlias = tuple[int, int]
@@ -68,21 +68,39 @@ class Flip:
 
 
 @dataclass(frozen=True, slots=True)
+class Discard:
+    """Effect: the accrued gradient of the span becomes zero: the shard has that of this step already."""
+
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Effect: keep this where it outlives the process: pushes that the shard has acknowledged."""
+
+    shard: str
+    settled: Settled
+
+
+@dataclass(frozen=True, slots=True)
 class Drained:
     """Effect: every gradient is acknowledged. Again, once a shard was replaced and the new one answered."""
 
 
 ReplicaEvent: TypeAlias = Started | StepBegins | StepEnded | Drain | Received | Replaced | Tick
-ReplicaEffect: TypeAlias = Send | Stage | Install | Flip | Drained | Refuse
+ReplicaEffect: TypeAlias = Send | Stage | Install | Flip | Discard | Note | Drained | Refuse
 
 
 class _Link:
     """What is under way with one shard, for the range `[start, stop)` of the machine's vector."""
 
-    def __init__(self, shard: str, start: int, stop: int) -> None:
+    def __init__(self, shard: str, start: int, stop: int, earlier: Sequence[Settled]) -> None:
         self.shard: Final = shard
         self.start: Final = start
         self.stop: Final = stop
+        self.earlier = tuple(earlier)  # pushes of the processes before this one, ascending
+        self.held = max((settled.stop for settled in earlier), default=0)  # the shard has the steps below
+        self.informed = False  # the shard has said what it has of them
         self.epoch = 0
         self.requests = 0
         self.sequences = 0
@@ -90,6 +108,7 @@ class _Link:
         self.push: Sent | None = None
         self.ahead = 0  # steps done since the push under way was sent
         self.pushed_from: Version = (0, 0)
+        self.pushed_stop = 0  # the push under way holds the steps below
         self.staged: Version | None = None
         self.installed: Version | None = None
         self.accrued_from: Version | None = None  # None: nothing has accrued since the last flip
@@ -120,6 +139,7 @@ class DownpourClient:
         *,
         incarnation: int,
         shards: tuple[tuple[str, int, int], ...],
+        earlier: Mapping[str, Sequence[Settled]] | None = None,
         fetch_every: int = 1,
         push_every: int = 1,
         run_ahead: int = 16,
@@ -131,6 +151,7 @@ class DownpourClient:
         Args:
             incarnation: of the part's process; pushes of an older one are no business of this one.
             shards: (name, start, stop) of each shard's range in the machine's vector; may be empty.
+            earlier: for each shard, what the processes of the part before this one had noted.
             fetch_every: steps between two fetches.
             push_every: steps between two pushes.
             run_ahead: steps that may follow a push before it is settled; then the part waits for the shard.
@@ -145,15 +166,29 @@ class DownpourClient:
         self.incarnation: Final = incarnation
         self.pushes = 0
         self.staleness = 0
-        self._links: Final = {name: _Link(name, start, stop) for name, start, stop in shards}
+        known = earlier or {}
+        self._links: Final = {
+            name: _Link(name, start, stop, known.get(name, ())) for name, start, stop in shards
+        }
         self._fetch_every: Final = fetch_every
         self._push_every: Final = push_every
         self._run_ahead: Final = run_ahead
         self._retry_s: Final = retry_s
         self._item_bytes: Final = item_bytes
         self._step: int | None = None
+        self._done = 0  # the steps below this one have ended
         self._draining = False
         self._drained = False
+
+    @property
+    def informed(self) -> bool:
+        """Whether every shard has said what it has of the processes before this one."""
+        return all(link.informed for link in self._links.values())
+
+    @property
+    def continues(self) -> int | None:
+        """The step below which no shard needs a gradient of this part; None where no shard ever does."""
+        return min((link.held for link in self._links.values()), default=None)
 
     @property
     def ready(self) -> bool:
@@ -211,8 +246,12 @@ class DownpourClient:
     def _end(self, step: int, now: float) -> Iterator[ReplicaEffect]:
         assert step == self._step, f"step {step} ends inside step {self._step}"
         self._step = None
+        self._done = step + 1
         for link in self._links.values():
             assert link.installed is not None
+            if step < link.held:  # a process before this one has pushed it; other shards lack it
+                yield Discard(link.span("accrued"))
+                continue
             # What has accrued is as old as the parameters of its oldest step.
             link.accrued_from = link.accrued_from or link.installed
             if link.push is not None:
@@ -240,7 +279,7 @@ class DownpourClient:
         return self._fetch_again(link, link.fetch)
 
     def _fetch_again(self, link: _Link, fetch: Sent) -> Send:
-        return Send(link.shard, Fetch(fetch.number, link.settled))
+        return Send(link.shard, Fetch(fetch.number, link.settled, link.earlier))
 
     def _push(self, link: _Link, now: float) -> Iterator[ReplicaEffect]:
         assert link.accrued_from is not None, link.shard
@@ -248,11 +287,12 @@ class DownpourClient:
         link.ahead = 0
         link.sequences += 1
         link.pushed_from, link.accrued_from = link.accrued_from, None
+        link.pushed_stop = self._done
         yield Flip(link.span("in_flight"))
         yield self._push_again(link, link.push)
 
     def _push_again(self, link: _Link, push: Sent) -> Send:
-        message = Push(self.incarnation, push.number, *link.pushed_from)
+        message = Push(self.incarnation, push.number, *link.pushed_from, link.pushed_stop)
         return Send(link.shard, message, link.span("in_flight"))
 
     def _parameters(self, event: Received, message: Parameters) -> Iterator[ReplicaEffect]:
@@ -266,13 +306,32 @@ class DownpourClient:
             return
         if message.epoch < link.epoch:
             return  # of a process that has been replaced; the fetch stays open
+        if message.incarnation != self.incarnation:
+            return  # a process before this one has asked, under the same name
         if link.fetch is None or link.fetch.number != message.request:
             return  # a repeat: this request is settled
         link.epoch = message.epoch
         link.fetch = None
+        if not link.informed:
+            link.informed = True
+            yield from self._inherit(link, message.earlier)
         link.staged = (message.epoch, message.version)
         yield Stage(link.span("staged"), event.payload)
         yield from self._finish()
+
+    def _inherit(self, link: _Link, earlier: Settled | None) -> Iterator[ReplicaEffect]:
+        """The shard has more of the processes before this one than they knew: what was on its way when the
+        last one died. It counts as acknowledged from now on, and its steps are not pushed again.
+        """
+        if earlier is None or earlier.incarnation >= self.incarnation:
+            return
+        known = {settled.incarnation: settled for settled in link.earlier}
+        before = known.get(earlier.incarnation, Settled(earlier.incarnation, 0))
+        link.held = max(link.held, earlier.stop)
+        if earlier.pushes > before.pushes:
+            known[earlier.incarnation] = earlier
+            link.earlier = tuple(known[incarnation] for incarnation in sorted(known))
+            yield Note(link.shard, earlier)
 
     def _pushed(self, sender: str, message: Pushed, now: float) -> Iterator[ReplicaEffect]:
         link = self._links.get(sender)
@@ -285,6 +344,7 @@ class DownpourClient:
             return  # a repeat: this push is settled
         link.epoch = message.epoch
         link.push = None
+        yield Note(link.shard, Settled(self.incarnation, link.settled, link.pushed_stop))
         self.pushes += 1
         self.staleness += message.staleness
         if self._draining and link.accrued_from is not None:

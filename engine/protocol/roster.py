@@ -34,6 +34,9 @@ class HostRecord:
     endpoint: str = ""
     machine: str = ""
     step: int = 0  # done, as last reported (parts)
+    furthest: int = 0  # the largest step that any of its processes has reported
+    continues: int | None = None  # the shards have the gradients of its steps below this one
+    is_informed: bool = False  # it has said that
     acknowledged: bool = False  # a report has come: it need not be told to begin again
     finished: int = -1  # the directory under which it said Finished
     informed: int = 0  # the directory that it has
@@ -46,6 +49,7 @@ class HostRecord:
         self.state, self.since = HostState.LAUNCHED, now
         self.public_key = self.endpoint = self.machine = ""
         self.acknowledged, self.finished, self.informed = False, -1, 0
+        self.continues, self.is_informed = None, False
         return self.name, self.incarnation
 
     @property
@@ -56,19 +60,23 @@ class HostRecord:
 
 @dataclass(slots=True, eq=False)
 class ReplicaRecord:
-    """One replica. `step` is where its present processes began, `begun` whether they were told to."""
+    """One replica. `first` is the step at which the run began, `step` where its present processes did, and
+    `begun` whether they were told to.
+    """
 
     index: int
+    first: int
     step: int
     stall_s: float
     parts: tuple[HostRecord, ...] = ()
     begun: bool = False
+    restarted: bool = False
     asked_at: float = 0.0
     progress_at: float = 0.0
 
     @property
     def steps_done(self) -> int:
-        """Steps that every part has reported: what none of them need do again."""
+        """Steps that every part has reported."""
         return min((part.step for part in self.parts), default=self.step)
 
     def is_complete(self, directory: int) -> bool:
@@ -97,11 +105,19 @@ class Roster:
         incarnations: Mapping[str, int],
     ) -> Roster:
         """The hosts of a run. A replica without steps left gets none, and without any work nobody does."""
-        replicas = tuple(ReplicaRecord(r, min(step, steps), stall_s) for r, step in enumerate(done))
+        replicas = tuple(
+            ReplicaRecord(r, min(step, steps), min(step, steps), stall_s) for r, step in enumerate(done)
+        )
         for replica in replicas:
             if replica.step < steps:
                 replica.parts = tuple(
-                    HostRecord(name, incarnations.get(name, 0), replica.index, step=replica.step)
+                    HostRecord(
+                        name,
+                        incarnations.get(name, 0),
+                        replica.index,
+                        step=replica.step,
+                        furthest=replica.step,
+                    )
                     for name in topology.parts(replica.index)
                 )
         works = any(replica.parts for replica in replicas)

@@ -12,7 +12,7 @@ remembered.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -29,7 +29,17 @@ from partita.engine.protocol.events import (
     payload_bytes,
 )
 from partita.engine.protocol.lease import Fenced, Leased
-from partita.engine.protocol.messages import Fetch, Heartbeat, Lost, Parameters, Push, Pushed, Save, Saved
+from partita.engine.protocol.messages import (
+    Fetch,
+    Heartbeat,
+    Lost,
+    Parameters,
+    Push,
+    Pushed,
+    Save,
+    Saved,
+    Settled,
+)
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
 MOST_STALE: Final = 1024
@@ -57,10 +67,16 @@ ShardEffect: TypeAlias = Apply | Send | Persist | Fenced | Refuse
 
 @dataclass(slots=True)
 class _Part:
-    """What is remembered of one part. `sequence` is the last one applied, -1 before the first."""
+    """What is remembered of one part.
 
-    incarnation: int
-    sequence: int
+    `sequence` is the last push applied, or found lost, of its newest process; -1 before the first. Its pushes
+    hold the gradients of the steps below `stop`; those of `earlier`, of the processes before.
+    """
+
+    incarnation: int = -1
+    sequence: int = -1
+    stop: int = 0
+    earlier: Settled | None = None
     staleness: int = 0
     applied: int = 0
     lost: int = 0
@@ -78,6 +94,8 @@ class ShardMachine(Leased):
         version: int = 0,
         updates: int = 0,
         seen: Mapping[str, Watermark] | None = None,
+        stops: Mapping[str, int] | None = None,
+        acknowledged: Mapping[str, Sequence[Settled]] | None = None,
         item_bytes: int = 4,
         lease_s: float = 3.0,
         heartbeat_s: float = 0.5,
@@ -92,6 +110,9 @@ class ShardMachine(Leased):
             updates: how many each value has had, as the checkpoint says: also one of another run.
             seen: the watermarks of that checkpoint, of the same run. (Parts of another run count their pushes
                 from zero again: a run that resumes from a checkpoint of another one starts with none.)
+            stops: for each part, the step below which that checkpoint holds its gradients; of the same run.
+            acknowledged: for each part, the pushes that this shard has acknowledged to each of its processes,
+                the oldest first: those that the checkpoint lacks are lost.
             item_bytes: bytes of one number of a payload.
             lease_s: how long an echoed clock reading lets it work.
             heartbeat_s: how often it asks for the next one.
@@ -102,17 +123,28 @@ class ShardMachine(Leased):
         self._restored_version: Final = version
         self._restored_updates: Final = updates
         self._updates: Final = dict.fromkeys(ranges, updates)
-        self._parts = {part: _Part(*watermark) for part, watermark in (seen or {}).items()}
+        self._parts = {
+            part: _Part(*watermark, (stops or {}).get(part, 0)) for part, watermark in (seen or {}).items()
+        }
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
         self._item_bytes: Final = item_bytes
         self._writing: Saved | None = None  # said of the file under way, but for its name and hash
         self._wanted: int | None = None
         self._saved: Saved | None = None
+        for name, processes in (acknowledged or {}).items():
+            for settled in processes if machine_of(name) in self._ranges else ():
+                self._account(self._parts.setdefault(name, _Part()), settled)
+        self._unsaid = list(self.lost)  # parts whose losses nobody has been told
 
     @property
     def seen(self) -> dict[str, Watermark]:
         """The last push applied of each part."""
         return {name: (part.incarnation, part.sequence) for name, part in self._parts.items()}
+
+    @property
+    def stops(self) -> dict[str, int]:
+        """For each part, the step below which its gradients are here, or found lost."""
+        return {name: part.stop for name, part in self._parts.items()}
 
     @property
     def updates(self) -> int:
@@ -140,7 +172,8 @@ class ShardMachine(Leased):
             case Persisted():
                 return self._persisted(event, now)
             case Tick():
-                return [*self._tick(now)]
+                unsaid, self._unsaid = self._unsaid, []
+                return [*self._tick(now), *(self._say_lost(name) for name in unsaid)]
 
     def _push(self, event: Received, push: Push, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
@@ -149,36 +182,27 @@ class ShardMachine(Leased):
         reason = self._why_not(event, push)
         if reason is not None:
             return [Refuse(sender, reason)]
-        part = self._part(sender, push.incarnation)
-        if part is None:
+        part = self._parts.get(sender)
+        if part is None and push.incarnation == 0:
+            part = self._parts[sender] = _Part(0)
+        if part is None or push.incarnation != part.incarnation:
+            # Of an old process, to which nobody listens any more; or of a new one whose fetch comes first,
+            # because that says what the old ones were acknowledged.
             return []
         if push.sequence <= part.sequence:
             return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
         return self._apply(sender, push, part, event.payload)
 
-    def _part(self, sender: str, incarnation: int) -> _Part | None:
-        """What is remembered of the part; None when a newer process of it has been heard of.
-
-        A part's next process counts from zero; what was applied and lost before stays counted.
-        """
-        part = self._parts.get(sender) or _Part(incarnation, -1)
-        if incarnation < part.incarnation:
-            return None  # nobody waits for the answer
-        if incarnation > part.incarnation:
-            part = _Part(incarnation, -1, applied=part.applied, lost=part.lost)
-        self._parts[sender] = part
-        return part
-
     def _apply(self, sender: str, push: Push, part: _Part, payload: object) -> list[ShardEffect]:
         """A push that is new: the only place where the version moves."""
-        lost = self._miss(sender, part, push.sequence)
+        lost = self._account(part, Settled(push.incarnation, push.sequence))
         # A gradient of an older epoch was computed from numbers that may be lost: what has been applied to
         # this history since is counted from where the two part.
         base = push.version if push.epoch == self.epoch else min(push.version, self._restored_version)
         machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
-        part.sequence = push.sequence
+        part.sequence, part.stop = push.sequence, max(part.stop, push.stop)
         part.applied += 1
         self.version += 1
         applied.append(self.version)
@@ -186,19 +210,31 @@ class ShardMachine(Leased):
         start, stop = self._ranges[machine]
         apply = Apply(Span("values", start, stop), payload, self._updates[machine])
         self._updates[machine] += 1
-        return [apply, self._acknowledge(sender, push, part.staleness), *lost]
+        said = self._acknowledge(sender, push, part.staleness)
+        return [apply, said, *([self._say_lost(sender)] if lost else [])]
 
-    def _miss(self, sender: str, part: _Part, sequence: int) -> list[ShardEffect]:
-        """Notes that every push of the part below this one was acknowledged; those not applied here are lost.
+    def _account(self, part: _Part, settled: Settled) -> bool:
+        """These pushes were acknowledged; those not applied here are lost. Returns whether there are any.
 
         They were acknowledged by an epoch before this one, after the checkpoint that this one started from.
+        Of a process of the part before its newest one all is known already.
         """
-        missed = sequence - part.sequence - 1
+        if settled.incarnation < part.incarnation:
+            return False
+        if settled.incarnation > part.incarnation:
+            if part.incarnation >= 0:
+                part.earlier = Settled(part.incarnation, part.sequence + 1, part.stop)
+            part.incarnation, part.sequence, part.staleness = settled.incarnation, -1, 0
+        part.stop = max(part.stop, settled.stop)
+        missed = settled.pushes - part.sequence - 1
         if missed <= 0:
-            return []
-        part.sequence = sequence - 1
+            return False
+        part.sequence += missed
         part.lost += missed
-        return [Send(COORDINATOR, Lost(sender, part.lost))]
+        return True
+
+    def _say_lost(self, name: str) -> Send:
+        return Send(COORDINATOR, Lost(name, self._parts[name].lost))
 
     def _acknowledge(self, sender: str, push: Push, staleness: int) -> Send:
         return Send(sender, Pushed(self.epoch, push.incarnation, push.sequence, self.version, staleness))
@@ -226,13 +262,23 @@ class ShardMachine(Leased):
         machine = machine_of(sender)
         if machine not in self._ranges:
             return [Refuse(sender, f"{self.name} holds no parameters of {sender!r}")]
-        part = self._part(sender, event.incarnation)
-        if part is None:
-            return []
+        if any(not 0 <= one.incarnation < event.incarnation or one.pushes < 0 for one in fetch.earlier):
+            return [Refuse(sender, f"incarnation {event.incarnation} says {fetch.earlier} of earlier ones")]
+        part = self._parts.setdefault(sender, _Part())
+        if event.incarnation < part.incarnation:
+            return []  # nobody waits for the answer
+        own = Settled(event.incarnation, fetch.settled)
+        lost = [self._account(part, one) for one in (*fetch.earlier, own)]
         span = Span("values", *self._ranges[machine])
-        updates = self._updates[machine]
-        answer = Send(sender, Parameters(fetch.request, self.epoch, self.version, updates), span)
-        return [answer, *self._miss(sender, part, fetch.settled)]
+        said = Parameters(
+            fetch.request,
+            self.epoch,
+            self.version,
+            self._updates[machine],
+            event.incarnation,
+            part.earlier,
+        )
+        return [Send(sender, said, span), *([self._say_lost(sender)] if any(lost) else [])]
 
     def _save(self, checkpoint: int, now: float) -> list[ShardEffect]:
         """One file is written at a time; of those asked for meanwhile only the newest matters."""
@@ -246,7 +292,7 @@ class ShardMachine(Leased):
             return []
         lost = sum(part.lost for part in self._parts.values())
         self._writing = Saved(checkpoint, self.epoch, self.version, "", "", lost)
-        return [Persist(checkpoint, self.epoch, self.version, self.updates, self.seen)]
+        return [Persist(checkpoint, self.epoch, self.version, self.updates, self.seen, self.stops)]
 
     def _persisted(self, event: Persisted, now: float) -> list[ShardEffect]:
         writing, self._writing = self._writing, None
@@ -268,7 +314,8 @@ class ShardMachine(Leased):
         assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
             assert machine_of(name) in self._ranges, name
-            assert min(part.sequence + 1, part.incarnation, part.lost) >= 0, (name, part)
+            assert min(part.sequence + 1, part.incarnation, part.stop, part.lost) >= 0, (name, part)
+            assert part.earlier is None or part.earlier.incarnation < part.incarnation, (name, part)
         if self._wanted is not None:
             assert self._writing is not None, self._wanted
             assert self._wanted > self._writing.checkpoint, (self._wanted, self._writing)

@@ -15,6 +15,7 @@ from partita.engine.protocol.messages import (
     Begin,
     Command,
     Computed,
+    Continues,
     Contribution,
     Credit,
     Directory,
@@ -57,7 +58,20 @@ VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
     ),
     ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Command, Save, Stop}),
     ("part", "coordinator"): frozenset(
-        {Hello, Informed, Ready, Heartbeat, Report, Finished, Computed, Played, Pong, Failed, Refused}
+        {
+            Hello,
+            Informed,
+            Ready,
+            Heartbeat,
+            Continues,
+            Report,
+            Finished,
+            Computed,
+            Played,
+            Pong,
+            Failed,
+            Refused,
+        }
     ),
     ("shard", "coordinator"): frozenset(
         {Hello, Informed, Ready, Heartbeat, Answer, Missing, Saved, Lost, Failed, Refused}

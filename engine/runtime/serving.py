@@ -19,6 +19,7 @@ from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Push
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.shard import Apply, ShardEvent, ShardMachine, Watermark
+from partita.engine.runtime.acknowledged import acknowledged_by
 from partita.engine.runtime.leased import LeasedRole
 from partita.engine.runtime.task import CannotGoOn, Link
 from partita.engine.runtime.writing import Writer
@@ -42,6 +43,7 @@ class ShardTask:
         checkpoint: the one to start from; None starts from `initial`.
         initial: a safetensors file of whole parameters.
         precision: of the values, "float32" or "float64".
+        acknowledged: folder in which parts note what shards have acknowledged.
     """
 
     shard: int
@@ -52,6 +54,7 @@ class ShardTask:
     checkpoint: int | None
     initial: Path
     precision: str
+    acknowledged: Path
 
     @property
     def threads(self) -> int:
@@ -77,6 +80,7 @@ class _Start:
     version: int = 0
     updates: int = 0
     seen: Mapping[str, Watermark] = field(default_factory=dict)
+    stops: Mapping[str, int] = field(default_factory=dict)
 
 
 class ShardRole(LeasedRole):
@@ -97,6 +101,8 @@ class ShardRole(LeasedRole):
             version=start.version,
             updates=start.updates,
             seen=start.seen,
+            stops=start.stops,
+            acknowledged=acknowledged_by(task.acknowledged, link.name),
             item_bytes=self._storage.dtype.itemsize,
         )
         writer = Writer(self._checkpoints, self._slots, task.run, link)
@@ -119,6 +125,7 @@ class ShardRole(LeasedRole):
             version=record.version if record is not None and record.run == task.run else 0,
             updates=found.updates(self._slots),
             seen=found.seen(name, task.run),
+            stops=found.stops(name, task.run),
         )
 
     def _tell(self, event: ShardEvent, now: float) -> None:

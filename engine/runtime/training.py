@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from partita.engine.parameters.rules import Rule
@@ -18,6 +19,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Begin,
+    Continues,
     Credit,
     Finished,
     Heartbeat,
@@ -28,17 +30,20 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
 from partita.engine.protocol.replica import (
+    Discard,
     DownpourClient,
     Drain,
     Drained,
     Flip,
     Install,
+    Note,
     ReplicaEffect,
     Stage,
     Started,
     StepBegins,
     StepEnded,
 )
+from partita.engine.runtime.acknowledged import Acknowledged, acknowledged_to
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
@@ -68,12 +73,14 @@ class TrainTask(ReplicaTask):
         plan, machine, replica, replicas, data, examples, seed, shards: see `ReplicaTask`.
         rule: how the part steps by itself between two fetches.
         fetch_every, push_every, run_ahead, overlap: see `Downpour`.
+        acknowledged: folder in which parts note what shards have acknowledged.
     """
 
     rule: Rule
     fetch_every: int
     push_every: int
     run_ahead: int
+    acknowledged: Path
     overlap: int = 1
 
     def role(self, link: Link) -> TrainRole:
@@ -119,11 +126,14 @@ class TrainRole(Role):
             wake=link.wake,
             lanes=task.threads,
         )
+        earlier = acknowledged_to(task.acknowledged, link.name, before=link.incarnation)
+        self._acknowledged = Acknowledged(task.acknowledged, link.name, link.incarnation, shards=task.shards)
         self._client = DownpourClient(
             incarnation=link.incarnation,
             shards=tuple(
                 (shard_name(o.shard), o.machine_start, o.machine_stop) for o in task.layout.shards_of(machine)
             ),
+            earlier=earlier,
             fetch_every=task.fetch_every,
             push_every=task.push_every,
             run_ahead=task.run_ahead,
@@ -154,6 +164,7 @@ class TrainRole(Role):
             case Parameters(updates=updates):
                 self._heard = max(updates, self._heard or 0)
                 self._carry_out(self._client.receive(event, now))
+                self._say_continues(now)
             case Pushed():
                 self._carry_out(self._client.receive(event, now))
             case Begin(step=step, stop=stop):
@@ -177,14 +188,22 @@ class TrainRole(Role):
         elif all(mate in peers for mate in self._mates):
             self._known = True
             self._carry_out(self._client.receive(Started(), now))
+            self._say_continues(now)
         self._epochs = dict(peers)
 
     def tick(self, now: float) -> None:
         """What was not answered is asked again."""
         self._carry_out(self._client.receive(Tick(), now))
+        self._say_continues(now)
         if self._drained and now - self._said_at >= SAY_AGAIN_S:
             self._said_at = now
             self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
+
+    def _say_continues(self, now: float) -> None:
+        """The coordinator waits for this before it says `Begin`."""
+        if self._step < 0 and self._known and self._client.informed and now - self._said_at >= SAY_AGAIN_S:
+            self._said_at = now
+            self._link.send(COORDINATOR, Continues(self._client.continues), None)
 
     # Steps
 
@@ -287,6 +306,10 @@ class TrainRole(Role):
                     self._vectors.changed(own)
                 case Flip(span=span):
                     self._accrual.flip(slice(span.start, span.stop))
+                case Discard(span=span):
+                    self._accrual.discard(slice(span.start, span.stop))
+                case Note(shard=shard, settled=settled):
+                    self._acknowledged.note(shard, settled)
                 case Drained():
                     self._drained = True
                     self._said_at = time.monotonic()
@@ -301,6 +324,7 @@ class TrainRole(Role):
     def close(self) -> None:
         """Ends the kernel threads."""
         self._player.close()
+        self._acknowledged.close()
 
 
 def _examples_counted(plan: Plan, machine: int) -> int:

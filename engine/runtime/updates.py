@@ -83,6 +83,10 @@ class Accrual(LocalRule):
     def flip(self, span: slice) -> None:
         """What has accrued goes into flight; accruing restarts from zero."""
         self.in_flight[span] = self.accrued[span]
+        self.discard(span)
+
+    def discard(self, span: slice) -> None:
+        """Accruing restarts from zero."""
         self.accrued[span] = 0.0
 
     def _accrued(self, span: slice) -> Vector:

@@ -56,7 +56,13 @@ class Writer:
 
     def _written(self, persist: Persist, snapshot: Snapshot, finite: bool) -> Persisted:
         record = ShardRecord(
-            self._run, self._name, persist.epoch, persist.version, dict(persist.seen), persist.updates
+            self._run,
+            self._name,
+            persist.epoch,
+            persist.version,
+            dict(persist.seen),
+            persist.updates,
+            dict(persist.stops),
         )
         try:
             if finite:

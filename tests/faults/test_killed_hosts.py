@@ -58,7 +58,7 @@ def test_a_killed_part_is_started_again_and_the_other_replica_goes_on(witness: W
     assert_complete(run, epochs=160)
     assert run.lost_pushes == 0
 
-    assert witness.index("part 0.1: its process was ended by SIGKILL; replica 0 begins again at step")
+    assert witness.index("part 0.1: its process was ended by SIGKILL; replica 0 is started again")
     steps = witness.reports("part 1.0")
     assert steps == sorted(set(steps)) and not any("replica 1" in text for text in witness.texts)
     replaced = {name for name in before if before[name] != after[name]}

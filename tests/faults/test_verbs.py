@@ -159,7 +159,9 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     layout = layout_of(plan, shards=2)
     parameters = {name: np.ones(shape, np.float32) for name, shape in layout.shapes.items()}
     save_parameters(tmp_path / "initial", parameters)
-    task = ShardTask(1, layout, SGD(0.5), "run", tmp_path, None, tmp_path / "initial", "float32")
+    task = ShardTask(
+        1, layout, SGD(0.5), "run", tmp_path, None, tmp_path / "initial", "float32", tmp_path / "noted"
+    )
     members.answer(Hello)
     members.tell(COORDINATOR, Assign("run"), pack_task(task))
     members.tell(

@@ -8,6 +8,7 @@ from typing import TypeVar
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Received, Send, Tick
 from partita.engine.protocol.messages import (
+    Continues,
     Finished,
     Heartbeat,
     Hello,
@@ -74,13 +75,20 @@ class Run:
         for name in HOSTS:
             self.hello(name)
         for name in HOSTS:
-            self.hear(name, Ready())
+            self.ready(name)
         return self
 
-    def restarted(self, *names: str) -> list[CoordinatorEffect]:
+    def ready(self, name: str, *, continues: int | None = 0) -> list[CoordinatorEffect]:
+        """It has its task, and a part its first parameters."""
+        effects = self.hear(name, Ready())
+        if name in PARTS:
+            effects += self.hear(name, Continues(continues))
+        return effects
+
+    def restarted(self, *names: str, continues: int | None = 0) -> list[CoordinatorEffect]:
         """These come back to work."""
         effects = [effect for name in names for effect in self.hello(name)]
-        return effects + [effect for name in names for effect in self.hear(name, Ready())]
+        return effects + [effect for name in names for effect in self.ready(name, continues=continues)]
 
     def report(self, name: str, step: int) -> list[CoordinatorEffect]:
         return self.hear(name, Report(step, 32, 1.5, 20, 3, 2))

@@ -8,6 +8,7 @@ from partita.engine.protocol.events import Died, Received, Send, Span
 from partita.engine.protocol.messages import (
     Assign,
     Begin,
+    Continues,
     Directory,
     Failed,
     Finished,
@@ -58,9 +59,9 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
     assert [peer.name for peer in directories["shard 1"].peers] == list(PARTS)
     assert (to_part.peers[0].endpoint, to_part.peers[0].public_key) == ("tcp://shard 0", "key shard 0")
     for name in HOSTS[:-1]:
-        assert run.hear(name, Ready()) == []
+        assert run.ready(name) == []
     assert run.machine.waits_for == (("part 1.1", "Ready, after its task", 100.0),)
-    begun = run.hear(HOSTS[-1], Ready())
+    begun = run.ready(HOSTS[-1])
     assert messages(Begin, begun) == dict.fromkeys(PARTS, Begin(0, STEPS))
     assert run.machine.phase is Phase.RUNNING
 
@@ -72,7 +73,7 @@ def test_what_was_lost_on_the_way_is_said_again() -> None:
         run.hello(name)
     assert messages(Assign, run.hello("part 0.0")) == {"part 0.0": Assign("r")}
     for name in HOSTS:
-        run.hear(name, Ready())
+        run.ready(name)
     assert run.hear("shard 0", Ready()) == []
     for name in HOSTS[:-1]:
         run.hear(name, Informed(1))
@@ -122,7 +123,7 @@ def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:
     assert of(Restart, effects) == [Restart((("shard 1", 1),), None, "killed")]
     for name in HOSTS:
         if name != "shard 1":
-            assert messages(Begin, run.hear(name, Ready())) == {}
+            assert messages(Begin, run.ready(name)) == {}
     assert set(messages(Begin, run.restarted("shard 1"))) == set(PARTS)
 
 
@@ -161,9 +162,8 @@ def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
         Restart((("part 0.0", 1), ("part 0.1", 1)), None, reason),
         Restart((("part 1.0", 1), ("part 1.1", 1)), None, reason),
     ]
-    assert messages(Begin, run.restarted(*PARTS)) == {
-        part: Begin(4 if part in PARTS[:2] else 0, STEPS) for part in PARTS
-    }
+    begun = run.restarted(*PARTS[:2], continues=4) + run.restarted(*PARTS[2:])
+    assert messages(Begin, begun) == {part: Begin(4 if part in PARTS[:2] else 0, STEPS) for part in PARTS}
     assert not of(Restart, run.wait(39.5))
     assert len(of(Restart, run.wait(0.5))) == 2
 
@@ -216,20 +216,39 @@ def test_without_an_interval_there_is_only_the_last_round() -> None:
 # Death.
 
 
-def test_a_part_takes_its_whole_replica_back_to_the_last_reported_step(run: Run) -> None:
-    run.report("part 1.0", 6)
-    run.report("part 1.1", 5)
+@pytest.mark.parametrize(
+    ("says", "begins"), [((None, None), 0), ((None, 3), 3), ((99, None), STEPS), ((-5, 2), 0)]
+)
+def test_a_part_without_parameters_goes_on_from_any_step(
+    run: Run, says: tuple[int | None, int | None], begins: int
+) -> None:
+    run.tell(Died("part 0.0", 0))
+    run.restarted("part 0.0", continues=says[0])
+    begun = run.restarted("part 0.1", continues=says[1])
+    assert messages(Begin, begun) == dict.fromkeys(PARTS[:2], Begin(begins, STEPS))
+
+
+def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lacks(run: Run) -> None:
+    run.report("part 1.0", 8)
+    run.report("part 1.1", 7)
     effects = run.tell(Died("part 1.1", 0, "killed by signal 9"))
     assert of(Restart, effects) == [
         Restart((("part 1.0", 1), ("part 1.1", 1)), None, "part 1.1: killed by signal 9")
     ]
-    assert "begins again at step 5" in of(Warn, effects)[0].text
+    assert of(Warn, effects)[0].text == "part 1.1: killed by signal 9; replica 1 is started again"
     assert run.tell(Died("part 1.0", 0)) == [], "the interpreter ended it"
     assert run.hear("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
     assert set(messages(Directory, run.hello("part 1.0"))) == {*SHARDS, *PARTS[:3]}
     run.hello("part 1.1")
+    run.hear("part 1.0", Continues(6))
     assert messages(Begin, run.hear("part 1.0", Ready())) == {}
-    assert messages(Begin, run.hear("part 1.1", Ready())) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
+    assert messages(Begin, run.hear("part 1.1", Ready())) == {}
+    begun = run.hear("part 1.1", Continues(5))
+    assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
+    assert of(Warn, begun)[0].text == "replica 1 begins again at step 5"
+    assert run.hear("part 1.0", Continues(6)) == [], "a repeat"
+    assert run.machine.steps_done == (0, 5)
+    assert run.report("part 1.0", 6), "what it did before and does again"
     assert run.report("part 0.0", 1), "the other replica goes on"
 
 
@@ -271,6 +290,7 @@ def test_a_host_that_dies_again_and_again_ends_the_run(run: Run) -> None:
     for _ in range(4):
         run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
         run.restarted("part 0.0", "part 0.1")
+        run.report("part 0.0", 1)  # no further than before
     [failure] = of(Fail, run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
     assert failure.reason == "part 0.0 died 5 times without getting any further: segmentation fault"
 

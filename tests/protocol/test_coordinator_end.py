@@ -9,7 +9,6 @@ from partita.engine.protocol.messages import (
     Begin,
     Failed,
     Lost,
-    Ready,
     Save,
     Stop,
 )
@@ -163,7 +162,7 @@ def test_a_resumed_run_launches_only_who_has_work_left() -> None:
     assert restart.checkpoint is None, "the resumed parameters are the start of this run"
     for name in hosts:
         run.hello(name)
-    begun = [effect for name in hosts for effect in run.hear(name, Ready())]
+    begun = [effect for name in hosts for effect in run.ready(name)]
     assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(4, STEPS))
     assert run.machine.steps_done == (STEPS, 4)
     assert messages(Save, run.finish(*PARTS[2:])) == dict.fromkeys(SHARDS, Save(8))

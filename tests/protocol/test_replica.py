@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed, Stop
+from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed, Settled, Stop
 from partita.engine.protocol.replica import (
+    Discard,
     DownpourClient,
     Drain,
     Drained,
     Flip,
     Install,
+    Note,
     ReplicaEffect,
     ReplicaEvent,
     Stage,
@@ -43,7 +45,7 @@ def tell(
 
 def serve(client: DownpourClient, request: int, *, epoch: int = 0, version: int = 0) -> None:
     for name, payload in BYTES.items():
-        tell(client, name, Parameters(request, epoch, version), payload)
+        tell(client, name, Parameters(request, epoch, version, incarnation=4), payload)
 
 
 def started(*, fetch_every: int = 1, push_every: int = 1) -> DownpourClient:
@@ -90,7 +92,7 @@ def test_parameters_are_installed_between_steps_only() -> None:
     ]
     feed(client, StepEnded(0))
     assert feed(client, StepBegins(1)) == [Send("shard 0", Fetch(1)), Send("shard 2", Fetch(1))]
-    (staged,) = tell(client, "shard 2", Parameters(1, 0, 3), bytes(12))
+    (staged,) = tell(client, "shard 2", Parameters(1, 0, 3, incarnation=4), bytes(12))
     assert isinstance(staged, Stage)
     feed(client, StepEnded(1))
     assert feed(client, StepBegins(2)) == [Install(Span("parameters", 2, 5)), Send("shard 2", Fetch(2))]
@@ -101,9 +103,9 @@ def test_a_push_is_the_accrued_gradient_set_aside_and_sent() -> None:
     _, effects = step(client, 0)
     assert effects == [
         Flip(Span("in_flight", 0, 2)),
-        Send("shard 0", Push(4, 0, 0, 0), Span("in_flight", 0, 2)),
+        Send("shard 0", Push(4, 0, 0, 0, 1), Span("in_flight", 0, 2)),
         Flip(Span("in_flight", 2, 5)),
-        Send("shard 2", Push(4, 0, 0, 0), Span("in_flight", 2, 5)),
+        Send("shard 2", Push(4, 0, 0, 0, 1), Span("in_flight", 2, 5)),
     ]
 
 
@@ -137,7 +139,7 @@ def test_a_slow_shard_costs_staleness_and_the_gradient_goes_on_accruing() -> Non
     tell(client, "shard 2", Pushed(0, 4, 0, 9, 8))
     assert (client.pushes, client.staleness) == (2, 8)
     _, effects = step(client, 3)
-    assert of_kind(Push, effects) == [Push(4, 1, 0, 0)]  # one push for steps 1 to 3
+    assert of_kind(Push, effects) == [Push(4, 1, 0, 0, 4)]  # one push for steps 1 to 3
 
 
 def test_a_push_is_as_old_as_the_parameters_of_its_oldest_step() -> None:
@@ -146,12 +148,12 @@ def test_a_push_is_as_old_as_the_parameters_of_its_oldest_step() -> None:
     step(client, 1)
     serve(client, 1, version=5)
     _, effects = step(client, 2)
-    assert of_kind(Push, effects) == [Push(4, 0, 0, 0)] * 2
+    assert of_kind(Push, effects) == [Push(4, 0, 0, 0, 3)] * 2
     serve(client, 2, version=9)
     settle(client, 0)
     for number in (3, 4, 5):
         _, effects = step(client, number)
-    assert of_kind(Push, effects) == [Push(4, 1, 0, 9)] * 2
+    assert of_kind(Push, effects) == [Push(4, 1, 0, 9, 6)] * 2
 
 
 def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
@@ -159,15 +161,15 @@ def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
     step(client, 0)
     feed(client, Replaced("shard 0", 2))
     assert tell(client, "shard 0", Pushed(1, 4, 0, 1, 7)) == []
-    assert tell(client, "shard 0", Parameters(1, 1, 7), bytes(8)) == []
+    assert tell(client, "shard 0", Parameters(1, 1, 7, incarnation=4), bytes(8)) == []
     assert tell(client, "shard 2", Pushed(0, 3, 0, 1, 7)) == []
     assert tell(client, "shard 2", Pushed(0, 4, 1, 1, 7)) == []
     for _ in range(3):
         tell(client, "shard 0", Pushed(2, 4, 0, 1, 1))
     assert (client.pushes, client.staleness) == (1, 1)
-    (stage,) = tell(client, "shard 0", Parameters(1, 2, 0), bytes(8))
+    (stage,) = tell(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8))
     assert isinstance(stage, Stage)
-    assert tell(client, "shard 0", Parameters(1, 2, 0), bytes(8)) == []
+    assert tell(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8)) == []
 
 
 def test_what_does_not_answer_is_asked_again_ever_more_rarely() -> None:
@@ -190,7 +192,7 @@ def test_a_replaced_shard_is_asked_again_at_once_with_the_same_sequence() -> Non
     step(client, 0)
     assert feed(client, Replaced("shard 2", 1), now=3.0) == [
         Send("shard 2", Fetch(1)),
-        Send("shard 2", Push(4, 0, 0, 0), Span("in_flight", 2, 5)),
+        Send("shard 2", Push(4, 0, 0, 0, 1), Span("in_flight", 2, 5)),
     ]
     assert feed(client, Replaced("shard 2", 1)) == []
     assert feed(client, Replaced("part 0.1", 1)) == []
@@ -200,7 +202,7 @@ def test_staged_values_of_a_replaced_shard_are_dropped() -> None:
     client = started()
     feed(client, Replaced("shard 0", 1))
     assert not client.ready
-    tell(client, "shard 0", Parameters(1, 1, 0), bytes(8))
+    tell(client, "shard 0", Parameters(1, 1, 0, incarnation=4), bytes(8))
     assert Install(Span("parameters", 0, 2)) in feed(client, StepBegins(0))
 
 
@@ -211,11 +213,11 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     assert len(of_kind(Push, effects)) == 2
     step(client, 2)
     tell(client, "shard 0", Pushed(0, 4, 0, 1, 0))
-    assert of_kind(Push, feed(client, Drain())) == [Push(4, 1, 0, 0)]
+    assert of_kind(Push, feed(client, Drain())) == [Push(4, 1, 0, 0, 3)]
     assert client.waits_for == ("shard 0", "shard 2")
-    assert of_kind(Push, tell(client, "shard 2", Pushed(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0)]
-    assert tell(client, "shard 0", Pushed(0, 4, 1, 2, 0)) == []
-    assert tell(client, "shard 2", Pushed(0, 4, 1, 2, 0)) == []
+    assert of_kind(Push, tell(client, "shard 2", Pushed(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 3)]
+    for name in BYTES:
+        assert tell(client, name, Pushed(0, 4, 1, 2, 0)) == [Note(name, Settled(4, 2, 3))]
     assert client.waits_for == ("shard 0", "shard 2")  # for the answers to the fetches of step 0
     serve(client, 1)
     assert client.waits_for == ()
@@ -230,14 +232,44 @@ def test_a_drained_part_tells_a_replaced_shard_what_was_acknowledged() -> None:
     settle(client, 0)
     assert feed(client, Drain()) == [Drained()]
     assert feed(client, Replaced("shard 2", 1)) == [Send("shard 2", Fetch(1, settled=1))]
-    (staged, drained) = tell(client, "shard 2", Parameters(1, 1, 0), bytes(12))
+    (staged, drained) = tell(client, "shard 2", Parameters(1, 1, 0, incarnation=4), bytes(12))
     assert isinstance(staged, Stage)
     assert drained == Drained()
 
 
+def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None:
+    """Shard 0 has the steps below 3 and shard 2 those below 1: step 1 is done again for shard 2 alone."""
+    noted = {"shard 0": (Settled(2, 7, 2), Settled(3, 1, 3)), "shard 2": (Settled(3, 0, 0),)}
+    client = DownpourClient(incarnation=4, shards=SHARDS, earlier=noted)
+    assert feed(client, Started())[0] == Send("shard 0", Fetch(0, 0, noted["shard 0"]))
+    assert not client.informed
+    tell(client, "shard 0", Parameters(0, 0, 0, 0, 4, Settled(3, 1, 3)), bytes(8))
+    on_its_way = Settled(3, 1, 1)  # to be acknowledged, when that process died
+    effects = tell(client, "shard 2", Parameters(0, 0, 0, 0, 4, on_its_way), bytes(12))
+    assert effects[0] == Note("shard 2", on_its_way)
+    assert client.informed and client.continues == 1
+    for number in (1, 2):
+        _, ended = step(client, number)
+        assert Discard(Span("accrued", 0, 2)) in ended
+        if number == 1:
+            assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2)]
+            assert tell(client, "shard 2", Pushed(0, 4, 0, 1, 0)) == [Note("shard 2", Settled(4, 1, 2))]
+    _, ended = step(client, 3)
+    assert Discard(Span("accrued", 0, 2)) not in ended
+    assert {e.to for e in ended if isinstance(e, Send)} == {"shard 0"}
+    (fetch,) = of_kind(Fetch, feed(client, Replaced("shard 2", 1)))
+    assert isinstance(fetch, Fetch) and fetch.earlier == (on_its_way,)
+
+
+def test_an_answer_to_a_process_before_this_one_is_not_taken() -> None:
+    client = DownpourClient(incarnation=4, shards=SHARDS)
+    feed(client, Started())
+    assert tell(client, "shard 0", Parameters(0, 0, 0, incarnation=3), bytes(8)) == []
+
+
 def test_a_machine_without_parameters_has_nothing_to_wait_for() -> None:
     client = DownpourClient(incarnation=0, shards=())
-    assert client.ready
+    assert client.ready and client.informed and client.continues is None
     assert step(client, 0) == ([], [])
     assert feed(client, Drain()) == [Drained()]
 

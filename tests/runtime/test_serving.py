@@ -43,7 +43,7 @@ class Shard:
     ) -> None:
         initial = folder / "initial"
         save_parameters(initial, {"weight": np.zeros(6)})
-        task = ShardTask(shard, layout, rule, "run", folder, checkpoint, initial, "float64")
+        task = ShardTask(shard, layout, rule, "run", folder, checkpoint, initial, "float64", folder / "noted")
         self.said: list[tuple[Message, PayloadLike]] = []
         self.woken = threading.Event()
         link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)

@@ -16,6 +16,7 @@ KINDS: Final = (
     "crash",
     "crash shard",
     "crash shard and its successor",
+    "crash part and a shard",
     "freeze",
     "freeze shard",
     "split",
@@ -32,6 +33,10 @@ def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
     hosts = [process for process in world.processes if process.alive and process.name != COORDINATOR]
     if kind.endswith("the coordinator"):
         hosts = world.living(COORDINATOR)
+    elif "part" in kind:
+        hosts = [process for process in hosts if shard_index(process.name) is None]
+        if not any(shard_index(process.name) is not None for process in world.processes):
+            return
     elif "shard" in kind:
         hosts = [process for process in hosts if shard_index(process.name) is not None]
     if not hosts:
@@ -42,6 +47,10 @@ def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
         victim.crash()
         if kind.endswith("successor"):
             world.at(world.now + random.uniform(1.0, 4.0), None, _crash_newest, (world, victim.name))
+        elif kind.endswith("a shard"):
+            shards = [process.name for process in world.processes if shard_index(process.name) is not None]
+            wait_s = random.choice((0.0, random.uniform(0.0, 4.0)))
+            world.at(world.now + wait_s, None, _crash_newest, (world, random.choice(shards)))
     elif kind.startswith("freeze"):
         _freeze(world, victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
     elif kind == "pause the coordinator":

@@ -6,10 +6,11 @@ I1 to I4 are questions about sets. It sees what crosses the surface of a machine
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from partita.engine.protocol.messages import Settled
 from partita.engine.runtime.simulation.judgement import Life, Writers, demand
 
 Push: TypeAlias = tuple[str, int, int]
@@ -23,14 +24,11 @@ class Lineage:
     values: list[float]
     version: int = 0
     applied: set[Push] = field(default_factory=set)
-    upcoming: dict[Life, int] = field(default_factory=dict)  # each part's next sequence number
-    missed: set[Push] = field(default_factory=set)  # acknowledged, not in the values, and counted as lost
+    steps: set[tuple[str, int]] = field(default_factory=set)  # (part, step) whose gradients they hold
 
     def copy(self) -> Lineage:
         """What a file holds."""
-        return Lineage(
-            list(self.values), self.version, set(self.applied), dict(self.upcoming), set(self.missed)
-        )
+        return Lineage(list(self.values), self.version, set(self.applied), set(self.steps))
 
 
 class Ledger:
@@ -43,6 +41,10 @@ class Ledger:
         self._writers = writers
         self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
         self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
+        self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
+        self._undone: dict[Life, dict[int, list[int]]] = {}  # steps that have accrued, by number
+        self._acknowledged: dict[tuple[Life, str], int] = {}  # pushes, before the process was replaced
+        self._newest_part: dict[str, int] = {}
         self._made: dict[tuple[Life, str], int] = {}
         self._accrued: dict[Life, list[float]] = {}
         self._settled: dict[tuple[Life, str], int] = {}
@@ -52,8 +54,10 @@ class Ledger:
     # Parts.
 
     def part_is_born(self, part: Life, *, size: int) -> None:
-        """A part's process begins with nothing accrued."""
+        """A part's process begins with nothing accrued. What an older one is told counts no more."""
         self._accrued[part] = [0] * size
+        self._undone[part] = {number: [] for number in range(size)}
+        self._newest_part[part[0]] = part[1]
 
     def begins(self, part: Life, step: int, *, resumed: int) -> None:
         """Nothing is skipped: an earlier process has computed what this one does not."""
@@ -66,6 +70,13 @@ class Ledger:
         accrued = self._accrued[part]
         for i, number in enumerate(gradient):
             accrued[i] += number
+            self._undone[part][i].append(step)
+
+    def discards(self, part: Life, *, start: int, stop: int) -> None:
+        """A part has done steps once more whose gradients a shard has already."""
+        for i in range(start, stop):
+            self._accrued[part][i] = 0
+            self._undone[part][i] = []
 
     def pushes(
         self, part: Life, shard: str, sequence: int, payload: tuple[float, ...], *, start: int, stop: int
@@ -80,7 +91,8 @@ class Ledger:
         demand(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
         accrued = self._accrued[part]
         demand(payload == tuple(accrued[start:stop]), "I1", push, "holds", payload, "of", accrued[start:stop])
-        accrued[start:stop] = [0] * (stop - start)
+        self._steps[shard, push] = tuple(self._undone[part][start])
+        self.discards(part, start=start, stop=stop)
         self._made[part, shard] = made + 1
         self._payloads[shard, push] = payload
 
@@ -89,6 +101,16 @@ class Ledger:
         settled = self._settled.get((part, shard), 0)
         demand(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", shard)
         self._settled[part, shard] = sequence + 1
+        if self._newest_part[part[0]] == part[1]:
+            self._acknowledged[part, shard] = sequence + 1
+
+    def inherits(self, part: str, shard: str, settled: Settled) -> None:
+        """A shard has told a part which pushes of an earlier process it has: that acknowledges them."""
+        push = (part, settled.incarnation, settled.pushes - 1)
+        demand((shard, push) in self._payloads, "I2", part, "inherits", settled, "which was never pushed")
+        life = (part, settled.incarnation)
+        known = self._acknowledged.get((life, shard), 0)
+        self._acknowledged[life, shard] = max(known, settled.pushes)
 
     def settled(self, part: Life, shard: str) -> int:
         """How many pushes a part takes for acknowledged."""
@@ -129,31 +151,21 @@ class Ledger:
         demand(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
         demand(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
         lineage.applied.add(push)
+        for step in self._steps[shard[0], push]:
+            twice = (push[0], step) in lineage.steps
+            demand(not twice, "I1", shard, "applies step", step, "of", push, "a second time")
+            lineage.steps.add((push[0], step))
         lineage.version += 1
         for i, number in enumerate(payload):
             lineage.values[start + i] += number
         demand(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
-        lineage.upcoming[push[:2]] = push[2] + 1
         self._moves(shard, lineage.version)
 
-    def misses(self, shard: Life, part: Life, *, upto: int, counted: int) -> None:
-        """After a push or a fetch that proves `upto` pushes settled: what is not there was counted (I2)."""
-        lineage = self.lineages[shard]
-        first = lineage.upcoming.get(part, 0)
-        missing = range(first, upto)
-        demand(
-            counted == len(missing), "I2", shard, "counts", counted, "lost of", part, "but misses", *missing
-        )
-        for sequence in missing:
-            demand(sequence < self.settled(part, shard[0]), "I2", part, "skipped", sequence, "to", shard)
-            lineage.missed.add((*part, sequence))
-        lineage.upcoming[part] = max(first, upto)
-
     def acknowledges(self, shard: Life, push: Push, version: int) -> None:
-        """Acknowledged is in the values, or was and is counted as lost (I2); never by a replaced one (I4)."""
+        """Acknowledged is in the values, or was settled before (I2); never by a replaced one (I4)."""
         lineage = self.lineages[shard]
         self._writers.demand_writer(shard, "acknowledges", push)
-        there = push in lineage.applied or push in lineage.missed
+        there = push in lineage.applied or push[2] < self.settled(push[:2], shard[0])
         demand(there, "I2", shard, "acknowledges", push, "and does not hold it")
         demand(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
 
@@ -170,22 +182,25 @@ class Ledger:
 
     # The end.
 
-    def complete(self, files: dict[str, Lineage], living: dict[str, int], *, steps: int, lost: int) -> None:
-        """At the end of a whole run: nothing settled is missing in the files, but what is counted."""
-        for name, computed in self._computed.items():
-            demand(computed == steps, "I8", name, "has done", computed, "of", steps, "steps")
-        for name, incarnation in living.items():
-            for shard, file in files.items():
-                for sequence in range(self.settled((name, incarnation), shard)):
-                    push = (name, incarnation, sequence)
-                    there = push in file.applied or push in file.missed
-                    demand(
-                        there,
-                        "I2",
-                        push,
-                        "was acknowledged, and is neither in the file of",
-                        shard,
-                        "nor lost",
-                    )
-        missed = sum(len(file.missed) for file in files.values())
-        demand(lost == missed, "I2", "the run says", lost, "pushes lost, and", missed, "are")
+    def lost(self, files: Mapping[str, Lineage]) -> int:
+        """Pushes that were acknowledged and are in none of these files (I2)."""
+        return sum(len(self._lacking(files[shard], part, shard)) for part, shard in self._acknowledged)
+
+    def _lacking(self, file: Lineage, part: Life, shard: str) -> list[Push]:
+        pushes = ((*part, sequence) for sequence in range(self._acknowledged[part, shard]))
+        return [push for push in pushes if push not in file.applied]
+
+    def complete(
+        self, files: Mapping[str, Lineage], *, first: Mapping[tuple[str, str], int], steps: int, lost: int
+    ) -> None:
+        """At the end of a run, each acknowledged push and each step is in the files, or counted as lost."""
+        missing = self.lost(files)
+        demand(lost == missing, "I2", "the run says", lost, "pushes lost, and", missing, "are")
+        gone: set[tuple[str, str, int]] = set()
+        for part, shard in self._acknowledged:
+            for push in self._lacking(files[shard], part, shard):
+                gone |= {(part[0], shard, step) for step in self._steps[shard, push]}
+        for (name, shard), began in first.items():
+            for step in range(began, steps):
+                there = (name, step) in files[shard].steps or (name, shard, step) in gone
+                demand(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Begin,
+    Continues,
     Failed,
     Finished,
     Heartbeat,
@@ -20,11 +21,13 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.protocol.replica import (
+    Discard,
     DownpourClient,
     Drain,
     Drained,
     Flip,
     Install,
+    Note,
     ReplicaEffect,
     ReplicaEvent,
     Stage,
@@ -58,10 +61,12 @@ class PartHost(Host):
         self.client = self.setting.machines.client(
             incarnation=self.incarnation,
             shards=self.spans,
+            earlier=self.setting.noted.to(self.life),
             fetch_every=scenario.fetch_every,
             push_every=scenario.push_every,
             retry_s=RETRY_S,
         )
+        self.setting.noted.begin(self.life)
         self.setting.ledger.part_is_born(self.life, size=n)
         names = ("parameters", "staged", "accrued", "in_flight")
         self.vectors: dict[str, list[float]] = {name: [0] * n for name in names}
@@ -80,6 +85,7 @@ class PartHost(Host):
         self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
         if self.drained:
             self.send(COORDINATOR, Finished(self.step, self.revision))
+        self._say_continues()
         self._do(Tick())
 
     def hear(self, sender: str, message: Message, received: Received) -> None:
@@ -93,13 +99,19 @@ class PartHost(Host):
         elif isinstance(message, (Parameters, Pushed)):
             self._hear_shard(sender, message, received)
 
+    def _say_continues(self) -> None:
+        if self.step < 0 and self.started and self.client.informed:
+            self.send(COORDINATOR, Continues(self.client.continues))
+
     def _hear_shard(self, sender: str, message: Parameters | Pushed, received: Received) -> None:
-        before = self.client.pushes
+        before, was_informed = self.client.pushes, self.client.informed
         effects = self.client.receive(received, self.clock)
         if self.client.pushes > before:
             assert isinstance(message, Pushed)
             self.setting.ledger.settles(self.life, sender, message.sequence)
         self._carry_out(effects, received)
+        if self.client.informed > was_informed:
+            self._say_continues()
         self._try_to_begin()
 
     def learn(self, replaced: Replaced) -> None:
@@ -113,6 +125,7 @@ class PartHost(Host):
         if self.assigned and not self.started and self._knows_everybody:
             self.started = True
             self._do(Started())
+            self._say_continues()
 
     def on_prepared(self, _: object) -> None:
         """Everything is compiled."""
@@ -178,6 +191,14 @@ class PartHost(Host):
                 start, stop = effect.span.start, effect.span.stop
                 self.vectors["in_flight"][start:stop] = self.vectors["accrued"][start:stop]
                 self.vectors["accrued"][start:stop] = [0] * (stop - start)
+            elif isinstance(effect, Discard):
+                start, stop = effect.span.start, effect.span.stop
+                self.vectors["accrued"][start:stop] = [0] * (stop - start)
+                self.setting.ledger.discards(self.life, start=start, stop=stop)
+            elif isinstance(effect, Note):
+                self.setting.noted.note(self.name, effect.shard, effect.settled)
+                if effect.settled.incarnation < self.incarnation:
+                    self.setting.ledger.inherits(self.name, effect.shard, effect.settled)
             elif isinstance(effect, Stage):
                 assert isinstance(event, Received)
                 assert isinstance(event.message, Parameters)

@@ -11,7 +11,7 @@ from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patie
 from partita.engine.runtime.simulation.downpour.ledger import Ledger
 from partita.engine.runtime.simulation.downpour.part import PartHost
 from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE, draw
-from partita.engine.runtime.simulation.downpour.setting import File, Machines
+from partita.engine.runtime.simulation.downpour.setting import File, Machines, Noted
 from partita.engine.runtime.simulation.downpour.shard import ShardHost
 from partita.engine.runtime.simulation.hosts import Host, Layout, Run
 from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
@@ -58,6 +58,7 @@ class DownpourSchedule(Schedule):
         topology = self.around.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
         self.disk: dict[str, File] = {}
+        self.noted = Noted()
         self.manifests: dict[int, dict[str, str]] = {}
         self._meetings: dict[tuple[int, int, int], list[Process]] = {}
         self.coordinator = DownpourCoordinatorHost(self)
@@ -83,8 +84,9 @@ class DownpourSchedule(Schedule):
             demand(file is not None and file.version == entry.version, "I5", entry, "is not on disk")
             demand(self.coordinator.current[entry.shard] == entry.epoch, "I5", entry, "is of an old epoch")
         demand(order.checkpoint > max(self.manifests, default=0), "I5", order, "is not the newest")
-        missed = sum(len(self.disk[file].lineage.missed) for file in names.values())
-        demand(order.lost == missed, "I2", order, "says lost", order.lost, "and it is", missed)
+        files = {shard: self.disk[file].lineage for shard, file in names.items()}
+        lost = self.ledger.lost(files)
+        demand(order.lost <= lost, "I2", order, "says lost", order.lost, "and no more can be than", lost)
         self.manifests[order.checkpoint] = names
         self.world.note(self.coordinator, "Commit", order)
 
@@ -103,18 +105,18 @@ class DownpourSchedule(Schedule):
         demand(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
         assert ending.checkpoint is not None
         files = {shard: self.disk[name].lineage for shard, name in self.manifests[ending.checkpoint].items()}
-        self.ledger.complete(files, self._parts(), steps=self.scenario.steps, lost=ending.lost)
+        self.ledger.complete(files, first=self._first(), steps=self.scenario.steps, lost=ending.lost)
 
-    def _parts(self) -> dict[str, int]:
-        """The processes that live and are heard at the end, of the parts that had work to do.
-
-        What a dead process was acknowledged, and its shard lost too, nobody knows.
-        """
-        gone, current = self.coordinator.machine.gone, self.coordinator.current
-        topology, hosts = self.around.topology, self.coordinator.run.hosts
-        names = [part_name(r, m) for r in range(topology.replicas) for m in range(topology.machines)]
-        lives = [(name, current[name]) for name in names if name in current and name not in gone]
-        return {life[0]: life[1] for life in lives if life in hosts and hosts[life].alive}
+    def _first(self) -> dict[tuple[str, str], int]:
+        """For each part that had work to do and each of its shards, the step at which the run began."""
+        scenario, topology = self.scenario, self.around.topology
+        return {
+            (part_name(replica, machine), shard): done
+            for replica, done in enumerate(scenario.done)
+            for machine in range(topology.machines)
+            for shard, _, _ in self.layout.of_machine[machine]
+            if done < scenario.steps
+        }
 
 
 def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.messages import Settled
 from partita.engine.protocol.replica import DownpourClient
 from partita.engine.protocol.shard import ShardMachine
 from partita.engine.runtime.simulation.downpour.ledger import Ledger, Lineage
 from partita.engine.runtime.simulation.downpour.scenario import Scenario
 from partita.engine.runtime.simulation.hosts import Layout
+from partita.engine.runtime.simulation.judgement import Life
 from partita.engine.runtime.simulation.world import Process, World
 
 
@@ -24,12 +26,45 @@ class Machines:
     client: type[DownpourClient] = DownpourClient
 
 
+class Noted:
+    """What parts have noted of acknowledgements: it outlives them."""
+
+    def __init__(self) -> None:
+        self._noted: dict[Life, dict[str, Settled]] = {}
+
+    def begin(self, part: Life) -> None:
+        """A process has nothing, yet."""
+        self._noted[part] = {}
+
+    def note(self, part: str, shard: str, settled: Settled) -> None:
+        """A process of this part notes it."""
+        self._noted[part, settled.incarnation][shard] = settled
+
+    def to(self, part: Life) -> dict[str, tuple[Settled, ...]]:
+        """For each shard, what the processes before this one have noted."""
+        found: dict[str, tuple[Settled, ...]] = {}
+        for (name, incarnation), noted in sorted(self._noted.items()):
+            if name == part[0] and incarnation < part[1]:
+                for shard, settled in noted.items():
+                    found[shard] = (*found.get(shard, ()), settled)
+        return found
+
+    def by(self, shard: str) -> dict[str, tuple[Settled, ...]]:
+        """For each part, what its processes have noted of this shard."""
+        found: dict[str, tuple[Settled, ...]] = {}
+        for (name, incarnation), noted in sorted(self._noted.items()):
+            settled = noted.get(shard, Settled(incarnation, 0))
+            found[name] = (*found.get(name, ()), settled)
+        return found
+
+
 @dataclass(slots=True)
 class File:
     """A shard's file on the simulated disk."""
 
     version: int
     seen: dict[str, Any]
+    stops: dict[str, int]
     values: list[float]
     lineage: Lineage = field(repr=False)
 
@@ -47,6 +82,7 @@ class Setting(Protocol):
     ledger: Ledger
     layout: Layout
     disk: dict[str, File]
+    noted: Noted
 
     def committed_file(self, shard: str, checkpoint: int) -> File:
         """What the manifest of this checkpoint says of this shard."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed
+from partita.engine.protocol.messages import Message, Parameters, Push, Pushed
 from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
 from partita.engine.runtime.simulation.downpour.setting import File, Setting
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, Run
@@ -38,6 +38,8 @@ class ShardHost(Host):
             ranges=setting.layout.of_shard[name],
             version=file.version if file else 0,
             seen=file.seen if file else {},
+            stops=file.stops if file else {},
+            acknowledged=setting.noted.by(name),
             heartbeat_s=HEARTBEAT_S,
         )
 
@@ -46,24 +48,8 @@ class ShardHost(Host):
         self._do(Tick())
 
     def hear(self, sender: str, message: Message, received: Received) -> None:
-        """A message for the machine. What a push or a fetch proves to be lost must be counted with it."""
-        if not isinstance(message, (Push, Fetch)):
-            self._do(received)
-            return
-        before, version = sum(self.machine.lost.values()), self.machine.version
-        effects = self.machine.receive(received, self.clock)
-        counted = sum(self.machine.lost.values()) - before
-        part = (sender, received.incarnation)
-        if isinstance(message, Push) and self.machine.version > version:
-            self.setting.ledger.misses(self.life, part, upto=message.sequence, counted=counted)
-        elif isinstance(message, Fetch) and effects and self._is_newest(part):
-            self.setting.ledger.misses(self.life, part, upto=message.settled, counted=counted)
-        self._carry_out(effects, received)
-
-    def _is_newest(self, part: tuple[str, int]) -> bool:
-        """Whether the machine knows no newer process of this part: what an older one says is not counted."""
-        seen = self.machine.seen.get(part[0])
-        return seen is not None and seen[0] == part[1]
+        """A message for the machine."""
+        self._do(received)
 
     def _do(self, event: ShardEvent) -> None:
         self._carry_out(self.machine.receive(event, self.clock), event)
@@ -106,7 +92,9 @@ class ShardHost(Host):
         self.setting.ledger.applies(self.life, push, effect.payload, start=start, values=self.values)
 
     def _persist(self, effect: Persist) -> None:
-        file = File(effect.version, dict(effect.seen), list(self.values), self.lineage.copy())
+        file = File(
+            effect.version, dict(effect.seen), dict(effect.stops), list(self.values), self.lineage.copy()
+        )
         if effect.version != file.lineage.version:
             raise Violation(f"I1: {self.name} writes version {effect.version} at {file.lineage.version}")
         wait_s = self.setting.scenario.around.write_s * self.world.random.random()

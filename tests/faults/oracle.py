@@ -1,0 +1,144 @@
+"""An oracle of acknowledgements: parts and shards write down what happens, where it happens.
+
+Hosts are other processes, which are killed; so each line is one call to the kernel. It must not use what the
+engine itself keeps for its counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from partita.engine.drivers.downpour_training import DownpourTraining
+from partita.engine.parameters.checkpoint import Checkpoints
+from partita.engine.protocol.events import Persist, Received
+from partita.engine.protocol.messages import Parameters, Pushed
+from partita.engine.protocol.shard import Apply
+from partita.engine.runtime.serving import ShardRole, ShardTask
+from partita.engine.runtime.task import Link
+from partita.engine.runtime.training import TrainRole, TrainTask
+
+Push = tuple[str, str, int, int]
+"""(shard, part, incarnation, sequence)"""
+
+
+class _Log:
+    def __init__(self, folder: Path, link: Link) -> None:
+        name = folder / f"{link.name}#{link.incarnation}"
+        self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, *words: object) -> None:
+        os.write(self._file, ("|".join(map(str, words)) + "\n").encode())
+
+
+@dataclass(frozen=True)
+class WatchedPart(TrainTask):
+    log: Path = Path()
+
+    def role(self, link: Link) -> TrainRole:
+        role, log = TrainRole(self, link), _Log(self.log, link)
+        client: Any = role._client
+        receive = client.receive
+
+        def watched(event: Any, now: float) -> Any:
+            settled = client.pushes
+            if isinstance(event, Received) and isinstance(event.message, Parameters) and not client.informed:
+                earlier = event.message.earlier  # what its earlier processes were not told any more
+                for sequence in range(earlier.pushes if earlier else 0):
+                    log.write("acknowledged", event.sender, link.name, earlier.incarnation, sequence)
+            effects = receive(event, now)
+            if client.pushes > settled:
+                assert isinstance(event.message, Pushed)
+                log.write("acknowledged", event.sender, link.name, link.incarnation, event.message.sequence)
+            return effects
+
+        client.receive = watched
+        return role
+
+
+@dataclass(frozen=True)
+class WatchedShard(ShardTask):
+    log: Path = Path()
+
+    def role(self, link: Link) -> ShardRole:
+        role, log = ShardRole(self, link), _Log(self.log, link)
+        log.write("from", self.checkpoint)
+        machine: Any = role._machine
+        receive = machine.receive
+
+        def watched(event: Any, now: float) -> Any:
+            effects = receive(event, now)
+            for effect in effects:
+                if isinstance(effect, Apply):
+                    message = event.message
+                    log.write("applied", link.name, event.sender, message.incarnation, message.sequence)
+                elif isinstance(effect, Persist):
+                    log.write("persisted", effect.checkpoint)
+            return effects
+
+        machine.receive = watched
+        return role
+
+
+class Oracle:
+    """What the logs of a run say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def watching(cls, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Every part and shard of the runs that follow writes its log here."""
+        for method, kind in (("_part", WatchedPart), ("_shard", WatchedShard)):
+            monkeypatch.setattr(DownpourTraining, method, _watched(method, kind, folder))
+        return cls(folder)
+
+    @property
+    def acknowledged(self) -> set[Push]:
+        """Pushes that parts were told are settled."""
+        return {_push(words) for path in self.folder.glob("part *") for words in _lines(path, "acknowledged")}
+
+    def held(self, checkpoints: Path) -> set[Push]:
+        """Pushes that are in the newest checkpoint."""
+        (newest, *_) = Checkpoints(checkpoints).complete()
+        shards = {path.name.partition("#")[0] for path in self.folder.glob("shard *")}
+        return {push for shard in shards for push in self._files(shard)[newest]}
+
+    def _files(self, shard: str) -> dict[int, set[Push]]:
+        """What each file of a shard holds."""
+        files: dict[int, set[Push]] = {}
+        for path in sorted(self.folder.glob(f"{shard}#*"), key=lambda path: int(path.name.partition("#")[2])):
+            (start,) = _lines(path, "from")
+            has = set() if start[1] == "None" else set(files[int(start[1])])
+            for words in _lines(path):
+                if words[0] == "applied":
+                    has.add(_push(words))
+                elif words[0] == "persisted":
+                    files[int(words[1])] = set(has)
+        return files
+
+
+def _watched(method: str, kind: Any, folder: Path) -> Any:
+    original = getattr(DownpourTraining, method)
+
+    def task(training: DownpourTraining, *given: Any, **named: Any) -> Any:
+        plain = original(training, *given, **named)
+        return kind(**{field.name: getattr(plain, field.name) for field in fields(plain)}, log=folder)
+
+    return task
+
+
+def _lines(path: Path, what: str = "") -> Iterator[list[str]]:
+    for line in path.read_text().splitlines():
+        words = line.split("|")
+        if words[0] == what or not what:
+            yield words
+
+
+def _push(words: list[str]) -> Push:
+    return words[1], words[2], int(words[3]), int(words[4])
