@@ -57,7 +57,7 @@ class DownpourTraining(Training):
 
     def find(self) -> bool:
         """See `Training`."""
-        found = self.store.latest(self.job.shapes)
+        found = self.store.latest(self.job.shapes, network=self.job.network)
         if found is None:
             return False
         manifest, rule = found.manifest, self.driver.rule
@@ -71,7 +71,8 @@ class DownpourTraining(Training):
                 f"checkpoint {found.path} was written with {manifest.rule}, whose state {rule} cannot "
                 "go on with; resume with the same rule, or give another folder"
             )
-        self.resumed, self.skipped = manifest.checkpoint, found.skipped
+        self.resumed = manifest.checkpoint
+        self.skipped = (*found.skipped, *self._unknown_network(f"checkpoint {found.path}", manifest.network))
         self.committed = self._steps_in(manifest)
         self.done = tuple(min(done, self.steps) for done in self.committed)
         return True
@@ -162,6 +163,7 @@ class DownpourTraining(Training):
             checkpoint=commit.checkpoint,
             run=self.run_id,
             shapes=job.shapes,
+            network=job.network,
             dtype=job.precision,
             rule=repr(self.driver.rule),
             steps=commit.steps,

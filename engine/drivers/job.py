@@ -14,6 +14,7 @@ import numpy as np
 
 from partita.engine.drivers.caller import CALL, Caller
 from partita.engine.drivers.data import Array
+from partita.engine.drivers.identity import identity
 from partita.engine.numerics import master
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
 from partita.engine.parameters.initialise import initialise
@@ -70,6 +71,11 @@ class Job:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of every parameter."""
         return {name: parameter.shape for name, parameter in self.plan.graph.parameters.items()}
+
+    @cached_property
+    def network(self) -> dict[str, str]:
+        """A text for each layer, which tells this network from others of equal shapes."""
+        return identity(self.plan.graph)
 
     @property
     def initial(self) -> Path:

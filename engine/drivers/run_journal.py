@@ -9,6 +9,7 @@ before; from then on no run can go on from the earlier one's checkpoints.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -49,6 +50,11 @@ class RunJournal:
     def run(self) -> str:
         """The run's id."""
         return self._header.run
+
+    @property
+    def network(self) -> Mapping[str, str]:
+        """The text of each layer; none where the journal is from before there were texts."""
+        return self._header.network
 
     @property
     def start(self) -> Path | None:
@@ -111,7 +117,7 @@ class RunJournal:
         return None, tuple(skipped)
 
     def _check_others(self, *, others: bool) -> None:
-        newest = self._store.latest(self._header.shapes)
+        newest = self._store.latest(self._header.shapes, network=self._header.network)
         if newest is None:
             return
         manifest = newest.manifest

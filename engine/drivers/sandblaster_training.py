@@ -55,6 +55,7 @@ class SandblasterTraining(Training):
             first_checkpoint=0,
             start="",
             shapes=job.shapes,
+            network=job.network,
             precision=job.plan.precision,
             method=self.driver.method_text,
             data=job.checksum if job.keep else "",  # nobody compares it, and it reads all of the data
@@ -76,7 +77,8 @@ class SandblasterTraining(Training):
         found = self._journal.find(others=self.driver.warm_start is not None)
         if not found:
             return False
-        self.skipped = self._journal.skipped
+        unknown = self._unknown_network("the journal", self._journal.network)
+        self.skipped = (*self._journal.skipped, *unknown)
         if self._journal.checkpoint is not None:
             manifest = self._journal.checkpoint
             self.resumed, self._position = manifest.checkpoint, manifest.position or 0
@@ -188,6 +190,7 @@ class SandblasterTraining(Training):
             checkpoint=commit.checkpoint,
             run=self._journal.run,
             shapes=job.shapes,
+            network=job.network,
             dtype=job.precision,
             rule=repr(self.driver.method),
             steps=commit.steps,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -77,6 +77,12 @@ class Training(ABC):
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
         self.skipped: tuple[str, ...] = ()
+
+    def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
+        """What is said of a file from before networks had texts."""
+        if network:
+            return ()
+        return (f"{what} does not say more of its network than shapes; see that the layers are the same",)
 
     @abstractmethod
     def check(self) -> None:

@@ -25,7 +25,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Final
 
-from partita.engine.parameters.files import difference, make_folder, read_plain, sync_folder, write_atomically
+from partita.engine.parameters.files import (
+    difference,
+    make_folder,
+    other_layers,
+    read_plain,
+    sync_folder,
+    write_atomically,
+)
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import (
     SHARD_FILE,
@@ -164,10 +171,16 @@ class Checkpoints:
         """A number above every checkpoint in the folder, finished or not."""
         return max((number for number, _ in self._found()), default=0) + 1
 
-    def latest(self, shapes: Mapping[str, Shape]) -> Checkpoint | None:
+    def latest(
+        self, shapes: Mapping[str, Shape], *, network: Mapping[str, str] | None = None
+    ) -> Checkpoint | None:
         """The newest complete checkpoint of the network with these parameters.
 
         A damaged one is passed over for the one before it; `Checkpoint.skipped` says which and why.
+
+        Args:
+            shapes: the network's parameters.
+            network: the text of each layer; None: any network of these shapes.
 
         Returns:
             None where no checkpoint was ever completed.
@@ -178,7 +191,7 @@ class Checkpoints:
         skipped: list[str] = []
         for number in self.complete():
             try:
-                return self.open(number, shapes, skipped=skipped)
+                return self.open(number, shapes, network=network, skipped=skipped)
             except CheckpointError as error:
                 skipped.append(str(error))
         if skipped:
@@ -191,6 +204,7 @@ class Checkpoints:
         number: int,
         shapes: Mapping[str, Shape],
         *,
+        network: Mapping[str, str] | None = None,
         slots: Sequence[Slot] | None = None,
         skipped: Iterable[str] = (),
     ) -> Checkpoint:
@@ -199,6 +213,7 @@ class Checkpoints:
         Args:
             number: which.
             shapes: the network's parameters.
+            network: the text of each layer; None: any network of these shapes.
             slots: only what holds some of these will be read, so only that is verified; None: everything.
             skipped: what `latest` could not use.
 
@@ -215,7 +230,7 @@ class Checkpoints:
                 raise CheckpointError(f"its manifest cannot be read ({error})") from error
             if manifest.checkpoint != number:
                 raise CheckpointError(f"its manifest is of checkpoint {manifest.checkpoint}")
-            why = difference(manifest.shapes, shapes)
+            why = difference(manifest.shapes, shapes) or other_layers(manifest.network, network or {})
             if why is not None:
                 raise CheckpointError(f"it is of another network: {why}")
             return Checkpoint(folder, manifest, slots=slots, skipped=tuple(skipped))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,6 +24,8 @@ import safetensors.numpy
 
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.vector import Vector
+
+_DIGEST: Final = re.compile(r"#[0-9a-f]+")
 
 _SYNC_BYTES: Final = 1 << 25
 """Bytes after which a long file is forced to the disk: how far it has come is then known, and its end does
@@ -204,3 +207,25 @@ def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str
             return f"{name!r} is {tuple(found[name])}, and {tuple(shape)} in this network"
     extra = [name for name in found if name not in expected]
     return f"this network has no {extra[0]!r}" if extra else None
+
+
+def other_layers(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
+    """The first difference between the texts of two networks' layers, in words.
+
+    Args:
+        found: a text for each layer of the network that was found; none where it was written before there
+            were texts: then nothing is compared.
+        expected: those of this network; none: nothing is compared.
+    """
+    if not found or not expected:
+        return None
+    for name, text in expected.items():
+        if name not in found:
+            return f"it has no layer '{name}'"
+        if found[name] == text:
+            continue
+        if _DIGEST.sub("", found[name]) == _DIGEST.sub("", text):
+            return f"the code or the numbers of layer '{name}' are others: {found[name]}, and {text} here"
+        return f"layer '{name}' is {found[name]}, and {text} in this network"
+    extra = [name for name in found if name not in expected]
+    return f"this network has no layer '{extra[0]}'" if extra else None

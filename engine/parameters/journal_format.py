@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from partita.engine.parameters.files import difference
+from partita.engine.parameters.files import difference, other_layers
 from partita.engine.parameters.layout import Shape
 from partita.engine.parameters.manifest import CheckpointError
 
@@ -35,6 +35,8 @@ class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         first_checkpoint: checkpoints below this number are of earlier runs.
         start: the SHA-256 of the file of the parameters that the method began with.
         shapes: every parameter of the network.
+        network: a text for each layer, by name: what shapes do not tell apart. Empty in journals that were
+            written before there were any.
         precision: of the plan.
         method: the method as text, without what may change when a run goes on.
         data: a checksum of the arrays.
@@ -58,6 +60,7 @@ class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     overlap: int
     l2: float
     seed: int
+    network: dict[str, str] = {}
     format: int = FORMAT
 
 
@@ -77,7 +80,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 def other_run(found: JournalHeader, expected: JournalHeader) -> str | None:
     """What keeps a run like the second from going on with a journal of the first, in words; None: nothing."""
-    why = difference(found.shapes, expected.shapes)
+    why = difference(found.shapes, expected.shapes) or other_layers(found.network, expected.network)
     if why is not None:
         return f"is of another network: {why}"
     for name, words in _WORDS.items():

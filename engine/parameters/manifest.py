@@ -69,6 +69,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         steps_per_epoch: of each replica. A run that goes on with another batch, or other data, counts epochs.
         lost: acknowledged pushes that failures had cost the run by then.
         entries: the shards' files.
+        network: a text for each layer, by name: what shapes do not tell apart. Empty in manifests that were
+            written before there were any.
         position: of a batch method: how many entries of its journal the vectors hold; None under Downpour.
         format: of checkpoints; another one is refused.
     """
@@ -82,6 +84,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
     entries: tuple[Entry, ...]
     lost: int = 0
+    network: dict[str, str] = {}
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None
     format: int = FORMAT
 
