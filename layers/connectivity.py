@@ -22,9 +22,9 @@ from partita.layers.rows import Rows, Run, WholeRows
 
 Index = npt.NDArray[np.int64]
 Padding: TypeAlias = Extent | Margins | Literal["valid", "same"]
-"""How many rows of zeros are put around an input, see `Patch`."""
+"""How many rows are put around an input, see `Patch`."""
 PADDING = -1
-"""The index of an edge whose sender lies outside the grid: its state is always zero."""
+"""The index of an edge whose sender lies outside the grid: its state is the layer's `padding_value`."""
 
 
 class Connectivity(ABC):
@@ -182,7 +182,8 @@ class Patch(Connectivity):
     Args:
         size: extent of the patch, one number or one for each spatial axis.
         stride: step from one patch to the next.
-        padding: rows of zeros around the input: a number, one for each spatial axis, or a pair for each, as
+        padding: rows around the input, of the layer's `padding_value` (zero in most): a number, one for each
+            spatial axis, or a pair for each, as
             ((top, bottom), (left, right)); "valid" (none) or "same" (output = input / stride).
         per_channel: listen to the node's own channel only (pooling), instead of all of them (filters).
         dilation: step from one node of a patch to the next.

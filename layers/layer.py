@@ -156,6 +156,11 @@ class Layer(ABC):
         return float(sum(self.connectivity.fan_in(source) for source in sources))
 
     @property
+    def padding_value(self) -> float:
+        """The state of every sender outside the grid of an input. Errors that go there are dropped."""
+        return 0.0
+
+    @property
     def activation(self) -> str:
         """The function between a node's sum and its state; "linear" for none."""
         return "linear"
@@ -188,8 +193,11 @@ class Layer(ABC):
     def __call__(self, *sources: States) -> States:
         """Puts the layer into the network of its inputs, and returns its states.
 
+        A layer that learns nothing may be called any number of times; one with parameters once in a network.
+
         Raises:
-            ValueError: the shapes do not meet, or the inputs are of different networks; it names the layer.
+            ValueError: the shapes do not meet, the inputs are of different networks, or a layer with
+                parameters was called before; it names the layer.
         """
         if not sources or not isinstance(sources[0], States):
             call = f"{self.kind}()(a, b)" if self.several_inputs else f"{self.kind}(...)(x)"

@@ -56,8 +56,11 @@ class Network:
     def add(self, layer: Layer, sources: tuple[States, ...]) -> States:
         """Places a layer over its inputs; what calling the layer does.
 
+        A layer that learns nothing may be called any number of times; one with parameters once in a network.
+
         Raises:
-            ValueError: the layer cannot stand there; it names the layer.
+            ValueError: the layer cannot stand there, or has parameters and was called before; it names the
+                layer.
         """
         name = self._unused(layer.default_name)
         if layer.name is not None:
@@ -86,6 +89,8 @@ class Network:
             shape = layer.shape(shapes)
             parameters = tuple(replace(p, name=f"{name}.{p.name}") for p in layer.parameters(shape, shapes))
             _check_sharing(parameters)
+            if parameters:
+                self._check_first_call(layer)
         except ValueError as error:
             raise ValueError(f"{layer.kind} '{name}': {error}") from error
         grid = Grid(
@@ -169,6 +174,15 @@ class Network:
                 raise ValueError(
                     f"{layer.kind} '{name}' listens to loss '{source.name}'; a loss is the end of a network"
                 )
+
+    def _check_first_call(self, layer: Layer) -> None:
+        """Refuses a second call of a layer with parameters; in Keras and PyTorch the calls share them."""
+        before = next((grid.name for grid in self._grids.values() if grid.layer is layer), None)
+        if before is not None:
+            raise ValueError(
+                f"this layer was called before, as '{before}'; two calls cannot share weights yet. For "
+                f"a second set of weights make a second layer: {layer.kind}(...)(x)"
+            )
 
     def _name_of_loss(self, states: object) -> str:
         if isinstance(states, States) and states.network is not self:

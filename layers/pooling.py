@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from partita.layers.checks import check_flag
 from partita.layers.connectivity import Padding, Patch
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.region import Extent, Shape
@@ -18,8 +21,7 @@ class Pool2D(Layer):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
-        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
-            a mean is over the whole patch.
+        padding: as in `Conv2D`. Nodes outside the picture are never the largest, and add nothing to a sum.
         name: what the network calls the layer.
     """
 
@@ -52,10 +54,14 @@ class MaxPool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
-        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
-            a mean is over the whole patch.
+        padding: as in `Conv2D`. Nodes outside the picture are never the largest.
         name: what the network calls the layer.
     """
+
+    @property
+    def padding_value(self) -> float:
+        """Less than any state."""
+        return -math.inf
 
     @property
     def definition(self) -> NodeDefinition:
@@ -69,7 +75,7 @@ class MaxPool2D(Pool2D):
             return largest
 
         def downward(incoming, state, error):  # type: ignore[no-untyped-def]
-            errors = 0 * incoming
+            errors = np.zeros(len(incoming))
             for k in range(len(incoming)):
                 if incoming[k] == state:
                     errors[k] = error
@@ -86,23 +92,42 @@ class AveragePool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
-        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
-            a mean is over the whole patch.
+        padding: as in `Conv2D`.
+        count_include_pad: whether nodes outside the picture count, as zeros; if not, the mean is over those
+            of the patch that lie inside.
         name: what the network calls the layer.
     """
+
+    count_include_pad: bool = field(default=True, kw_only=True)
+
+    def check(self) -> None:
+        """Raises ValueError for a setting that cannot be."""
+        super().check()
+        check_flag(self.count_include_pad, "count_include_pad is")
+
+    @property
+    def padding_value(self) -> float:
+        """Zero where it counts; else no number (NaN), which the definition leaves out."""
+        return 0.0 if self.count_include_pad else math.nan
 
     @property
     def definition(self) -> NodeDefinition:
         """The mean."""
 
         def upward(incoming):  # type: ignore[no-untyped-def]
-            total = 0 * incoming[0]
+            total, n = 0.0, 0
             for k in range(len(incoming)):
-                total += incoming[k]
-            return total / len(incoming)
+                if incoming[k] == incoming[k]:
+                    total += incoming[k]
+                    n += 1
+            return total / n
 
         def downward(incoming, state, error):  # type: ignore[no-untyped-def]
-            return (0 * incoming + error / len(incoming),)
+            n = 0
+            for k in range(len(incoming)):
+                if incoming[k] == incoming[k]:
+                    n += 1
+            return (np.zeros(len(incoming)) + error / n,)
 
         return NodeDefinition(upward, downward)
 
@@ -114,8 +139,7 @@ class L2Pool2D(Pool2D):
     Args:
         pool_size: height and width of a patch.
         stride: from one patch to the next; as large as the patch if not given.
-        padding: as in `Conv2D`. States outside the picture are zero and count: a maximum is then at least 0,
-            a mean is over the whole patch.
+        padding: as in `Conv2D`. Nodes outside the picture add nothing.
         name: what the network calls the layer.
     """
 

@@ -180,7 +180,9 @@ def pools(draw: st.DrawFn, shape: Shape) -> Layer:
     """A pool over a picture of this shape, its patches apart, touching or overlapping."""
     patch = draw(patches(shape))
     kind = draw(st.sampled_from([MaxPool2D, AveragePool2D, L2Pool2D]))
-    return kind(patch.size, stride=patch.stride, padding=patch.padding if patch.dilation == (1, 1) else 0)
+    padding = patch.padding if patch.dilation == (1, 1) else 0
+    more = {"count_include_pad": draw(st.booleans())} if kind is AveragePool2D else {}
+    return kind(patch.size, stride=patch.stride, padding=padding, **more)
 
 
 def shapes(*, wide: bool = False) -> st.SearchStrategy[Shape]:

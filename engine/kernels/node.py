@@ -43,6 +43,8 @@ class NodeKernel(Kernel):
         self.gradient_by_rows = self.played.gradient_by_rows
 
     def _by_products(self) -> Kernel | None:
+        if self.site.grid.layer.padding_value != 0:
+            return None
         signature, upward, downward = signature_of(self.site), *self._functions.values()
         loops = self._explained("upward", lambda: sum_loops(upward, downward, signature))
         return None if loops is None else sum_kernel(self.site, self.arrays, self.team, loops)

@@ -1,5 +1,4 @@
-"""Pooling: the maximum, mean or Euclidean norm of each patch of one channel. Outside the picture there are
-zeros.
+"""Pooling: the maximum, mean or Euclidean norm of each patch of one channel, of its nodes inside the picture.
 
 Axes: inputs and their errors `[row, column, channel * example]`, states and errors `[place row, place column,
 channel * example]`: the inner axis is contiguous, and each of its elements is computed alone.
@@ -17,6 +16,7 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry, receivers
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import compiled
+from partita.layers import AveragePool2D
 from partita.layers.connectivity import Patch
 from partita.layers.rows import WholeRows
 
@@ -85,13 +85,19 @@ class MaxPoolKernel(_PoolKernel):
 
 
 class AveragePoolKernel(_PoolKernel):
-    """The mean of the patch."""
+    """The mean of the patch, or of what of it lies inside the picture."""
+
+    @property
+    def _whole(self) -> bool:
+        layer = self.site.grid.layer
+        assert isinstance(layer, AveragePool2D)
+        return layer.count_include_pad
 
     def _pool(self, x: Array, state: Array, top: int) -> None:
-        _average(x, state, top, self._geometry)
+        _average(x, state, top, self._whole, self._geometry)
 
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
-        _spread_evenly(out, delta, rows, self.site.rows, self._geometry)
+        _spread_evenly(out, delta, rows, self.site.rows, self._whole, self._geometry)
 
 
 class L2PoolKernel(_PoolKernel):
@@ -112,30 +118,34 @@ def _picture(array: Array) -> Array:
 
 @compiled
 def _max(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
-    zeros = np.zeros(x.shape[2], x.dtype)
     for row in range(state.shape[0]):
         for column in range(state.shape[1]):
-            largest = state[row, column]
-            for k in range(g.size_y * g.size_x):
-                y, c = top + row * g.stride_y + k // g.size_x, column * g.stride_x - g.before_x + k % g.size_x
-                inputs = x[y, c] if 0 <= y < x.shape[0] and 0 <= c < x.shape[1] else zeros
-                for e in range(len(largest)):
-                    largest[e] = inputs[e] if k == 0 or inputs[e] > largest[e] else largest[e]
+            largest, is_first = state[row, column], True
+            high, left = top + row * g.stride_y, column * g.stride_x - g.before_x
+            for y in range(max(0, high), min(x.shape[0], high + g.size_y)):
+                for c in range(max(0, left), min(x.shape[1], left + g.size_x)):
+                    inputs = x[y, c]
+                    for e in range(len(largest)):
+                        largest[e] = inputs[e] if is_first or inputs[e] > largest[e] else largest[e]
+                    is_first = False
 
 
 @compiled
-def _average(x: Array, state: Array, top: int, g: PatchGeometry) -> None:
-    n = x.dtype.type(g.size_y * g.size_x)
+def _average(x: Array, state: Array, top: int, whole: bool, g: PatchGeometry) -> None:
+    """Divides by the size of the `whole` patch, or by what of it lies inside the picture."""
     for row in range(state.shape[0]):
         for column in range(state.shape[1]):
             total = state[row, column]
             total[:] = 0
             high, left = top + row * g.stride_y, column * g.stride_x - g.before_x
-            for y in range(max(0, high), min(x.shape[0], high + g.size_y)):
-                for c in range(max(0, left), min(x.shape[1], left + g.size_x)):
+            bottom, right = min(x.shape[0], high + g.size_y), min(x.shape[1], left + g.size_x)
+            for y in range(max(0, high), bottom):
+                for c in range(max(0, left), right):
                     inputs = x[y, c]
                     for e in range(len(total)):
                         total[e] += inputs[e]
+            inside = (bottom - max(0, high)) * (right - max(0, left))
+            n = x.dtype.type(g.size_y * g.size_x if whole else inside)
             for e in range(len(total)):
                 total[e] /= n
 
@@ -172,7 +182,7 @@ def _spread_to_max(
     """
     low, _ = receivers(rows[0], g, own[0], own[1])
     _, high = receivers(rows[1] - 1, g, own[0], own[1])
-    rest, zeros = np.empty(out.shape[2], out.dtype), np.zeros(x.shape[2], x.dtype)
+    rest = np.empty(out.shape[2], out.dtype)
     for row in range(low, high):
         for column in range(delta.shape[1]):
             largest = state[row - own[0], column]
@@ -182,9 +192,10 @@ def _spread_to_max(
                 c = column * g.stride_x - g.before_x + k % g.size_x
                 if y >= rows[1]:
                     break
-                is_node = 0 <= y < g.height and 0 <= c < g.width
-                inputs = x[y - window, c] if is_node else zeros
-                if is_node and y >= rows[0]:
+                if not (0 <= y < g.height and 0 <= c < g.width):
+                    continue
+                inputs = x[y - window, c]
+                if y >= rows[0]:
                     errors = out[y - rows[0], c]
                     for e in range(len(rest)):
                         errors[e] += rest[e] if inputs[e] == largest[e] else 0
@@ -194,14 +205,17 @@ def _spread_to_max(
 
 @compiled
 def _spread_evenly(
-    out: Array, delta: Array, rows: tuple[int, int], own: tuple[int, int], g: PatchGeometry
+    out: Array, delta: Array, rows: tuple[int, int], own: tuple[int, int], whole: bool, g: PatchGeometry
 ) -> None:
-    n = out.dtype.type(g.size_y * g.size_x)
     for y in range(rows[0], rows[1]):
         low, high = receivers(y, g, own[0], own[1])
         for row in range(low, high):
+            above = row * g.stride_y - g.before_y
+            n_rows = min(g.height, above + g.size_y) - max(0, above)
             for column in range(delta.shape[1]):
                 error, left = delta[row - own[0], column], column * g.stride_x - g.before_x
+                inside = n_rows * (min(g.width, left + g.size_x) - max(0, left))
+                n = out.dtype.type(g.size_y * g.size_x if whole else inside)
                 for c in range(max(0, left), min(g.width, left + g.size_x)):
                     errors = out[y - rows[0], c]
                     for e in range(len(error)):

@@ -73,11 +73,11 @@ class Reference:
 
     def _incoming(self, n: int, e: int, sources: Sequence[Array]) -> Array:
         """What node n hears for example e, from one input after the other."""
-        heard = []
+        heard, outside = [], self.grid.layer.padding_value
         for (offsets, indices), source in zip(self._edges, sources, strict=False):
             flat = source.reshape(-1, source.shape[-1])
             senders = indices[offsets[n] : offsets[n + 1]]
-            heard += [0.0 if sender == PADDING else float(flat[sender, e]) for sender in senders]
+            heard += [outside if sender == PADDING else float(flat[sender, e]) for sender in senders]
         return np.array(heard, dtype=np.float64)
 
     def _scatter(self, n: int, e: int, result: Sequence[Any], errors: Sequence[Array]) -> None:

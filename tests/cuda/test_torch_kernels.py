@@ -86,6 +86,9 @@ def test_pieces_of_a_pool_give_the_bits_of_the_whole(
 
 ROUNDED = [
     (MaxPool2D(3, stride=2), [(9, 7, 4)]),
+    (MaxPool2D(3, stride=2, padding="same"), [(8, 6, 4)]),
+    (AveragePool2D(3, stride=2, padding="same"), [(8, 6, 4)]),
+    (AveragePool2D(3, stride=2, padding="same", count_include_pad=False), [(8, 6, 4)]),
     (AveragePool2D(3, stride=2), [(9, 7, 4)]),
     (L2Pool2D(2), [(8, 8, 3)]),
     (LocalContrastNormalisation2D(3), [(6, 5, 2)]),

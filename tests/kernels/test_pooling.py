@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -32,7 +35,9 @@ def layers(draw: st.DrawFn) -> Pool2D:
     height, width = (size, size) if isinstance(size, int) else size
     inside = st.tuples(st.integers(0, height - 1), st.integers(0, width - 1))
     padding = draw(st.one_of(st.just("valid"), st.just("same"), st.tuples(inside, inside).map(_pairs)))
-    return draw(st.sampled_from(POOLS))(size, stride=stride, padding=padding)
+    if draw(st.booleans()):
+        return draw(st.sampled_from(POOLS))(size, stride=stride, padding=padding)
+    return AveragePool2D(size, stride=stride, padding=padding, count_include_pad=False)
 
 
 def _pairs(ends: tuple[tuple[int, int], tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -78,17 +83,59 @@ def test_ties_and_zeros_as_the_definition_says(pool: type[Pool2D]) -> None:
     assert_true(given_case, play(given_case, 1, 2))
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_equals_torch(pool: type[Pool2D]) -> None:
-    given_case = case(pool(3, stride=2), (9, 7, 4), batch=6)
+@pytest.mark.parametrize(
+    ("pool", "torchs"),
+    [
+        (MaxPool2D(3, stride=2), torch.nn.MaxPool2d(3, 2)),
+        (MaxPool2D(3, stride=2, padding=1), torch.nn.MaxPool2d(3, 2, padding=1)),
+        (MaxPool2D(2, stride=1, padding=(1, 0)), torch.nn.MaxPool2d(2, 1, padding=(1, 0))),
+        (AveragePool2D(3, stride=2), torch.nn.AvgPool2d(3, 2)),
+        (AveragePool2D(3, stride=2, padding=1), torch.nn.AvgPool2d(3, 2, padding=1)),
+        (
+            AveragePool2D(3, stride=2, padding=1, count_include_pad=False),
+            torch.nn.AvgPool2d(3, 2, padding=1, count_include_pad=False),
+        ),
+        (L2Pool2D(3, stride=2), torch.nn.LPPool2d(2, 3, 2)),
+    ],
+    ids=str,
+)
+def test_equals_torch(pool: Pool2D, torchs: torch.nn.Module) -> None:
+    given_case = case(pool, (9, 7, 4), batch=6)
+    given_case.inputs[0][...] -= 3  # negative, nearly all: a zero on the padding would be the largest
     played = play(given_case)
     x = torch.from_numpy(given_case.inputs[0].transpose(3, 2, 0, 1).copy()).requires_grad_()
-    state = {
-        MaxPool2D: torch.nn.MaxPool2d(3, 2),
-        AveragePool2D: torch.nn.AvgPool2d(3, 2),
-        L2Pool2D: torch.nn.LPPool2d(2, 3, 2),
-    }[pool](x)
+    state = torchs(x)
     state.backward(torch.from_numpy(given_case.error.transpose(3, 2, 0, 1).copy()))
     assert x.grad is not None
     np.testing.assert_allclose(played.state.transpose(3, 2, 0, 1), state.detach().numpy(), rtol=1e-12)
-    np.testing.assert_allclose(played.errors[0].transpose(3, 2, 0, 1), x.grad.numpy(), rtol=1e-12)
+    np.testing.assert_allclose(played.errors[0].transpose(3, 2, 0, 1), x.grad.numpy(), rtol=1e-12, atol=1e-14)
+
+
+@dataclass(frozen=True)
+class OwnMaxPool(MaxPool2D):
+    """A layer of its own, played by its definition."""
+
+
+@dataclass(frozen=True)
+class OwnAveragePool(AveragePool2D):
+    """The same."""
+
+
+SETTINGS: dict[type, dict[str, Any]] = {MaxPool2D: {}, AveragePool2D: {"count_include_pad": False}}
+
+
+@pytest.mark.parametrize("own", [OwnMaxPool, OwnAveragePool])
+def test_the_definition_pads_in_the_same_way(own: type[Pool2D]) -> None:
+    built_in = own.__bases__[0]
+    for pool in (own, built_in):
+        layer = pool(3, padding="same", **SETTINGS[built_in])
+        given_case = case(layer, (5, 4, 2), batch=3)
+        given_case.inputs[0][...] -= 3
+        assert_true(given_case, play(given_case, 1))
+
+
+@pytest.mark.parametrize("pool", [OwnMaxPool, MaxPool2D, AveragePool2D])
+def test_padding_in_bfloat16(pool: type[Pool2D]) -> None:
+    given_case = case(pool(3, padding="same"), (5, 4, 2), batch=3, dtype=np.float32)
+    given_case.inputs[0][...] -= 3
+    assert_true(given_case.rounded, play(given_case.rounded, 1), rtol=0.02, atol=0.05)

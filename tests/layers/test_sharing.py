@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partita.layers import Conv2D, Dense, Network, Parameter
+from partita.layers import Activation, Conv2D, Dense, MaxPool2D, Network, Parameter
 from partita.layers.region import Shape
 
 
@@ -38,3 +38,34 @@ def test_a_layer_shares_all_or_none() -> None:
     x = Network("n").input("x", shape=4)
     with pytest.raises(ValueError, match=r"^HalfShared 'half': its nodes share .* but not half.weight; let"):
         HalfShared(3, name="half")(x)
+
+
+def test_a_layer_with_weights_is_called_once_in_a_network() -> None:
+    net = Network("n")
+    x, dense = net.input("x", shape=4), Dense(4)
+    first = dense(x)
+    with pytest.raises(ValueError, match="this layer was called before, as 'dense'") as caught:
+        dense(first)
+    assert str(caught.value).startswith("Dense 'dense_1': ")
+    assert str(caught.value).endswith("For a second set of weights make a second layer: Dense(...)(x)")
+    Dense(4)(first)  # an equal layer is another one
+
+
+def test_in_another_network_a_layer_has_weights_of_its_own() -> None:
+    dense = Dense(4)
+    for name in ("one", "two"):
+        assert dense(Network(name).input("x", shape=4)).name == "dense"
+
+
+def test_a_layer_without_weights_may_be_called_often() -> None:
+    net = Network("n")
+    pool, activation = MaxPool2D(2), Activation("relu")
+    x = net.input("x", shape=(8, 8, 1))
+    pooled = pool(activation(pool(activation(x))))
+    assert pooled.shape == (2, 2, 1)
+    assert [grid.name for grid in net.graph().grids][1:] == [
+        "activation",
+        "max_pool_2d",
+        "activation_1",
+        "max_pool_2d_1",
+    ]

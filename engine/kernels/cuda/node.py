@@ -33,6 +33,8 @@ from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_devi
 from partita.layers.rows import WholeRows
 
 R = np.float32
+OUTSIDE = R(0)
+"""The state of a sender on the padding."""
 
 
 class NodeKernel(TensorKernel):
@@ -59,7 +61,8 @@ class NodeKernel(TensorKernel):
 
     def _compiled(self, function: Callable[..., Any], write: Callable[..., str]) -> dict[str, Any]:
         try:
-            return _kernels(function, write, self._signature, self._wiring.width)
+            outside = self.site.grid.layer.padding_value
+            return _kernels(function, write, self._signature, self._wiring.width, outside)
         except NotUnderstood as found:
             what = f"{self.site.grid.layer.kind} '{self.site.grid.name}': {function.__name__}"
             raise NodeCompileError(
@@ -142,7 +145,11 @@ def _receivers(wiring: Wiring, n_senders: int) -> tuple[npt.NDArray[Any], ...]:
 
 @lru_cache(maxsize=128)
 def _kernels(
-    function: Callable[..., Any], write: Callable[..., str], signature: Signature, width: int
+    function: Callable[..., Any],
+    write: Callable[..., str],
+    signature: Signature,
+    width: int,
+    outside: float = 0.0,
 ) -> dict[str, Any]:
     """The kernels of a function, by their names.
 
@@ -156,7 +163,10 @@ def _kernels(
     helpers = (_heard, _number, _kept)
     names: dict[str, Any] = {
         **FUNCTIONS,
-        **{helper.__name__.lstrip("_"): on_device(helper, R=real) for helper in helpers},
+        **{
+            helper.__name__.lstrip("_"): on_device(helper, R=real, OUTSIDE=real(outside))
+            for helper in helpers
+        },
         "keep": on_device(_keep),
         "within": on_device(_within),
         "device": cuda.jit(device=True),
@@ -176,11 +186,11 @@ def _kernels(
 
 
 def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
-    """The state of the sender of edge number `k`; of one on the padding, zero."""
+    """The state of the sender of edge number `k`."""
     if k < 0:
         return R(math.nan)
     sender = senders[first + k]
-    return widen(x[sender, e]) if sender >= 0 else R(0)
+    return widen(x[sender, e]) if sender >= 0 else OUTSIDE
 
 
 def _number(parameter: Any, edge: int, k: int) -> Any:

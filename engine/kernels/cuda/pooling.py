@@ -5,6 +5,7 @@ Places return errors in ascending rows and columns, so that no bit depends on wh
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -13,12 +14,16 @@ from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
+from partita.layers import AveragePool2D
 from partita.layers.connectivity import Patch
 from partita.layers.rows import WholeRows
 
 
 class _PoolKernel(TensorKernel):
     """What the pools share: where the taps lie."""
+
+    padding = 0.0
+    """The state of nodes outside the picture."""
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
@@ -30,10 +35,10 @@ class _PoolKernel(TensorKernel):
         self._sides = max(0, g.before_x), max(0, beyond)
         below = (last - 1) * g.stride_y + g.size_y - g.before_y - end
         self._x, self._inside = self.sources[0], self.sources[0]
-        if any((*self._sides, g.before_y, max(0, below))):  # zeros around the picture
+        if any((*self._sides, g.before_y, max(0, below))):  # padding around the picture
             rows, width = end - window, sum(self._sides) + g.width
             shape = (g.before_y + rows + max(0, below), width, *self._x.shape[2:])
-            self._x = self.zeros(*shape, dtype=self._x.dtype)
+            self._x = self.zeros(*shape, dtype=self._x.dtype).fill_(self.padding)
             self._inside = self._picture(self._x)[g.before_y : g.before_y + rows]
 
     def _picture(self, padded: torch.Tensor) -> torch.Tensor:
@@ -114,8 +119,16 @@ class _PoolKernel(TensorKernel):
         """The errors of tap number `k` of these own rows, of which the inputs are given."""
 
 
+def _inside(places: range, stride: int, before: int, size: int, extent: int) -> torch.Tensor:
+    """How much of each patch on one axis lies inside the picture."""
+    starts = torch.tensor(places) * stride - before
+    return (starts + size).clamp(max=extent) - starts.clamp(min=0)
+
+
 class MaxPoolKernel(_PoolKernel):
     """The largest state of the patch; the error goes to the first that is largest."""
+
+    padding = -math.inf
 
     def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
         super().__init__(site, arrays, team)
@@ -134,16 +147,26 @@ class MaxPoolKernel(_PoolKernel):
 
 
 class AveragePoolKernel(_PoolKernel):
-    """The mean of the patch."""
+    """The mean of the patch, or of what of it lies inside the picture."""
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        layer, g = site.grid.layer, self._geometry
+        assert isinstance(layer, AveragePool2D)
+        rows = _inside(range(*site.rows), g.stride_y, g.before_y, g.size_y, g.height)
+        columns = _inside(range(site.grid.shape[1]), g.stride_x, g.before_x, g.size_x, g.width)
+        if layer.count_include_pad:
+            rows, columns = torch.full_like(rows, g.size_y), torch.full_like(columns, g.size_x)
+        self._counts = (rows[:, None] * columns)[:, :, None, None].to(self.state.device, self.wide)
 
     def _pool(self, taps: list[torch.Tensor]) -> None:
         total = self.zeros(*self.state.shape)
         for tap in taps:
             total.add_(tap)
-        self.state.copy_(total.div_(len(taps)))
+        self.state.copy_(total.div_(self._counts))
 
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        return self.own_errors[own].to(self.wide) / (self._geometry.size_y * self._geometry.size_x)
+        return self.own_errors[own].to(self.wide) / self._counts[own]
 
 
 class L2PoolKernel(_PoolKernel):

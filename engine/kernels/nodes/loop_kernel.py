@@ -29,8 +29,11 @@ class NodeLoopKernel(Kernel):
         self._up, self._down, self._wiring = up, down, Wiring.of(site)
         self._state = columns(arrays.state)
         self._parameters = tuple(parameter.reshape(-1) for parameter in arrays.parameters)
-        w, zeros, x = self._wiring, np.zeros(site.batch, site.dtype), columns(arrays.sources[0])
-        self._table = (x, zeros, w.senders, w.firsts, w.counts, w.edges, w.owns, w.width)
+        w, x = self._wiring, columns(arrays.sources[0])
+        padding = np.full(site.batch, site.grid.layer.padding_value, site.master)
+        if site.dtype != site.master:
+            padding = narrow_array(padding, np.empty(site.batch, site.dtype))
+        self._table = (x, padding, w.senders, w.firsts, w.counts, w.edges, w.owns, w.width)
         self.gradient_by_rows = not site.grid.shares_weights
 
     @property

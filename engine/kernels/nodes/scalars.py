@@ -81,7 +81,7 @@ def _node(signature: Signature) -> str:
     """What a node hears and learns."""
     lines = [
         "first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]",
-        "gather(x, senders, first, fan_in, tile)",
+        "gather(x, padding, senders, first, fan_in, tile)",
     ]
     for name, kind in signature.parameters:
         if kind == "e":

@@ -54,27 +54,27 @@ stack = cast(Callable[[int, Any], Any], intrinsic(_generate_stack))
 LLVM knows that nothing else points to it. The length is a literal."""
 
 
-def _generate_row(typing_context, x, zeros, sender, start, length):  # type: ignore[no-untyped-def]
+def _generate_row(typing_context, x, padding, sender, start, length):  # type: ignore[no-untyped-def]
     array_type = types.Array(x.dtype, 1, "C")
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        x_type, zeros_type, *_ = signature.args
+        x_type, padding_type, *_ = signature.args
         array = arrayobj.make_array(x_type)(context, builder, arguments[0])
-        nothing = arrayobj.make_array(zeros_type)(context, builder, arguments[1])
+        outside = arrayobj.make_array(padding_type)(context, builder, arguments[1])
         _, sender, start, length = arguments[1:]
         n_examples = cgutils.unpack_tuple(builder, array.shape, 2)[1]
         place = builder.add(builder.mul(sender, n_examples), start)
         is_there = builder.icmp_signed(">=", sender, ir.Constant(sender.type, 0))
         pointer = builder.select(
-            is_there, builder.gep(array.data, [place]), builder.gep(nothing.data, [start])
+            is_there, builder.gep(array.data, [place]), builder.gep(outside.data, [start])
         )
         return _view(context, builder, array_type, pointer, length)
 
-    return array_type(x, zeros, types.intp, types.intp, types.intp), generate
+    return array_type(x, padding, types.intp, types.intp, types.intp), generate
 
 
 row = cast(Callable[[Any, Any, int, int, int], Any], intrinsic(_generate_row))
-"""`row(x, zeros, sender, start, length)` is `x[sender, start : start + length]`, or as many zeros where the
+"""`row(x, padding, sender, start, length)` is `x[sender, start : start + length]`, or of `padding` where the
 sender is padding. Nothing is checked."""
 
 
@@ -147,12 +147,12 @@ _read_only = cast(Callable[[Any], Any], intrinsic(_generate_read_only))
 
 
 @compiled
-def gather(x: Any, senders: Any, first: int, fan_in: int, tile: Any) -> None:
+def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: Any) -> None:
     """Copies what a node hears, `[example, edge]`."""
     for k in range(fan_in):
         sender = senders[first + k]
         for e in range(tile.shape[0]):
-            tile[e, k] = widen(x[sender, e]) if sender >= 0 else 0
+            tile[e, k] = widen(x[sender, e] if sender >= 0 else padding[e])
 
 
 @compiled

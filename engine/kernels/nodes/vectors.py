@@ -1,10 +1,10 @@
 """A node's functions as generated loops over nodes, edges and tiles of examples, the examples innermost.
 
-Every function takes the same: `x` `[sender, example]` and a row of `zeros` for padding; for each node, where
-its senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its numbers of flat
-parameters stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a node has. A node
-is computed alone, so neither cuts nor threads change its bits, and the errors of a sender are added in the
-order of the receivers.
+Every function takes the same: `x` `[sender, example]` and `padding`, the row of a sender outside the grid;
+for each node, where its senders begin (`firsts`, in `senders`), how many it has (`counts`), and where its
+numbers of flat parameters stand, of its edges (`edges`) and its own (`owns`); `width`, the most edges that a
+node has. A node is computed alone, so neither cuts nor threads change its bits, and the errors of a sender
+are added in the order of the receivers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from partita.engine.numerics import fma, narrow, widen
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 
 """
-TABLE = "x, zeros, senders, firsts, counts, edges, owns, width"
+TABLE = "x, padding, senders, firsts, counts, edges, owns, width"
 
 
 @dataclass(frozen=True)

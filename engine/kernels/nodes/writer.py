@@ -119,7 +119,7 @@ class Inside(Outside):
         place = self._outside.text(index)
         if array in self.own:
             return f"{self._known_before('y', f'part(a_{array}, {place}, 0, m)')}[e]"
-        return f"widen({self._known_before('y', f'row(x, zeros, senders[first + {place}], at, m)')}[e])"
+        return f"widen({self._known_before('y', f'row(x, padding, senders[first + {place}], at, m)')}[e])"
 
     def _known_before(self, prefix: str, text: str) -> str:
         if text.isidentifier():
