@@ -202,6 +202,10 @@ class SquaredError(Loss):
         """As many numbers as there are scores."""
         return scores, None
 
+    def mean_square(self, mean_loss: float, scores: Shape) -> float:
+        """The mean of all squared differences, given the mean loss of the examples."""
+        return 2.0 * mean_loss / math.prod(scores)
+
     def flops_per_node(self, sources: tuple[Shape, ...]) -> float:
         """A difference, a square and an addition for each score."""
         return 3.0 * math.prod(sources[0])

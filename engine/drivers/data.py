@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from partita.engine.drivers.arrays import Array, array_of
 from partita.engine.numerics import master
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
 
-Array: TypeAlias = npt.NDArray[Any]
 Data: TypeAlias = Mapping[str, npt.ArrayLike]
 """An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
 
@@ -39,7 +39,8 @@ def check_data(
     any_goes = ignored is None and not graph.losses
     if not isinstance(data, Mapping):
         raise ValueError(
-            f"the data is a {type(data).__name__}; give a dictionary of arrays for {_names(wanted)}"
+            f"the data is a {type(data).__name__}; give a dictionary with an array for each of "
+            f"{_names(wanted)}: {{{', '.join(f'{grid.name!r}: ...' for grid in wanted)}}}"
         )
     for name in data:
         if name not in known and not any_goes:
@@ -50,7 +51,7 @@ def check_data(
     for grid in wanted:
         if grid.name not in data:
             raise ValueError(f"the data has no '{grid.name}'; the network takes {_names(wanted)}")
-        found[grid.name] = _checked(grid, _array(grid.name, data[grid.name]), precision)
+        found[grid.name] = _checked(grid, array_of(grid.name, data[grid.name]), precision)
     lengths = {name: len(array) for name, array in found.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(
@@ -59,15 +60,6 @@ def check_data(
     if not next(iter(lengths.values())):
         raise ValueError("the data has no examples; give at least one")
     return found
-
-
-def _array(name: str, given: npt.ArrayLike) -> Array:
-    try:
-        return np.asarray(given)
-    except (ValueError, TypeError, RuntimeError) as error:  # torch raises the last
-        raise ValueError(
-            f"'{name}' cannot be made an array ({error}); give every example the same shape"
-        ) from error
 
 
 def _checked(grid: Grid, array: Array, precision: str) -> Array:
@@ -84,15 +76,29 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
         )
     if array.dtype.kind not in "biuf":
         wanted = master(precision)
-        raise ValueError(f"'{grid.name}' holds {array.dtype}, not real numbers; convert it to {wanted}")
-    converted = np.ascontiguousarray(array, dtype=master(precision))
-    bad = ~np.isfinite(converted).all(axis=tuple(range(1, converted.ndim)))
-    if bad.any():
-        raise ValueError(
-            f"'{grid.name}' is not finite in {int(bad.sum())} of {len(bad)} examples, first in example "
-            f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
-        )
+        raise ValueError(f"'{grid.name}' holds {_kind(array)}, not real numbers; convert it to {wanted}")
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, dtype=master(precision))
+    _check_finite(grid.name, array, converted)
     return converted
+
+
+def _check_finite(name: str, given: Array, converted: Array) -> None:
+    """Raises ValueError where a number is NaN or infinite, or becomes it by conversion."""
+    axes = tuple(range(1, converted.ndim))
+    bad = ~np.isfinite(converted).all(axis=axes)
+    if not bad.any():
+        return
+    large = bad & np.isfinite(given).all(axis=axes)
+    if large.any():
+        raise ValueError(
+            f"'{name}' has numbers too large for {converted.dtype} in {int(large.sum())} of {len(bad)} "
+            f"examples, first in example {int(large.argmax())}; scale it, or plan with precision='float64'"
+        )
+    raise ValueError(
+        f"'{name}' is not finite in {int(bad.sum())} of {len(bad)} examples, first in example "
+        f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
+    )
 
 
 def _labels(name: str, array: Array, classes: int) -> Array:
@@ -100,19 +106,40 @@ def _labels(name: str, array: Array, classes: int) -> Array:
         array = array[:, 0]
     if array.ndim != 1:
         alone = "; for one example give array[None]" if array.ndim == 0 else ""
+        hot = "; if 1 marks its class, give array.argmax(axis=1)" if array.shape[1:] == (classes,) else ""
         raise ValueError(
-            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,){alone}"
+            f"'{name}' has shape {array.shape}; give one label for each example, shape (examples,)"
+            f"{alone}{hot}"
         )
+    rule = f"labels are whole numbers from 0 to {classes - 1}"
     if array.dtype.kind not in "iu":
-        raise ValueError(f"'{name}' holds {array.dtype}; labels are whole numbers from 0 to {classes - 1}")
+        raise ValueError(f"'{name}' holds {_kind(array)}; {rule}{_as_labels(array)}")
     outside = (array < 0) | (array >= classes)
     if outside.any():
         first = int(outside.argmax())
+        from_one = "; yours seem to begin at 1: subtract 1" if _from_one(array, classes) else ""
         raise ValueError(
             f"'{name}' has the label {array[first]} in example {first}, but the network has {classes} "
-            f"classes; labels are whole numbers from 0 to {classes - 1}"
+            f"classes; {rule}{from_one}"
         )
     return array.astype(np.int64)
+
+
+def _from_one(labels: Array, classes: int) -> bool:
+    return int(labels.min()) == 1 and int(labels.max()) == classes
+
+
+def _as_labels(array: Array) -> str:
+    """How such an array becomes labels, where it can."""
+    if array.dtype.kind in "US":
+        return "; number them: np.unique(array, return_inverse=True)[1]"
+    if array.dtype.kind == "b" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all())):
+        return "; convert it: array.astype(np.int64)"
+    return ""
+
+
+def _kind(array: Array) -> str:
+    return "text" if array.dtype.kind in "US" else str(array.dtype)
 
 
 def _names(grids: Sequence[Grid]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ import numpy as np
 from partita.engine.drivers.data import Array, Data, check_data
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import Hosts, Session
+from partita.layers.graph import Graph
+from partita.layers.losses import SquaredError
+from partita.layers.text import counted
 
 
 @dataclass(frozen=True)
@@ -20,14 +24,22 @@ class Evaluation:
         loss: the mean over the examples.
         accuracy: the part of them that is right, the mean over losses with classes; NaN without any.
         examples: how many there were.
+        rms_error: root mean square of scores less targets, where the one loss is `SquaredError`; else NaN.
     """
 
     loss: float
     accuracy: float
     examples: int
+    rms_error: float = math.nan
 
     def __str__(self) -> str:
-        return f"loss {self.loss:.4f}, accuracy {self.accuracy:.3f} on {self.examples:,} examples"
+        """The figures that the network's losses have."""
+        figures = [f"loss {self.loss:.4f}"]
+        if not math.isnan(self.accuracy):
+            figures.append(f"accuracy {self.accuracy:.3f}")
+        if not math.isnan(self.rms_error):
+            figures.append(f"root mean square error {self.rms_error:.4g}")
+        return f"{', '.join(figures)} on {counted(self.examples, 'example')}"
 
 
 def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0) -> Evaluation:
@@ -40,9 +52,10 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float
         timeout_s: how long hosts may take to start, and for any batch.
 
     Raises:
-        ValueError: the network has no loss, or the data does not fit it.
+        ValueError: this is no run, the network has no loss, or the data does not fit it.
         HostError: a host failed, or took too long.
     """
+    _check_run(run, "evaluate")
     if not run.plan.graph.losses:
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
@@ -54,7 +67,25 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float
             correct += step.correct
             seen += real
     judged = seen * len(run.plan.graph.classifiers)
-    return Evaluation(loss / seen, correct / judged if judged else float("nan"), seen)
+    mean, accuracy = loss / seen, correct / judged if judged else math.nan
+    return Evaluation(mean, accuracy, seen, _rms_error(run.plan.graph, mean))
+
+
+def _rms_error(graph: Graph, mean_loss: float) -> float:
+    """Root mean square of all differences, where the mean loss consists of them."""
+    losses = [graph[name] for name in graph.losses]
+    if len(losses) > 1 or not isinstance(losses[0].layer, SquaredError):
+        return math.nan
+    return math.sqrt(losses[0].layer.mean_square(mean_loss, graph[losses[0].sources[0]].shape))
+
+
+def _check_run(value: object, function: str) -> None:
+    """Raises ValueError where this is no run."""
+    if not isinstance(value, Run):
+        raise ValueError(
+            f"{function} takes a run, and was given a {type(value).__name__}; give what train returns, or "
+            "Run.load(PATH, plan), or Run(plan, parameters)"
+        )
 
 
 def predict(
@@ -72,9 +103,10 @@ def predict(
         `[example, *shape]` of the scores; a dictionary by layer where several are judged.
 
     Raises:
-        ValueError: the inputs do not fit the network.
+        ValueError: this is no run, or the inputs do not fit the network.
         HostError: a host failed, or took too long.
     """
+    _check_run(run, "predict")
     plan, given = run.plan.for_prediction(), (*run.plan.graph.inputs, *run.plan.graph.targets)
     ignored = [grid.name for grid in given]  # of the whole network: those that only its losses need
     arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)

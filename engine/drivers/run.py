@@ -7,15 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+from partita.engine.drivers.checks import check_plan
 from partita.engine.drivers.iterations import Iteration
 from partita.engine.drivers.progress import Moment
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
+from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A trained network.
 
@@ -40,6 +42,17 @@ class Run:
     checkpoint: Path | None = None
     iterations: int = 0
     outcome: Outcome | None = None
+
+    def __repr__(self) -> str:
+        """What was trained, and how far: `Run(digits: 11,530 parameters, 2 machines; 440 steps in 4.6 s)`."""
+        graph, done = self.plan.graph, []
+        if self.steps:
+            done.append(counted(sum(self.steps), "step"))
+        if self.iterations or self.outcome is not None:
+            done.append(counted(self.iterations, "iteration"))
+        what = f"{counted(graph.n_parameters, 'parameter')}, {counted(len(self.plan.cluster), 'machine')}"
+        how = f"; {' and '.join(done)} in {self.seconds:.1f} s" if done else ""
+        return f"Run({graph.name}: {what}{how})"
 
     def following(self, before: Run) -> Run:
         """What is left of this and the run that it began with, as one."""
@@ -66,5 +79,6 @@ class Run:
         Raises:
             ValueError: the file cannot be read, or is of another network.
         """
+        check_plan(plan)
         shapes = {name: parameter.shape for name, parameter in plan.graph.parameters.items()}
         return cls(plan, load_parameters(path, shapes))

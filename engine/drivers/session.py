@@ -336,6 +336,11 @@ def _put(place: Array, numbers: Array, *, adds: bool) -> None:
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:
     if not isinstance(parameters, Mapping):
+        if not isinstance(parameters, int | np.integer):
+            raise ValueError(
+                f"the parameters are a {type(parameters).__name__}; give a dictionary of arrays by name, "
+                "such as run.parameters, or a whole number as their seed"
+            )
         return whole(parameters, "the seed of the parameters is", least=0)
     missing = [name for name in plan.graph.parameters if name not in parameters]
     if missing:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from partita.engine import HostError, Run, Session, evaluate, predict
 from partita.engine.parameters.initialise import initialise
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.engine.protocol.commands import Outcome
+from partita.layers import Dense, Network, SoftmaxCrossEntropy, SquaredError
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 
@@ -33,6 +36,42 @@ def test_the_last_batch_counts_as_far_as_it_is_real() -> None:
             np.asarray(predict(run, {"picture": data["picture"]})), scores, rtol=1e-4, atol=1e-6
         )
     assert str(found) == f"loss {found.loss:.4f}, accuracy {found.accuracy:.3f} on 75 examples"
+
+
+def test_what_is_no_run_is_named() -> None:
+    run, data = run_of_toy(machines=1, batch=32), toy.data()
+    for other in (run.plan, run.parameters, toy.network(), "run.safetensors"):
+        with pytest.raises(
+            ValueError, match=r"evaluate takes a run, .* a \w+; give what train returns, or Run"
+        ):
+            evaluate(other, data)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="predict takes a run"):
+            predict(other, data)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the parameters are a Run; give a dictionary of arrays by name"):
+        Session(run.plan, run)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the plan is a Network; partition the network first"):
+        Run.load("run.safetensors", toy.network())  # type: ignore[arg-type]
+
+
+def test_a_run_is_shown_in_one_line() -> None:
+    run = run_of_toy(machines=2, batch=32)
+    assert repr(run) == "Run(toy: 147 parameters, 2 machines)"
+    done = replace(run, steps=(3, 4), seconds=1.25, iterations=1, outcome=Outcome("converged", "It is."))
+    assert repr(done) == "Run(toy: 147 parameters, 2 machines; 7 steps and 1 iteration in 1.2 s)"
+
+
+def test_a_regression_has_an_error_in_the_unit_of_its_target_and_no_accuracy() -> None:
+    net, rng = Network("lines"), np.random.default_rng(0)
+    net.loss = SquaredError()(Dense(3, name="scores")(net.input("x", shape=4)), net.target("y"))
+    plan = partition(net, Cluster.local(machines=1), batch=8, strategy="balanced")
+    run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
+    data = {"x": rng.normal(size=(20, 4)), "y": rng.normal(size=(20, 3))}
+    found, scores = evaluate(run, data, hosts="inline"), np.asarray(predict(run, data, hosts="inline"))
+    assert found.rms_error == pytest.approx(np.sqrt(((scores - data["y"]) ** 2).mean()), rel=1e-5)
+    shown = f"loss {found.loss:.4f}, root mean square error {found.rms_error:.4g} on 20 examples"
+    assert str(found) == shown and np.isnan(found.accuracy)
+    one = {name: array[:1] for name, array in data.items()}
+    assert str(evaluate(run, one, hosts="inline")).endswith("on 1 example")
 
 
 def test_processes_give_what_threads_give() -> None:
