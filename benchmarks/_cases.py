@@ -14,6 +14,7 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
+from partita.layers.text import counted
 from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
 from partita.partitioner.cuts import Cuts
 
@@ -59,7 +60,7 @@ class Case:
     def name(self) -> str:
         """`speech 128, 2 parts, uneven`."""
         where = "" if self.place is HERE else f", {self.place.name}"
-        parts = f"{self.machines} part{'s' * (self.machines > 1)}"
+        parts = f"{counted(self.machines, 'part')}"
         return f"{self.network.__name__} {self.batch}, {parts}, {self.cut}{where}"
 
     def plan(self, cluster: Cluster) -> Plan:

@@ -20,6 +20,7 @@ from examples.race.digits import Digits
 from examples.race.machines import Times
 from examples.race.race import METHODS, Measured, Race
 from examples.race.setting import Setting
+from partita.layers.text import counted
 from partita.partitioner.drawing.curves import Curve, Panel, draw_curves
 from partita.partitioner.drawing.time_axis import time_axis
 
@@ -86,7 +87,7 @@ def curve(race: Race, cell: Measured, until_s: float, *, dashed: bool = False) -
     """One course; a dashed one goes with the one before."""
     points = tuple((now, 100 * accuracy) for now, accuracy in race.course(cell, until_s))
     machines = cell.choice.fleet.machines
-    name = f"{cell.method.name}, {machines} machine{'s' * (machines > 1)}"
+    name = f"{cell.method.name}, {counted(machines, 'machine')}"
     return Curve("" if dashed else name, points, dashed=dashed, dots=False)
 
 

@@ -12,6 +12,7 @@ from partita.layers import rows as row_sets
 from partita.layers.checks import check_shape, is_whole
 from partita.layers.connectivity import Connectivity, Index
 from partita.layers.region import Region, Shape
+from partita.layers.text import counted
 
 
 class Edges(Connectivity):
@@ -50,7 +51,9 @@ class Edges(Connectivity):
             raise ValueError("the edges already say how many nodes the layer has; leave the number out")
         size = math.prod(source)
         if len(self._senders) and int(self._senders.max()) >= size:
-            raise ValueError(f"an edge starts at node {self._senders.max()}, but the input has {size} nodes")
+            raise ValueError(
+                f"an edge starts at node {self._senders.max()}, but the input has {counted(size, 'node')}"
+            )
         return self.nodes
 
     def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
@@ -90,7 +93,7 @@ class Edges(Connectivity):
         return self.nodes, self._offsets.tobytes(), self._senders.tobytes()
 
     def __repr__(self) -> str:
-        return f"Edges({len(self._senders)} edges, nodes={self.nodes})"
+        return f"Edges({counted(len(self._senders), 'edge')}, nodes={self.nodes})"
 
 
 def _receiver_and_sender(pair: object) -> tuple[int, int]:

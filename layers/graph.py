@@ -16,6 +16,7 @@ from partita.layers.connectivity import Connectivity
 from partita.layers.layer import Given, Layer, Parameter
 from partita.layers.region import Shape
 from partita.layers.rows import Rows, Run, count
+from partita.layers.text import counted
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ class Graph:
         return hashlib.sha256(written.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        lines = [f"network {self.name}: {self.n_parameters:,} parameters"]
+        lines = [f"network {self.name}: {counted(self.n_parameters, 'parameter')}"]
         width = max(len(grid.name) for grid in self.grids)
         for grid in self.grids:
             after = f" <- {', '.join(grid.sources)}" if grid.sources else ""

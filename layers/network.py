@@ -16,6 +16,7 @@ from partita.layers.layer import Given, Layer, Parameter
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
 from partita.layers.states import States
+from partita.layers.text import counted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -217,7 +218,7 @@ class Network:
         return next(candidate for candidate in names if candidate not in self._grids)
 
     def __repr__(self) -> str:
-        return f"Network({self.name!r}, {len(self._grids)} layers)"
+        return f"Network({self.name!r}, {counted(len(self._grids), 'layer')})"
 
 
 def _check_sharing(parameters: Sequence[Parameter]) -> None:

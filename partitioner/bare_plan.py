@@ -12,6 +12,7 @@ from typing import Self
 
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
+from partita.layers.text import counted
 from partita.layers.weighted_sum import Dense
 from partita.partitioner.arena import arena_bytes, arranged
 from partita.partitioner.bound import lower_bound_s
@@ -59,8 +60,8 @@ class BarePlan:
         n = check_whole(self.micro_batches, "the number of micro-batches is")
         if self.batch % n:
             raise ValueError(
-                f"a batch of {self.batch} examples cannot be divided into {n} equal micro-batches; use a "
-                f"number that divides it, for example {_nearest_divisor(self.batch, n)}"
+                f"a batch of {counted(self.batch, 'example')} cannot be divided into {n} equal "
+                f"micro-batches; use a number that divides it, for example {_nearest_divisor(self.batch, n)}"
             )
         object.__setattr__(self, "micro_batches", n)
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from partita.layers.checks import check_whole
+from partita.layers.text import counted
 from partita.partitioner.cluster_file import Parts, read_parts, write_parts
 from partita.partitioner.machine import SHARED_MEMORY, Between, Link, Machine, check_link
 
@@ -142,7 +143,8 @@ class Cluster:
         return len(self.machines)
 
     def __str__(self) -> str:
-        return f"{len(self)} machines ({', '.join(f'{m.place}: {m.threads} threads' for m in self.machines)})"
+        threads = (f"{m.place}: {counted(m.threads, 'thread')}" for m in self.machines)
+        return f"{counted(len(self), 'machine')} ({', '.join(threads)})"
 
 
 def _both(one: str, other: str) -> Iterator[tuple[str, str]]:

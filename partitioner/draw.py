@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import boxes, legend, routes, svg
 from partita.partitioner.drawing.column_picture import ColumnPicture, Placed
@@ -75,7 +76,7 @@ class _Picture:
             found.drawn(x=x, y=y, lines=lines),
         ]
         return svg.document(
-            f"{self.plan.graph.name} over {len(self.plan.cluster)} machines", width, height, parts
+            f"{self.plan.graph.name} over {counted(len(self.plan.cluster), 'machine')}", width, height, parts
         )
 
     def _bodies(self, bottom: float) -> Iterator[str]:

@@ -13,6 +13,7 @@ from partita.layers.checks import is_whole
 from partita.layers.graph import Graph
 from partita.layers.region import Shape
 from partita.layers.rows import Rows
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.cells import squares
@@ -114,7 +115,7 @@ class _Picture:
     def _heading(self) -> str:
         shape = "×".join(map(str, self.grid.shape))
         over_what = " and ".join(dict.fromkeys(self.grid.sources))
-        machines = "" if self.alone else f", over {len(self.plan.cluster)} machines"
+        machines = "" if self.alone else f", over {counted(len(self.plan.cluster), 'machine')}"
         return f"{self.grid.name}: {self.grid.layer.kind} {shape} over {over_what}{machines}"
 
     @property

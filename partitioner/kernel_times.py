@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
+from partita.layers.text import counted
 from partita.partitioner.work import Work, family_of, kind_of
 
 VERSION: Final = 2
@@ -72,7 +73,7 @@ class KernelTimes:
         return len(self.table)
 
     def __repr__(self) -> str:
-        return f"KernelTimes({len(self.table)} kernels)"
+        return f"KernelTimes({counted(len(self.table), 'kernel')})"
 
     @cached_property
     def _families(self) -> dict[str, list[tuple[float, float]]]:

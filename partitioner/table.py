@@ -10,6 +10,7 @@ from itertools import groupby
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.piece import Piece
 from partita.partitioner.readable import readable_bytes as readable_bytes
@@ -23,8 +24,8 @@ def plan_table(plan: BarePlan) -> str:
     """The whole plan, for a terminal 100 columns wide (as long as names are short)."""
     precision = plan.precision
     head = (
-        f"plan of {plan.graph.name}: {len(plan.cluster)} machines, {plan.portions}, {precision}, "
-        f"{plan.graph.n_parameters:,} parameters"
+        f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.portions}, {precision}, "
+        f"{counted(plan.graph.n_parameters, 'parameter')}"
     )
     parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]
     return "\n".join(parts)
@@ -69,12 +70,12 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     for _, run in groupby(enumerate(owners), key=lambda pair: pair[1] - pair[0]):
         found = [machine for _, machine in run]
         runs.append(f"{found[0]}-{found[-1]}" if len(found) > 1 else str(found[0]))
-    shown = ",".join(runs) if len(runs) <= 4 else f"{len(owners)} machines"
+    shown = ",".join(runs) if len(runs) <= 4 else counted(len(owners), "machine")
     sizes = [piece.stop - piece.start for piece in pieces]
     least, most = min(sizes), max(sizes)
     each = f"{most}" if least == most else f"{least} to {most}"
     by_inputs = ", by inputs" if pieces[0].inputs is not None else ""
-    return f"{shown}, {each} row{'s' * (most > 1)} each{by_inputs}"
+    return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{by_inputs}"
 
 
 def _machines(plan: BarePlan) -> str:
@@ -109,7 +110,9 @@ def _machines(plan: BarePlan) -> str:
     table = _aligned(rows, right_from=1)
     if empty:
         few = len(empty) <= COLUMNS
-        names = ", ".join(plan.cluster.machines[m].name for m in empty) if few else f"{len(empty)} machines"
+        names = (
+            ", ".join(plan.cluster.machines[m].name for m in empty) if few else counted(len(empty), "machine")
+        )
         table += f"\nleft empty (too few nodes, or no shorter step with them): {names}"
     return table
 
@@ -119,7 +122,7 @@ def _summary(plan: BarePlan) -> str:
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
     lines = [
-        f"{len(plan.messages)} messages a step, {readable_bytes(total)}; {_travelling(plan)} "
+        f"{counted(len(plan.messages), 'message')} a step, {readable_bytes(total)}; {_travelling(plan)} "
         "(connectivity - 1)",
         f"predicted step {step_s * 1e3:.2f} ms{how}; {gap(step_s, bound_s)}",
         critical_path(plan.playback),
@@ -144,7 +147,9 @@ def _products(plan: BarePlan) -> Iterator[str]:
 def _travelling(plan: BarePlan) -> str:
     """`288 states travel to another machine`."""
     states, sums = plan.travelling
-    return f"{states:,} states {f'and {sums:,} partial sums travel' if sums else 'travel to another machine'}"
+    if sums:
+        return f"{counted(states, 'state')} and {counted(sums, 'partial sum')} travel"
+    return f"{counted(states, 'state')} {'travels' if states == 1 else 'travel'} to another machine"
 
 
 def _aligned(rows: list[list[str]], *, right_from: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from partita.layers.text import counted
 from partita.partitioner.buffer_names import (
     NORMS,
     holds_errors,
@@ -121,8 +122,8 @@ def critical_path(playback: Playback) -> str:
         others = sum(took for _, took in busiest[MACHINES:])
         told.append(f"{len(busiest) - MACHINES} more {readable_seconds(others)}")
     if flights:
-        plural = "" if flights == 1 else "s"
-        told.append(f"{flights} message{plural} take{'s' * (flights == 1)} {readable_seconds(messages)}")
+        take = "takes" if flights == 1 else "take"
+        told.append(f"{counted(flights, 'message')} {take} {readable_seconds(messages)}")
     lines = [f"critical path: {', '.join(told)}"]
     lines += [f"  {wait}" for wait in waits(playback)[:LONGEST]]
     return "\n".join(lines)

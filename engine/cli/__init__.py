@@ -5,6 +5,9 @@ share: `options` names the options, `loading` runs the user's file, `planning` m
 the driver that were asked for, and `sentences` ends a command that went wrong with one sentence.
 """
 
+from importlib.metadata import version as version_of
+from typing import Annotated
+
 import typer
 
 from partita.engine.cli import calibrate, kernels, plan, profile, train
@@ -17,6 +20,23 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"partita {version_of('partita')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Prints the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Holds the options of `partita` itself; `_print_version` acts on its only one."""
+
+
 app.command()(plan.plan)
 app.command()(train.train)
 app.command()(profile.profile)

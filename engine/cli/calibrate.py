@@ -16,6 +16,7 @@ from partita.engine.profile.calibration import calibrate as calibrate_machine
 from partita.engine.profile.calibration_table import tables
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
+from partita.layers.text import counted
 
 
 def calibrate(
@@ -55,6 +56,6 @@ def calibrate(
         if found.refused is not None:
             print(found.refused)
         print(f"products: {found.record.choices()}")
-        print(f"{found.measured} kernels measured now; kept in {store.path}")
+        print(f"{counted(found.measured, 'kernel')} measured now; kept in {store.path}")
         if cluster_out is not None:
             print(f"written: {found.cluster(machines, threads=threads).write(cluster_out)}")

@@ -16,6 +16,7 @@ from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.train import train_as
 from partita.engine.parameters.files import check_target
+from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
 
@@ -110,11 +111,11 @@ def check_end(plan: Plan, held_out: Data | None, save: Path | None) -> None:
 
 def report(run: Run, held_out: Data | None, save: Path | None) -> None:
     """The last lines of a training."""
-    done = [f"{sum(run.steps)} steps"] if run.steps else []
-    done += [f"{run.iterations} iterations"] if run.outcome is not None else []
+    done = [f"{counted(sum(run.steps), 'step')}"] if run.steps else []
+    done += [f"{counted(run.iterations, 'iteration')}"] if run.outcome is not None else []
     print(f"trained {' and '.join(done)} in {run.seconds:.1f} s; checkpoint: {run.checkpoint}")
     if run.lost_pushes:
-        print(f"failures cost {run.lost_pushes} pushes")
+        print(f"failures cost {counted(run.lost_pushes, 'push', 'pushes')}")
     if save is not None:
         print(f"saved: {run.save(save)}")
     if held_out is not None:

@@ -88,7 +88,9 @@ def _unmasked(name: str, given: np.ma.MaskedArray[Any, Any]) -> Array:
 
 
 def _of_tensor(name: str, given: Any) -> Array:
-    """A tensor's numbers. No gradient flows back to it; bfloat16 becomes float32, which holds every number."""
+    """A tensor's numbers. No gradient flows back to it; bfloat16 becomes float32, which holds
+    every number.
+    """
     if given.device.type == "meta":
         raise ValueError(f"'{name}' is a tensor without numbers (device meta); give one that holds them")
     if str(given.layout) != "torch.strided":

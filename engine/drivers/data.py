@@ -12,6 +12,7 @@ from partita.engine.drivers.arrays import Array, array_of
 from partita.engine.numerics import master
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Given
+from partita.layers.text import counted
 
 Data: TypeAlias = Mapping[str, npt.ArrayLike]
 """An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
@@ -96,7 +97,7 @@ def _check_finite(name: str, given: Array, converted: Array) -> None:
             f"examples, first in example {int(large.argmax())}; scale it, or plan with precision='float64'"
         )
     raise ValueError(
-        f"'{name}' is not finite in {int(bad.sum())} of {len(bad)} examples, first in example "
+        f"'{name}' is not finite in {int(bad.sum())} of {counted(len(bad), 'example')}, first in example "
         f"{int(bad.argmax())}; remove them, or replace NaN and infinity by numbers"
     )
 

@@ -20,6 +20,7 @@ from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.serving import ShardTask
 from partita.engine.runtime.training import TrainTask
+from partita.layers.text import counted
 
 if TYPE_CHECKING:
     from partita.engine.drivers.display import Display
@@ -152,7 +153,7 @@ class DownpourTraining(Training):
             if min(self.done) == self.steps:
                 total = self.steps * len(self.done)
                 more = "; ask for more epochs" if self.alone else ""
-                yield f"the checkpoint has all {total} steps already{more}"
+                yield f"the checkpoint has all {counted(total, 'step')} already{more}"
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         display.update(effect)
@@ -179,7 +180,7 @@ class DownpourTraining(Training):
         if not self.job.keep or self.committed is None or not any(self.committed):
             return ""
         total = self.steps * len(self.done)
-        held = f"holds {sum(self.committed)} of {total} steps"
+        held = f"holds {sum(self.committed)} of {counted(total, 'step')}"
         return f"the checkpoint in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
     def _finished(self, done: Done, display: Display) -> Run:
@@ -189,5 +190,5 @@ class DownpourTraining(Training):
         folder = job.checkpoints if job.keep else None
         run = Run(job.plan, parameters, steps, meter.seconds, done.lost, tuple(meter.history), folder)
         if not done.complete:
-            raise self._stopped(f"stopped after {sum(done.steps)} of {meter.total} steps", run)
+            raise self._stopped(f"stopped after {sum(done.steps)} of {counted(meter.total, 'step')}", run)
         return run

@@ -16,6 +16,7 @@ from partita.engine.drivers.checks import whole
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.protocol.commands import Portions
+from partita.layers.text import counted
 
 LIMITS: Final = ("max_iterations", "gtol", "ftol")
 """Settings of a method that say where it ends, not how it gets there: they may change when a run goes on."""
@@ -119,7 +120,7 @@ class Sandblaster:
         shared = max(1, round(self.overlap * n))
         if 2 * shared > n:
             raise ValueError(
-                f"batches of {n} portion{'s' * (n > 1)} cannot share {shared} with the next one, because at "
+                f"batches of {counted(n, 'portion')} cannot share {shared} with the next one, because at "
                 "least half of a batch must be new; use larger batches, or smaller portions"
             )
         return Objective(portions, batch=n, overlap=shared, l2=self.l2)

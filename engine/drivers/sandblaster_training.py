@@ -23,6 +23,7 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.portions import PortionTask
 from partita.engine.runtime.vector_serving import VectorShardTask
+from partita.layers.text import counted
 
 if TYPE_CHECKING:
     from partita.engine.drivers.display import Display
@@ -157,7 +158,8 @@ class SandblasterTraining(Training):
         portions, size = self.objective.portions, self.objective.portions.size
         batch = self.objective.batch
         n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
-        yield f"{self.driver.method!r} on {of}: {n} portions of {size}, {self.stretch} for each push"
+        whole = counted(n, "portion")
+        yield f"{self.driver.method!r} on {of}: {whole} of {size}, {self.stretch} for each push"
         if self._journal.found:
             coordinating = self._coordinating
             where = "the start" if self.resumed is None else f"checkpoint {self.resumed}"
@@ -203,7 +205,7 @@ class SandblasterTraining(Training):
         done = self._coordinating.iterations
         if not self.job.keep or not len(self._journal) or not done:
             return ""
-        held = f"holds {done} iteration{'s' * (done > 1)}"
+        held = f"holds {counted(done, 'iteration')}"
         return f"the journal in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
     def _finished(self, done: Done, display: Display) -> Run:
@@ -221,7 +223,7 @@ class SandblasterTraining(Training):
             outcome=outcome,
         )
         if not done.complete or outcome is None:
-            raise self._stopped(f"stopped after {now.iterations} iterations", run)
+            raise self._stopped(f"stopped after {counted(now.iterations, 'iteration')}", run)
         display.say(outcome.reason)
         return run
 

@@ -34,6 +34,7 @@ from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
+from partita.layers.text import counted
 from partita.partitioner.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
 
@@ -194,7 +195,9 @@ class Session:
         size, graph = self._size, self._plan.graph
         if not 1 <= real <= size or (self._train and real < size):
             least = size if self._train else 1
-            raise ValueError(f"{real} examples of a batch of {size} cannot be played; give {least} to {size}")
+            raise ValueError(
+                f"{counted(real, 'example')} of a batch of {size} cannot be played; give {least} to {size}"
+            )
         for name in collect:  # of a string, its letters
             if name not in self._known:
                 known = ", ".join(sorted(self._known))
@@ -206,7 +209,9 @@ class Session:
         arrays = check_data(graph, batch, targets=bool(graph.losses), precision=self._plan.precision)
         examples = len(next(iter(arrays.values())))
         if examples != size:
-            raise ValueError(f"the batch has {examples} examples, but the plan is for {size}; give {size}")
+            raise ValueError(
+                f"the batch has {counted(examples, 'example')}, but the plan is for {size}; give {size}"
+            )
         self._fed = True
         return arrays
 

@@ -26,6 +26,7 @@ from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.runtime.task import Task
+from partita.layers.text import counted
 
 if TYPE_CHECKING:
     from partita.engine.drivers.display import Display
@@ -132,7 +133,7 @@ class Training(ABC):
     def _announce(self, display: Display) -> None:
         has = self.topology
         counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
-        replicas, machines, shards = (f"{n} {what}{'s' * (n > 1)}" for n, what in counts)
+        replicas, machines, shards = (counted(n, what) for n, what in counts)
         display.say(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self._terms()}")
         for text in (*self.skipped, *self._beginning()):
             display.say(text)

@@ -38,6 +38,7 @@ from partita.engine.protocol.commands import (
     Steps,
     Swap,
 )
+from partita.layers.text import counted
 
 DIRECTION: Final = "d"
 """The vector along which a line search goes."""
@@ -128,7 +129,9 @@ class _Descent:
         while done < method.max_iterations:
             toward = yield from self._aim(directions, begun=not fresh)
             if toward is None:
-                return Outcome("stopped", f"After {done} iterations the method knows no further direction.")
+                return Outcome(
+                    "stopped", f"After {counted(done, 'iteration')} the method knows no further direction."
+                )
             found = yield from self._along(toward, now)
             if found is None:
                 now = yield from self._back(now)
@@ -141,7 +144,7 @@ class _Descent:
             if outcome := self._judged(before, found):
                 return outcome
             note = ""
-        return Outcome("stopped", f"Stopped after {done} iterations, as max_iterations says.")
+        return Outcome("stopped", f"Stopped after {counted(done, 'iteration')}, as max_iterations says.")
 
     def _aim(self, directions: Directions, *, begun: bool) -> Generator[Request, Scalars, Toward | None]:
         answer = self._last.answer if self._last else ()

@@ -22,6 +22,7 @@ from partita.engine.protocol.commands import (
     Segment,
     n_scalars,
 )
+from partita.layers.text import counted
 
 GRADIENT: Final = "g"
 """The vector of the batch's gradient at `x`."""
@@ -87,14 +88,14 @@ class Objective:
             return
         if not 1 <= self.batch <= self.portions.per_epoch:
             raise ValueError(
-                f"a batch of {self.batch} portions cannot be taken from data of {self.portions.per_epoch}; "
-                f"use 1 to {self.portions.per_epoch}, or None for all of it"
+                f"a batch of {counted(self.batch, 'portion')} cannot be taken from data of "
+                f"{self.portions.per_epoch}; use 1 to {self.portions.per_epoch}, or None for all of it"
             )
         if self.sampled and not 1 <= self.overlap <= self.batch // 2:
             raise ValueError(
-                f"batches of {self.batch} portions cannot share {self.overlap} with the next; they share at "
-                f"least 1, to see how the gradient changes, and at most half: take larger batches "
-                f"or smaller portions"
+                f"batches of {counted(self.batch, 'portion')} cannot share {self.overlap} with the next; "
+                "they share at least 1, to see how the gradient changes, and at most half: take larger "
+                f"batches or smaller portions"
             )
 
     @property

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from partita.engine.profile.report import PointReport, Report, counted
+from partita.engine.profile.report import PointReport, Report
+from partita.layers.text import counted
 from partita.partitioner.drawing import svg
 
 WIDTH: Final = 620.0
@@ -107,5 +108,5 @@ def _mark(source: str, x: float, y: float, words: str) -> str:
 
 
 def _words(point: PointReport) -> str:
-    count, gained = counted(point.machines), f"{point.speed_up:.2f}x"
+    count, gained = counted(point.machines, "machine"), f"{point.speed_up:.2f}x"
     return f"{count}, {point.source}: {gained}, predicted {point.predicted_speed_up:.2f}x"

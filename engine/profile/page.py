@@ -11,9 +11,9 @@ from partita.engine.profile.report import (
     MachineReport,
     PointReport,
     Report,
-    counted,
     rows_of,
 )
+from partita.layers.text import counted
 from partita.partitioner.drawing.page import SCRIPT, STYLE
 from partita.partitioner.drawing.timeline import Picture, Timeline
 from partita.partitioner.readable import readable_bytes, readable_seconds
@@ -56,7 +56,7 @@ def page(report: Report, steps: Sequence[Sequence[Timeline]]) -> str:
 
 def _summary(report: Report) -> str:
     """The changes of every point, beside the curve."""
-    lines = [f"<h3>{counted(point.machines)}</h3>{_changes(point)}" for point in report.points]
+    lines = [f"<h3>{counted(point.machines, 'machine')}</h3>{_changes(point)}" for point in report.points]
     return f"<div><h2>What would gain most, simulated</h2>{''.join(lines)}</div>"
 
 
@@ -69,7 +69,7 @@ def _section(point: PointReport, steps: Sequence[Timeline]) -> str:
         for picture in pictures
     )
     return (
-        f"<section><h2>{counted(point.machines)}</h2><p>{_sentence(point)}</p>"
+        f"<section><h2>{counted(point.machines, 'machine')}</h2><p>{_sentence(point)}</p>"
         f'<label>enlarge <input type="range" id="{zoom}" min="0" max="5" step="0.05" value="0"></label>'
         f'{"".join(cards)}<div class="card">{_parts(point.parts)}</div></section>\n'
     )

@@ -11,8 +11,9 @@ from partita.engine.profile import page, perfetto
 from partita.engine.profile.changes import Change
 from partita.engine.profile.curve import curve
 from partita.engine.profile.measure import Measured
-from partita.engine.profile.report import MachineReport, PointReport, Report, counted
+from partita.engine.profile.report import MachineReport, PointReport, Report
 from partita.engine.profile.timeline import Timeline
+from partita.layers.text import counted
 from partita.partitioner.drawing.predicted import predicted_timeline
 from partita.partitioner.drawing.timeline import Timeline as Drawn
 from partita.partitioner.plan import Plan
@@ -135,12 +136,12 @@ def _steps(point: Point) -> tuple[Drawn, ...]:
         return (predicted,)
     until_s = max(measured.typical.step_s, predicted.stop_s)
     name, step = f"{point.plan.graph.name}: one step", readable_seconds(measured.typical.step_s)
-    told = f"a measured step of {step} · {counted(point.machines)} · {point.plan.portions}"
+    told = f"a measured step of {step} · {counted(point.machines, 'machine')} · {point.plan.portions}"
     return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
 
 
 def _recording(point: Point) -> perfetto.Recording:
-    name = counted(point.machines)
+    name = counted(point.machines, "machine")
     if point.measured is None:
         return perfetto.Recording(f"{name}, simulated", [(0.0, point.predicted)])
     measured = point.measured

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
+from partita.layers.text import counted
 from partita.partitioner.cuts import (
     ByInputs,
     Cut,
@@ -58,7 +59,7 @@ def places(plan: Plan) -> Iterator[Recut]:
         count = min(machines, grid.n_rows)
         if len(owners) < count and grid.layer.cuttable:
             cut = Pieces(tuple(sorted(idlest[:count])))
-            yield from _recut(plan, f"cutting {grid.name} over {count} machines", {grid.name: cut})
+            yield from _recut(plan, f"cutting {grid.name} over {counted(count, 'machine')}", {grid.name: cut})
         yield from _shifts(plan, grid, busiest, idlest[0])
 
 
@@ -158,7 +159,8 @@ def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[R
         if moved:
             sizes = {**rows, source: rows[source] - moved, destination: rows[destination] + moved}
             cut = Pieces(tuple(sizes), tuple(sizes.values()))
-            what = f"moving {moved} rows of {grid.name} from machine {source} to machine {destination}"
+            rows_moved = f"moving {counted(moved, 'row')} of {grid.name}"
+            what = f"{rows_moved} from machine {source} to machine {destination}"
             yield from _recut(plan, what, {grid.name: cut})
 
 

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from partita.engine.profile.changes import Change
+from partita.layers.text import counted
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
 FORMAT: Final = 1
@@ -126,21 +127,22 @@ class Report:
     def title(self) -> str:
         """What was played."""
         step = "a training step" if self.train else "the way up"
-        return f"{self.network}: {step}, batch {self.batch}, {self.precision}, {self.parameters:,} parameters"
+        size = counted(self.parameters, "parameter")
+        return f"{self.network}: {step}, batch {self.batch}, {self.precision}, {size}"
 
     @property
     def conditions(self) -> str:
         """What the numbers stand on."""
         threads = sorted({part.threads for point in self.points for part in point.parts})
         first = self.points[0].machines
-        told = ["1 thread" if threads == [1] else f"{' or '.join(map(str, threads))} threads"]
-        told[0] += " a machine"
+        told = [f"{' or '.join(map(str, threads))} {'thread' if threads == [1] else 'threads'} a machine"]
         if any(point.source == "measured" for point in self.points):
             told.append(
-                f"measured: the tenth percentile of {self.steps} steps, on this machine's {self.cores} cores"
+                f"measured: the tenth percentile of {counted(self.steps, 'step')}, on this machine's "
+                f"{counted(self.cores, 'core')}"
             )
         if first > 1:
-            told.append(f"speed-up over {first} machines, because it does not fit on fewer")
+            told.append(f"speed-up over {counted(first, 'machine')}, because it does not fit on fewer")
         told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
         return "; ".join(told)
 
@@ -206,12 +208,7 @@ def _whole(part: MachineReport) -> float:
 
 def changes_of(report: Report) -> list[str]:
     """A line for each number of machines."""
-    return [f"  {counted(point.machines)}: {told(point.changes)}" for point in report.points]
-
-
-def counted(count: int) -> str:
-    """`1 machine`, `2 machines`."""
-    return "1 machine" if count == 1 else f"{count} machines"
+    return [f"  {counted(point.machines, 'machine')}: {told(point.changes)}" for point in report.points]
 
 
 def told(changes: tuple[Change, ...]) -> str:

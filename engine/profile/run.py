@@ -18,6 +18,7 @@ from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.timeline import Timeline
 from partita.layers.graph import Graph
 from partita.layers.network import Network
+from partita.layers.text import counted
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cuts import Cut, Cuts, Whole
 from partita.partitioner.partition import partition
@@ -99,7 +100,7 @@ def profile_network(
     )
     plans = []
     for count in (1, *counts) if counts[0] > 1 else counts:
-        tell(f"planning {count} of {counts[-1]} machines")
+        tell(f"planning {count} of {counted(counts[-1], 'machine')}")
         try:
             plans.append(planned(_cluster_for(count, threads, cluster, measuring), strategy))
         except ValueError:
@@ -110,7 +111,7 @@ def profile_network(
     fed = batch_for(plans[0].graph, data, batch=plans[0].batch, precision=precision)
     points = []
     for plan in plans:
-        name = f"{len(plan.cluster)} of {counts[-1]} machines"
+        name = f"{len(plan.cluster)} of {counted(counts[-1], 'machine')}"
         measured = None
         if cluster is None and _played_here(plan, cores):
             measured = measure(plan, fed, steps=steps, hosts=hosts, tell=partial(_tell, tell, name, steps))
@@ -131,7 +132,7 @@ def _first(cluster: Cluster, machines: int) -> Cluster:
     """The first so many machines, and the links between them."""
     if machines > len(cluster):
         raise ValueError(
-            f"the cluster has {len(cluster)} machines, not {machines}; ask for fewer, or add some"
+            f"the cluster has {counted(len(cluster), 'machine')}, not {machines}; ask for fewer, or add some"
         )
     chosen = cluster.machines[:machines]
     names = {name for machine in chosen for name in (machine.site, machine.kind)}

@@ -27,6 +27,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
 from partita.layers.rows import Rows
+from partita.layers.text import counted
 from partita.partitioner.cluster import Machine
 
 
@@ -43,7 +44,7 @@ def open_gpu(machine: Machine) -> TorchDevice:
         return TorchDevice(torch.device("cpu"))
     n_devices, index = torch.cuda.device_count(), int(machine.device.partition(":")[2])
     if index >= n_devices:
-        what = f"{n_devices} CUDA device{'s' * (n_devices != 1)}" if n_devices else "no CUDA device"
+        what = counted(n_devices, "CUDA device") if n_devices else "no CUDA device"
         raise NoSuchDevice(
             f"machine '{machine.name}' wants {machine.device}, but this host has {what} that torch "
             f"{torch.__version__} can use; give the machine another device, for example 'cpu'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.buffer_names import consumer_of, holds_errors, holds_sums
 from partita.partitioner.drawing import svg
@@ -83,7 +84,7 @@ def messages(plan: BarePlan) -> str:
 
 def _of_kind(what: str, fill: str, group: Sequence[Message]) -> Row:
     total, largest = sum(m.n_bytes for m in group), max(m.n_bytes for m in group)
-    count = f"{len(group):,} messages" if len(group) > 1 else "1 message"
+    count = counted(len(group), "message")
     words = f"{readable_bytes(total)} in {count}" + (
         f", the largest {readable_bytes(largest)}" if len(group) > 1 else ""
     )

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.layers.text import counted
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import HEAD, Look
@@ -58,7 +59,7 @@ class Exchange:
             way = f"of its {content_of(self.routes[0].message.buffer)}"
         elif self.inside:
             way = "between its machines"
-        return f"{len(self.routes)} messages {way}, {total}"
+        return f"{counted(len(self.routes), 'message')} {way}, {total}"
 
 
 def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route], list[Exchange]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
@@ -20,10 +21,10 @@ NARROW = 20
 
 def heading(plan: BarePlan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
-    machines = f"{len(plan.cluster)} machine{'s' if len(plan.cluster) > 1 else ''}"
+    machines = counted(len(plan.cluster), "machine")
     told = (
-        f"{machines} · {plan.portions} · {plan.precision} · {plan.graph.n_parameters:,} parameters · "
-        f"{said_of_step(plan)}"
+        f"{machines} · {plan.portions} · {plan.precision} · "
+        f"{counted(plan.graph.n_parameters, 'parameter')} · {said_of_step(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT

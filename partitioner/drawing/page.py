@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import charts
@@ -65,7 +66,7 @@ def plan_page(plan: BarePlan, table: str) -> str:
         plan: what it tells of.
         table: the plan as text.
     """
-    title = escape(f"{plan.graph.name} over {len(plan.cluster)} machines")
+    title = escape(f"{plan.graph.name} over {counted(len(plan.cluster), 'machine')}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head>\n'
@@ -107,7 +108,10 @@ def _head(plan: BarePlan) -> str:
         (f"{plan.batch}", f"examples in a batch{_portions(plan)}"),
         (f"{plan.graph.n_parameters:,}", "parameters"),
         (plan.precision, "precision"),
-        (readable_bytes(sum(m.n_bytes for m in plan.messages)), f"in {len(plan.messages):,} messages a step"),
+        (
+            readable_bytes(sum(m.n_bytes for m in plan.messages)),
+            f"in {counted(len(plan.messages), 'message')} a step",
+        ),
         (f"{min(busy):.0%} to {max(busy):.0%}", "of the step machines compute"),
         (readable_bytes(max(map(plan.memory_bytes, range(len(plan.cluster))))), "peak memory of a machine"),
     )
@@ -131,8 +135,8 @@ def _card(picture: str) -> str:
 def _messages_said(plan: BarePlan) -> str:
     total = readable_bytes(sum(m.n_bytes for m in plan.messages))
     return (
-        f"{total} in {len(plan.messages):,} messages a step; blue are states and partial sums, orange "
-        "errors, grey what else machines tell one another."
+        f"{total} in {counted(len(plan.messages), 'message')} a step; blue are states and partial sums, "
+        "orange errors, grey what else machines tell one another."
         if plan.messages
         else "Nothing travels."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing.timeline import Timeline, TimelineBar, TimelineFlight, lanes_of
 from partita.partitioner.playback import Bar, Flight, Playback
@@ -50,7 +51,7 @@ def predicted_timeline(plan: BarePlan) -> Timeline:
     flights = playback.flights if len(names) <= FLIGHTS else tuple(f for f in path if isinstance(f, Flight))
     return Timeline(
         f"{plan.graph.name}: one step",
-        f"{said_of_step(plan)} · {len(names)} machines · {plan.portions}",
+        f"{said_of_step(plan)} · {counted(len(names), 'machine')} · {plan.portions}",
         lanes_of(names),
         tuple(bars),
         tuple(_flight(playback, names, flight, critical=flight in set(path)) for flight in flights),

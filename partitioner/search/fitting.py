@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from partita.layers.graph import Grid
+from partita.layers.text import counted
 from partita.partitioner.cluster import Cluster, Machine
 from partita.partitioner.cuts import Cut, Cuts
 from partita.partitioner.readable import readable_bytes
@@ -103,9 +104,9 @@ def _more_machines(task: Task) -> Iterator[str]:
             low = middle
     memory = readable_bytes(like.memory_bytes or 0)
     if len({machine.memory_bytes for machine in machines}) == 1:
-        yield f"{high} machines of {memory}"
+        yield f"{counted(high, 'machine')} of {memory}"
     else:
-        yield f"{high - len(machines)} more machines of {memory}"
+        yield f"{counted(high - len(machines), 'more machine')} of {memory}"
 
 
 def _enlarged(cluster: Cluster, like: Machine, count: int) -> Cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -57,6 +58,12 @@ def assert_one_sentence(ended: Ended, sentence: str) -> None:
     assert ended.code == 1
     assert ended.err.startswith("partita: ") and ended.err.count("\n") == 1, ended.err
     assert sentence in ended.err
+
+
+def test_the_version_is_that_of_the_project(partita: Partita) -> None:
+    pyproject = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    ended = partita("--version")
+    assert ended == (0, f"partita {pyproject['project']['version']}\n", "")
 
 
 def test_a_plan_is_printed_and_drawn(partita: Partita, tmp_path: Path) -> None:

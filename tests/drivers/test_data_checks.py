@@ -113,7 +113,7 @@ def test_mistakes_are_named(graph: Graph, change: dict[str, Any], sentence: str)
 
 
 def test_what_is_no_dictionary_is_named(graph: Graph) -> None:
-    with pytest.raises(ValueError, match="the data is a list; give a dictionary with an .*'digit': "):
+    with pytest.raises(ValueError, match=r"the data is a list; give a dictionary with an .*'digit': "):
         check_data(graph, [1, 2], targets=True, precision="float32")  # type: ignore[arg-type]
 
 

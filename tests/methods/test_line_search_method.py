@@ -30,6 +30,7 @@ from partita.engine.protocol.commands import (
     evaluation_in,
 )
 from partita.engine.protocol.recovery import still_needed
+from partita.layers.text import counted
 from tests.methods.problems import Array, Function, quadratic, rosenbrock
 
 METHODS = (LBFGS(), LBFGS(history=1), NonlinearCG(), GradientDescent())
@@ -129,7 +130,9 @@ def test_never_more_iterations_than_allowed(seed: int, most: int, method: LineSe
     method = replace(method, max_iterations=most, gtol=0.0, ftol=0.0)
     found = minimise(rosenbrock, start, method)
     assert [step.iteration for step in found.iterations] == list(range(1, most + 1))
-    assert found.outcome == Outcome("stopped", f"Stopped after {most} iterations, as max_iterations says.")
+    assert found.outcome == Outcome(
+        "stopped", f"Stopped after {counted(most, 'iteration')}, as max_iterations says."
+    )
     assert found.loss == found.iterations[-1].loss == rosenbrock(found.x)[0]
     assert found.iterations[-1].gradient_norm == np.abs(rosenbrock(found.x)[1]).max()
     losses = [step.loss for step in found.iterations]
@@ -275,7 +278,7 @@ def test_a_method_may_know_no_further_direction() -> None:
 
     function, start, _ = quadratic(5, 30.0)
     found = minimise(function, start, Once())
-    assert found.outcome == Outcome("stopped", "After 1 iterations the method knows no further direction.")
+    assert found.outcome == Outcome("stopped", "After 1 iteration the method knows no further direction.")
     assert found.loss == function(found.x)[0]
 
 

@@ -60,7 +60,7 @@ def test_a_machine_that_is_a_gpu_says_so() -> None:
     assert lines[header].split()[-4:] == ["computing", "sending", "waiting", "idle"]
     assert lines[header + 1].split()[:2] == ["a", "25"]
     assert lines[header + 2].startswith("b (cuda:1)")
-    assert str(cluster) == "2 machines (a: 1 threads, b (cuda:1): 1 threads)"
+    assert str(cluster) == "2 machines (a: 1 thread, b (cuda:1): 1 thread)"
 
 
 @pytest.mark.parametrize(
