@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
+from partita.layers.text import counted
 from partita.partitioner import ByInputs, Cluster, Machine, Plan, partition
 from partita.partitioner.table import readable_bytes
 from partita.partitioner.words import described, gap
@@ -24,9 +25,10 @@ def test_every_plan_prints(plan: Plan) -> None:
             shown = "-" if piece is None else f"{piece.start}:{piece.stop}"
             inputs = "" if piece is None or piece.inputs is None else "/{}:{}".format(*piece.inputs)
             assert cell == shown + inputs
-    (told,) = [line for line in lines if f"{len(plan.messages)} messages a step" in line]
+    (told,) = [line for line in lines if f"{counted(len(plan.messages), 'message')} a step" in line]
     states, sums = plan.travelling
-    assert f"{states:,} states {f'and {sums:,} partial sums ' if sums else ''}travel" in told
+    and_sums = f"and {counted(sums, 'partial sum')} " if sums else ""
+    assert f"{counted(states, 'state')} {and_sums}travel" in told
     assert any(line.startswith("critical path: machine ") for line in lines)
 
 
