@@ -28,7 +28,7 @@ from partita.engine.protocol.orders import (
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.verbs import why_not
 from partita.engine.runtime.task import Task, pack_task
-from partita.engine.transport.mailbox import UnknownPeer
+from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 
 TICK_S: Final = 0.1
 
@@ -155,6 +155,8 @@ class Supervisor:
             self._launcher.mailbox.send(effect.to, effect.message, payload)
         except UnknownPeer:
             return  # it has just ended; the coordinator will hear of that
+        except PeerStalled:
+            self._launcher.mailbox.renew(effect.to)  # what it misses is sent again, or it is dead
 
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:

@@ -109,7 +109,7 @@ class Host:
     def _turn(self) -> None:
         events = self._mailbox.receive(TICK_S)
         while not self._stalled.empty():
-            self._mailbox.disconnect(self._stalled.get())
+            self._mailbox.renew(self._stalled.get())
         for event in events:
             now = time.monotonic()  # each may take a while, and many may have come
             self._guarded(lambda event=event, now=now: self._receive(event, now))  # type: ignore[misc]
@@ -219,7 +219,7 @@ class Host:
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again.
 
-        From any thread; only the host's own disconnects.
+        From any thread; only the host's own opens the way anew.
         """
         try:
             self._mailbox.send(to, message, payload)

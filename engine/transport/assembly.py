@@ -4,23 +4,29 @@ Sizes are checked before anything is kept: the first envelope says how large the
 then on the size and the place of every frame is known. A sender has at most one unfinished message here, so
 what it can make this host hold is bounded by `max_payload`. Payloads that lie in shared memory are whole from
 the beginning, and where they lie is checked by the ring. Nothing here knows sockets.
+
+Messages are taken in the order of their numbers, each once. Where one is missing, a connection has broken:
+those behind it are dropped, and the sender is asked to send again from there, if there is a way to ask it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from partita.engine.protocol.messages import MalformedMessage, Message, decode
 from partita.engine.transport.neighbour import FromNeighbour
 from partita.engine.transport.payload import Payload
 from partita.engine.transport.ring import RingReader, UnfitMemory
 from partita.engine.transport.wire import (
+    STREAM_BITS,
     Following,
+    Got,
     MalformedFrames,
     Offer,
     Opening,
+    Sent,
     chunk_size,
     decode_envelope,
 )
@@ -32,10 +38,26 @@ Accept: TypeAlias = Callable[[Offer], FromNeighbour | None]
 
 _MOST_EARLY = 4096  # messages that overtook one on the other way; no sender that keeps the rules comes near
 
+Answer: TypeAlias = Callable[[Got], bool]
+"""Sends this back to the sender, or says that there is no way to it."""
+
+ACKNOWLEDGE_MESSAGES: Final = 64
+ACKNOWLEDGE_BYTES: Final = 4 << 20
+"""What a sender keeps until it is acknowledged, in the good case: so much is acknowledged at once."""
+
 
 def refused(offer: Offer) -> FromNeighbour | None:
     """Accepts no near way."""
     return None
+
+
+def unanswered(got: Got) -> bool:
+    """There is no way back."""
+    return False
+
+
+def unheeded(got: Got) -> None:
+    """Nothing is kept that could be acknowledged."""
 
 
 class _Unfinished:
@@ -55,17 +77,49 @@ class Assembly:
     """The message that one sender is in the middle of.
 
     Attributes:
+        following: the number of the message that comes next.
         malformed: how many groups of frames were no part of a message, and how many messages broke off.
     """
 
-    __slots__ = ("_accept", "_early", "_max_payload", "_near", "_next", "_unfinished", "malformed")
+    __slots__ = (
+        "_accept",
+        "_answer",
+        "_asked",
+        "_early",
+        "_heed",
+        "_max_payload",
+        "_near",
+        "_unacknowledged",
+        "_unfinished",
+        "following",
+        "malformed",
+    )
 
-    def __init__(self, *, max_payload: int, accept: Accept = refused) -> None:
+    def __init__(
+        self,
+        *,
+        max_payload: int,
+        following: int = 0,
+        accept: Accept = refused,
+        answer: Answer = unanswered,
+        heed: Callable[[Got], None] = unheeded,
+    ) -> None:
+        """Nothing has come yet.
+
+        Args:
+            max_payload: the largest that is taken (bytes).
+            following: the number of the message that comes next.
+            accept: opens a near way.
+            answer: tells the sender what has come.
+            heed: takes in what the sender says of messages to it.
+        """
         self._max_payload = max_payload
-        self._accept = accept
+        self._accept, self._answer, self._heed = accept, answer, heed
         self._near: FromNeighbour | None = None
         self._early: deque[tuple[Opening, RingReader]] = deque()  # from the near way, maybe ahead of others
-        self._next = 0  # the number of the message that comes next
+        self.following = following
+        self._asked = -1  # the last number that the sender was asked to send again
+        self._unacknowledged = [0, 0]  # messages and bytes that came through the socket
         self._unfinished: _Unfinished | None = None
         self.malformed = 0
 
@@ -87,8 +141,7 @@ class Assembly:
         """The messages that have arrived on the near way, and whose turn it is. Never raises, as `add`."""
         complete: list[Complete] = []
         self._hear()
-        if self._unfinished is None:
-            self._take_early(complete, before=None)
+        self._take_early(complete)
         return complete
 
     def close(self) -> None:
@@ -108,21 +161,76 @@ class Assembly:
                 if self._unfinished is not None:  # the connection broke in the middle of it
                     self._unfinished = None
                     self.malformed += 1
-                self._hear()
-                self._take_early(complete, before=number)
-                self._next = number + 1
-                found = self._opened(envelope, chunk)
-            case Following():
-                found = self._followed(envelope, chunk)
-            case Offer():
-                self._offered(envelope)
-                return
-        if found is not None:
-            complete.append(found)
-            self._take_early(complete, before=None)
+                if self._is_next(number, complete):
+                    self._finish(number, self._opened_or_skipped(envelope, chunk), complete)
+            case Following(number=number):
+                self._finish(number, self._followed(envelope, chunk), complete)
+            case Offer(number=number):
+                if self._is_next(number, complete):
+                    self._offered(envelope)
+            case Got():
+                self._heed(envelope)
+            case Sent():
+                self._sent(envelope, complete)
+
+    def _is_next(self, number: int, complete: list[Complete]) -> bool:
+        """Whether this is the number that comes next. If others are missing, the sender is asked for them."""
+        self._hear()
+        stream = number >> STREAM_BITS << STREAM_BITS
+        if stream > self.following:
+            self._skip_to(stream, complete)
+        self._take_early(complete)
+        if number > self.following and not self._ask():
+            self._skip_to(number, complete)
+        return number == self.following
+
+    def _ask(self) -> bool:
+        """Asks the sender, once, to send again what comes next; False where it cannot be asked."""
+        if self._asked != self.following:
+            if not self._answer(Got(self.following, again=True)):
+                return False
+            self._asked = self.following
+        return True
+
+    def _skip_to(self, number: int, complete: list[Complete]) -> None:
+        """What has not come below this number never will."""
+        self._take_early(complete, before=number)
+        if number > self.following:
+            self.following = number
+            self._unfinished = None
+
+    def _sent(self, sent: Sent, complete: list[Complete]) -> None:
+        self._hear()
+        self._take_early(complete)
+        self._skip_to(sent.first, complete)
+        if sent.next is not None:
+            self._unacknowledged = [0, 0]
+            self._answer(Got(self.following, again=self.following < sent.next))
+
+    def _opened_or_skipped(self, opening: Opening, chunk: memoryview | None) -> Complete | None:
+        """One that can never be taken is not asked for again."""
+        try:
+            return self._opened(opening, chunk)
+        except (MalformedFrames, MalformedMessage, UnfitMemory):
+            self.following = opening.number + 1
+            raise
+
+    def _finish(self, number: int, found: Complete | None, complete: list[Complete]) -> None:
+        """Takes a message that came through the socket, if it is whole, and those that waited for it."""
+        if found is None:
+            return
+        self.following = number + 1
+        complete.append(found)
+        waiting = self._unacknowledged
+        waiting[0] += 1
+        waiting[1] += 0 if found[1] is None else found[1].n_bytes
+        if waiting[0] >= ACKNOWLEDGE_MESSAGES or waiting[1] >= ACKNOWLEDGE_BYTES:
+            self._unacknowledged = [0, 0]
+            self._answer(Got(self.following))
+        self._take_early(complete)
 
     def _offered(self, offer: Offer) -> None:
-        self._hear()  # all that was sent on the way before
+        """All that was sent on the near way before has been heard."""
         if self._near is not None:
             self._near.close()
         self._near = None  # where accepting raises
@@ -141,14 +249,14 @@ class Assembly:
             except MalformedFrames:
                 self.malformed += 1
 
-    def _take_early(self, complete: list[Complete], *, before: int | None) -> None:
+    def _take_early(self, complete: list[Complete], *, before: int = 0) -> None:
         """Those whose turn it is: what was sent before them has come, or is lost (below `before`)."""
-        while self._early:
+        while self._early and self._unfinished is None:
             opening, ring = self._early[0]
-            if opening.number > self._next and (before is None or opening.number >= before):
+            if opening.number > self.following and opening.number >= before:
                 return
             self._early.popleft()
-            self._next = opening.number + 1
+            self.following = max(self.following, opening.number + 1)
             try:
                 complete.append(self._whole(opening, ring))
             except (MalformedFrames, MalformedMessage, UnfitMemory):

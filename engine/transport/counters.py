@@ -45,6 +45,8 @@ class Counters:
         refused_handshakes: times that somebody without a listed key asked to be let in.
         refused_messages: frames that arrived on a live connection whose key is no longer listed; and messages
             that the host turned away, because it was not for their sender to say that.
+        cut_connections: those that held more than a connection may without giving out a message, or of which
+            there were too many at once.
         malformed: frames dropped because they were no part of a message, and messages that were never
             finished.
     """
@@ -55,6 +57,7 @@ class Counters:
     received_shared: Count = field(default_factory=Count)
     refused_handshakes: int = 0
     refused_messages: int = 0
+    cut_connections: int = 0
     malformed: int = 0
 
     def note_sent(self, to: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:

@@ -107,7 +107,10 @@ def visit(public_key: str, token: bytes, descriptor: int) -> socket.socket | Non
     Returns:
         The socket to that host; None where no host of this user listens there, or its door is crowded.
     """
-    visitor = local_socket()
+    try:
+        visitor = local_socket()
+    except OSError:  # no descriptor is free
+        return None
     try:
         visitor.connect(_address(public_key))
         rights = (*_RIGHTS, array.array("i", [descriptor]))

@@ -18,13 +18,13 @@ from partita.engine.transport.counters import Counters
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.senders import Senders
-from partita.engine.transport.wire import frames
+from partita.engine.transport.wire import STREAM_BITS, frames
 
 
 class _Link:
     """What one mailbox has sent to another and that one has not taken yet. Used by both of their threads."""
 
-    def __init__(self, sender_key: str, peer: Peer) -> None:
+    def __init__(self, sender_key: str, peer: Peer, stream: int) -> None:
         self.sender_key = sender_key
         self.peer = peer
         self.admitted = False  # the handshake: set by the receiver, once the key was listed
@@ -32,7 +32,7 @@ class _Link:
         self._entries: deque[list[memoryview]] = deque()
         self._waiting_bytes = 0
         self._since = time.monotonic()
-        self._number = 0
+        self._number = stream << STREAM_BITS
 
     def put(
         self, message: Message, payload: list[memoryview] | None, n_bytes: int, *, max_backlog: int
@@ -133,6 +133,7 @@ class InProcessMailbox(Mailbox):
         self._max_backlog = max_backlog
         self._senders = Senders(self.counters, max_payload=max_payload)
         self._links: dict[str, _Link] = {}
+        self._streams = 0  # connections so far
         self._sending = threading.Lock()
         self._strangers: dict[_Link, None] = {}  # those who knock until they are listed, in order
         self._arrivals: queue.SimpleQueue[_Link | None] = queue.SimpleQueue()  # None: a wake-up
@@ -159,7 +160,8 @@ class InProcessMailbox(Mailbox):
         if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
             return
         self.disconnect(peer.name)
-        self._links[peer.name] = link = _Link(self._public_key, peer)
+        self._links[peer.name] = link = _Link(self._public_key, peer, self._streams)
+        self._streams += 1
         self._network.attach(link)
 
     def disconnect(self, name: str) -> None:
@@ -168,6 +170,13 @@ class InProcessMailbox(Mailbox):
         if link is not None:
             self._network.detach(link)
             link.drop()
+
+    def renew(self, name: str) -> None:
+        """See `Mailbox.renew`."""
+        link = self._links.get(name)
+        if link is not None:
+            self.disconnect(name)
+            self.connect(link.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""

@@ -22,7 +22,7 @@ MAX_PAYLOAD = 1 << 30
 
 
 class PeerStalled(RuntimeError):
-    """A peer takes no more, and what waits for it has reached its bound. The peer should be evicted.
+    """A peer takes no more, and what waits for it has reached its bound. `Mailbox.renew` drops that.
 
     Attributes:
         peer: the name of the host.
@@ -62,8 +62,9 @@ class Mailbox(ABC):
     `receive` regularly, because handshakes are answered and waiting messages leave only there (and in its own
     later sends).
 
-    From one sender, messages arrive in the order of sending, each once or not at all: a connection that
-    breaks may lose what was on its way. Between senders there is no order.
+    From one sender, messages arrive in the order of sending, each once, as long as both processes live and
+    each is connected to the other: what a broken connection loses is sent again. Without a way back, or after
+    `disconnect`, messages may be lost. Between senders there is no order.
     """
 
     counters: Counters
@@ -98,13 +99,20 @@ class Mailbox(ABC):
         """
 
     @abstractmethod
+    def renew(self, name: str) -> None:
+        """Closes the way to a peer that takes nothing, drops what waits for it, and opens the way anew.
+
+        Does nothing if there is none.
+        """
+
+    @abstractmethod
     def allow(self, peers: Iterable[Peer]) -> None:
         """From now on exactly these may send here; who they are is read from their keys (endpoints do not
         matter).
 
         A key that is no longer listed is out at once: nothing more is delivered from it, also on
         connections that it has open, and a message of which only a part has arrived is dropped. Who is not
-        listed yet may try until it is, and loses nothing by that.
+        listed yet, or no longer, may try until it is, and loses nothing by that.
 
         Raises:
             ValueError: two peers have the same key.

@@ -41,11 +41,12 @@ class ToNeighbour:
         self._channel: socket.socket | None = None
         self._is_willing = True
 
-    def offer(self, n_bytes: int) -> Offer | None:
+    def offer(self, n_bytes: int, *, number: int) -> Offer | None:
         """What the peer is to be told, on the authenticated connection and before any other message.
 
         Args:
             n_bytes: of a payload that should fit.
+            number: of the message that follows.
         """
         size = _ring_size(n_bytes)
         if not self._is_willing or size is None or (self._ring is not None and self._ring.n_bytes >= size):
@@ -63,7 +64,7 @@ class ToNeighbour:
             self._is_willing = False
             return None
         self._ring = ring
-        return Offer(token, size)
+        return Offer(token, size, number)
 
     def place(
         self, number: int, message: Message, payload: Sequence[memoryview] | None, n_bytes: int

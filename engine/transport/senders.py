@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Peer
-from partita.engine.transport.assembly import Assembly, Complete, refused
+from partita.engine.transport.assembly import Assembly, Complete, refused, unanswered, unheeded
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.neighbour import FromNeighbour
-from partita.engine.transport.wire import Offer
+from partita.engine.transport.wire import Got, Offer
+
+_MOST_LEFT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class Senders:
         max_payload: the largest that is taken (bytes).
         machine: of this host, see `Peer`; those on the same one may come on a near way.
         accept: opens the way that such a sender (its key) offers.
+        answer: sends an acknowledgement to a sender, known by name and incarnation; False where that is
+            not connected.
+        heed: takes in an acknowledgement that a sender has sent.
     """
 
     def __init__(
@@ -46,12 +52,15 @@ class Senders:
         max_payload: int,
         machine: str = "",
         accept: Callable[[str, Offer], FromNeighbour | None] | None = None,
+        answer: Callable[[str, int, Got], bool] | None = None,
+        heed: Callable[[str, int, Got], None] | None = None,
     ) -> None:
         self._counters = counters
         self._max_payload = max_payload
         self._machine = machine
-        self._accept = accept
+        self._accept, self._answer, self._heed = accept, answer, heed
         self._by_key: dict[str, _Sender] = {}
+        self._left: dict[str, int] = {}  # the next numbers of those that were listed last, by key
 
     def replace(self, peers: Iterable[Peer]) -> None:
         """Lists exactly these. Who stays goes on in the middle of its message; who goes loses it.
@@ -68,16 +77,28 @@ class Senders:
                 )
             known = self._by_key.get(peer.public_key)
             stays = known is not None and known.is_still(peer)
-            by_key[peer.public_key] = known if known is not None and stays else self._new(peer)
+            following = self._left.get(peer.public_key, 0) if known is None else known.assembly.following
+            by_key[peer.public_key] = known if known is not None and stays else self._new(peer, following)
         before, self._by_key = self._by_key, by_key
         for key, sender in before.items():
             if by_key.get(key) is not sender:
                 sender.assembly.close()
+                if key not in by_key:
+                    self._left[key] = sender.assembly.following
+        while len(self._left) > _MOST_LEFT:
+            del self._left[next(iter(self._left))]
 
-    def _new(self, peer: Peer) -> _Sender:
+    def _new(self, peer: Peer, following: int) -> _Sender:
         is_near = self._accept is not None and self._machine and peer.machine == self._machine
         accept = partial(self._accept, peer.public_key) if self._accept is not None and is_near else refused
-        assembly = Assembly(max_payload=self._max_payload, accept=accept)
+        me = peer.name, peer.incarnation
+        assembly = Assembly(
+            max_payload=self._max_payload,
+            following=following,
+            accept=accept,
+            answer=unanswered if self._answer is None else partial(self._answer, *me),
+            heed=unheeded if self._heed is None else partial(self._heed, *me),
+        )
         return _Sender(peer.name, peer.incarnation, peer.machine, assembly)
 
     def __contains__(self, key: str) -> bool:

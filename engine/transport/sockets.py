@@ -1,8 +1,12 @@
 """The one place where sockets are made, so that no socket is made without its locks.
 
 Every listening socket is a CURVE server that refuses whoever the authenticator does not know, also while
-none is running; every frame has a largest size, every queue a bound, every handshake a time limit, and
-nothing lingers.
+none is running; every frame has a largest size, every queue a bound, every handshake a time limit, every
+connection a heartbeat, and nothing lingers.
+
+Heartbeats come from the listening side alone. Its PING says after how long without another one the connecting
+side gives up and connects again. The other way round would not do: a PING lies behind the messages that a
+busy receiver has not taken yet, and its connection would be cut for being busy.
 """
 
 from __future__ import annotations
@@ -30,6 +34,10 @@ _HANDSHAKE_MS = 1000
 _CONNECT_MS = 2000
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
+_HEARTBEAT_MS = 1000
+_SILENT_MS = 4000  # then the connecting side takes the connection for broken
+_UNACKNOWLEDGED_MS = 10_000  # then the kernel of the listening side does
+_BACKLOG = 128  # connections that wait to be accepted
 _LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
@@ -82,6 +90,11 @@ def local_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 
+def tcp_view(descriptor: int) -> socket.socket:
+    """A TCP connection of libzmq's, to look at; to be `detach`ed, because the descriptor stays libzmq's."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+
+
 class SocketFactory:
     """Makes the sockets of one mailbox, with its keys, in a ZeroMQ context of its own.
 
@@ -106,6 +119,9 @@ class SocketFactory:
         inbox.curve_server = True
         inbox.zap_domain = ZAP_DOMAIN
         inbox.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        inbox.heartbeat_ivl, inbox.heartbeat_ttl, inbox.heartbeat_timeout = _HEARTBEAT_MS, _SILENT_MS, 0
+        inbox.setsockopt(zmq.TCP_MAXRT, _UNACKNOWLEDGED_MS)
+        inbox.backlog = _BACKLOG
         try:
             inbox.bind(endpoint)
         except zmq.ZMQError as error:
@@ -139,6 +155,17 @@ class SocketFactory:
         zap.maxmsgsize = MAX_FRAME_BYTES
         zap.bind(ZAP_ENDPOINT)
         return zap
+
+    def events(self, inbox: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+        """The socket on which libzmq says which connections an inbox accepts, and which end."""
+        address = "inproc://events"
+        inbox.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        events = self._context.socket(zmq.PAIR)
+        events.linger = 0
+        events.maxmsgsize = MAX_FRAME_BYTES
+        events.rcvhwm = 0  # libzmq's own thread would wait for room; an event is a few bytes
+        events.connect(address)
+        return events
 
     def close(self) -> None:
         """Closes every socket that was made here, and the context."""

@@ -10,7 +10,12 @@ Chunks are full but for the last one, so that `n_bytes` says how many frames the
 Between two hosts of one machine the payload may lie in memory that they share, which was offered before, and
 the envelope may then take another way, so that the numbers tell the order:
 
-    [Offer(token, size)]   [Opening(number, n_bytes, message, place)]  ...
+    [Offer(token, size, number)]   [Opening(number, n_bytes, message, place)]  ...
+
+A connection that breaks loses what was on its way. The sender keeps messages until they are acknowledged by
+`Got`, which comes once for many of them; if it does not come, `Sent` asks for it:
+
+    [Got(number)]   [Got(number, again)]   [Sent(first, next)]
 
 Nothing here knows sockets.
 """
@@ -18,7 +23,7 @@ Nothing here knows sockets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -34,7 +39,11 @@ MAX_MESSAGE_BYTES = CHUNK_BYTES
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096
 """No frame is larger: a chunk, or an envelope round the largest message, and what encryption adds."""
 
-_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+STREAM_BITS: Final = 32
+"""Numbers of messages are `stream << STREAM_BITS` plus a count: a connection that is opened anew is a new,
+higher stream, of which the first message has count 0."""
+
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknown_fields=True, gc=False):
@@ -57,13 +66,35 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unkn
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True, gc=False):
-    """From now on payloads may lie in memory of this size, which was left at the doorway with this token."""
+    """From now on payloads may lie in memory of this size, which was left at the doorway with this token.
+
+    `number` is that of the message that follows: an offer that comes a second time is known by it.
+    """
 
     token: bytes
     n_bytes: _Count
+    number: _Count
 
 
-Envelope: TypeAlias = Opening | Following | Offer
+class Got(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True, gc=False):
+    """Acknowledges every message below this number. `again`: the one of this number is lost, so all from
+    there on are to be sent again.
+    """
+
+    number: _Count
+    again: bool = False
+
+
+class Sent(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True, gc=False):
+    """Nothing below `first` will be sent again. Where `next` is given, everything below that was sent before
+    this envelope, and it is to be answered by `Got`.
+    """
+
+    first: _Count
+    next: _Count | None = None
+
+
+Envelope: TypeAlias = Opening | Following | Offer | Got | Sent
 
 
 class MalformedFrames(ValueError):
@@ -106,9 +137,9 @@ def placed(number: int, message: Message, n_bytes: int | None, place: int | None
     return _encoder.encode(Opening(number, n_bytes, _encoded(message), place))
 
 
-def offered(offer: Offer) -> bytes:
-    """The one frame of an offer."""
-    return _encoder.encode(offer)
+def alone(envelope: Offer | Got | Sent) -> bytes:
+    """The one frame of an envelope without a message."""
+    return _encoder.encode(envelope)
 
 
 def _encoded(message: Message) -> bytes:

@@ -19,16 +19,17 @@ import zmq
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
+from partita.engine.transport.connections import LOOK_S, Connections
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.doorway import Doorway
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, UnknownPeer
 from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
-from partita.engine.transport.outgoing import Outgoing
+from partita.engine.transport.outgoing import ASK_S, Outgoing
 from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.senders import Senders
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
-from partita.engine.transport.wire import Offer
+from partita.engine.transport.wire import Got, Offer
 
 _MOST_AT_ONCE = 256  # groups of frames per look: a busy inbox must not starve handshakes and the way out
 
@@ -68,10 +69,17 @@ class ZmqMailbox(Mailbox):
         self._max_payload = max_payload
         self._max_backlog = max_backlog
         self._senders = Senders(
-            self.counters, max_payload=max_payload, machine=machine, accept=self._accepted
+            self.counters,
+            max_payload=max_payload,
+            machine=machine,
+            accept=self._accepted,
+            answer=self._answer,
+            heed=self._heed,
         )
         self._ways = threading.Lock()  # held by whoever uses what follows
         self._outgoing: dict[str, Outgoing] = {}
+        self._streams = 0  # connections so far
+        self._ask_at = 0.0  # when to look for peers that acknowledge nothing
         self._backlogs: set[Outgoing] = set()
         self._polled: set[Outgoing] = set()  # those of them whose sockets are in the poll
         self._channels: dict[int, str] = {}  # of near ways, and the keys of those who send there
@@ -91,6 +99,11 @@ class ZmqMailbox(Mailbox):
             with contextlib.suppress(OSError):  # nobody can share memory with this host, then
                 self._doorway = Doorway(keys.public)
         self._endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._connections = Connections(
+            self._sockets.events(self._inbox),
+            port=int(self._endpoint.rpartition(":")[2]),
+            on_cut=self._count_cut,
+        )
         self._zap = zap
         self._authenticator = Authenticator(
             zap, is_listed=self._senders.__contains__, on_stranger=self._count_stranger
@@ -121,8 +134,9 @@ class ZmqMailbox(Mailbox):
         self.disconnect(peer.name)
         with self._ways:
             self._outgoing[peer.name] = Outgoing(
-                peer, socket, max_backlog=self._max_backlog, neighbour=neighbour
+                peer, socket, max_backlog=self._max_backlog, stream=self._streams, neighbour=neighbour
             )
+            self._streams += 1
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
@@ -131,6 +145,13 @@ class ZmqMailbox(Mailbox):
             if outgoing is not None:
                 self._forget_backlog(outgoing)
                 outgoing.close()
+
+    def renew(self, name: str) -> None:
+        """See `Mailbox.renew`."""
+        outgoing = self._outgoing.get(name)
+        if outgoing is not None:
+            self.disconnect(name)
+            self.connect(outgoing.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
@@ -166,7 +187,8 @@ class ZmqMailbox(Mailbox):
         arrived: list[Received] = []
         left_s = timeout_s
         while True:
-            woken = self._look(max(0, math.ceil(left_s * 1000)), arrived)
+            wait_s = min(left_s, LOOK_S)
+            woken = self._look(max(0, math.ceil(wait_s * 1000)), arrived)
             if arrived or woken:
                 return arrived
             left_s = deadline - time.monotonic()
@@ -196,6 +218,9 @@ class ZmqMailbox(Mailbox):
     def _look(self, wait_ms: int, arrived: list[Received]) -> bool:
         """Waits until something can be done, does all of it, and says whether somebody called `wake`."""
         woken = False
+        now = time.monotonic()
+        self._ask_peers(now)
+        self._connections.look_when_due(now)
         self._serve_backlogs()
         for source, _ in self._poller.poll(wait_ms):
             if source is self._inbox:
@@ -222,7 +247,41 @@ class ZmqMailbox(Mailbox):
                         frames.append(following.buffer)
             except zmq.Again:
                 return
+            if self._connections.suspects:
+                self._connections.delivered(frame.get(zmq.SRCFD))
             arrived += self._senders.accept(_key_of(frame), frames)
+
+    def _answer(self, name: str, incarnation: int, got: Got) -> bool:
+        """Tells a sender what has come from it, if this process of it is connected."""
+        with self._ways:
+            outgoing = self._outgoing.get(name)
+            if outgoing is None or outgoing.peer.incarnation != incarnation:
+                return False
+            outgoing.tell(got)
+            self._note_backlog(outgoing)
+            return True
+
+    def _heed(self, name: str, incarnation: int, got: Got) -> None:
+        """A peer says what has come to it."""
+        with self._ways:
+            outgoing = self._outgoing.get(name)
+            if outgoing is not None and outgoing.peer.incarnation == incarnation:
+                outgoing.acknowledged(got, time.monotonic())
+                self._note_backlog(outgoing)
+
+    def _ask_peers(self, now: float) -> None:
+        """Asks those that should have acknowledged something by now."""
+        if now < self._ask_at:
+            return
+        self._ask_at = now + ASK_S / 4
+        with self._ways:
+            for outgoing in self._outgoing.values():
+                outgoing.ask_when_due(now)
+                self._note_backlog(outgoing)
+
+    def _note_backlog(self, outgoing: Outgoing) -> None:
+        if outgoing.has_backlog:
+            self._backlogs.add(outgoing)
 
     def _serve_backlogs(self) -> None:
         """Hands over what waits, and lets the poll watch those who do not take all of it."""
@@ -262,6 +321,9 @@ class ZmqMailbox(Mailbox):
 
     def _count_stranger(self) -> None:
         self.counters.refused_handshakes += 1
+
+    def _count_cut(self) -> None:
+        self.counters.cut_connections += 1
 
     def _check_open(self) -> None:
         if self._closed:

@@ -327,3 +327,21 @@ def test_hosts_as_threads_talk_both_ways(hosts: Hosts) -> None:
         assert isinstance(got.payload, Payload)
         assert got.payload.to_bytes() == bytes([request % 256])
     thread.join()
+
+
+def test_a_peer_that_took_nothing_is_reached_again(hosts: Hosts) -> None:
+    left, right = hosts.pair(max_backlog=2 * MIB)
+    for _ in range(100):
+        try:
+            left.send("right", Fetch(0), bytes(MIB))
+        except PeerStalled:
+            break
+    else:
+        pytest.fail("it took everything")
+    left.renew("right")
+    left.renew("nobody")
+    left.send("right", Fetch(1))
+    last: object = None
+    while last != Fetch(1):
+        left.receive(0.0)
+        (*_, last) = [last, *(event.message for event in right.receive(0.01))]

@@ -29,7 +29,7 @@ def test_sockets_are_made_in_one_place_only() -> None:
 def test_every_listening_socket_is_locked() -> None:
     source = (ROOT / "engine/transport/sockets.py").read_text()
     assert source.count(".bind(") == 2  # the inbox, and the authenticator inside the process
-    assert source.count("self._context.socket(") == 2
+    assert source.count("self._context.socket(") == 3  # and the events of the inbox, which connects
 
 
 @pytest.mark.parametrize("version", [(4, 3, 4), (4, 2, 9), (3, 9, 9)])
