@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import sys
 import warnings
 from functools import partial
@@ -24,6 +23,7 @@ from partita.engine.launch.template import Template
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import Task
 from partita.engine.transport.keys import KeyPair
+from partita.engine.transport.sockets import given_socket
 from partita.engine.transport.zeromq import ZmqMailbox
 
 
@@ -44,7 +44,7 @@ def main() -> None:
 
 def template() -> None:
     """Serves the launcher at the other end of standard input, as `Template`."""
-    control = socket.socket(fileno=os.dup(0))
+    control = given_socket(os.dup(0))
     with open(os.devnull, "rb") as nothing:  # for hosts to read
         os.dup2(nothing.fileno(), 0)
     # Numba sets itself up when it first compiles or loads something; here that is done once for all hosts.

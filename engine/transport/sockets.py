@@ -90,6 +90,11 @@ def local_socket() -> socket.socket:
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 
+def given_socket(descriptor: int) -> socket.socket:
+    """A socket that another process has handed over; it owns the descriptor."""
+    return socket.socket(fileno=descriptor)
+
+
 def tcp_view(descriptor: int) -> socket.socket:
     """A TCP connection of libzmq's, to look at; to be `detach`ed, because the descriptor stays libzmq's."""
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
