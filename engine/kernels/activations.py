@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Final
 
 import numpy as np
@@ -61,13 +62,9 @@ def add_error(function: str, state: Array, error: Array, out: Array, *, accumula
     loop(state.reshape(-1), error.reshape(-1), out.reshape(-1))
 
 
-def warm(function: str, dtype: np.dtype[Any]) -> None:
-    """Compiles what this function needs for numbers that are stored so."""
-    loops, nothing = LOOPS[function], np.empty(0, dtype)
-    bound(loops.activate, nothing)
-    bound(loops.multiply, nothing, nothing)
-    bound(loops.write, nothing, nothing, nothing)
-    bound(loops.add, nothing, nothing, nothing)
+def warm(loop: Callable[..., None], dtype: np.dtype[Any]) -> None:
+    """Compiles one of the flat loops of `Loops` for numbers that are stored so."""
+    bound(loop, *[np.empty(0, dtype)] * len(signature(loop).parameters))
 
 
 @register_jitable

@@ -19,7 +19,7 @@ class ActivationKernel(Kernel):
         super().__init__(site, arrays, team)
         assert isinstance(site.grid.layer, Activation)
         self._function = site.grid.layer.function
-        activations.warm(self._function, site.dtype)
+        self._loops = activations.LOOPS[self._function]
 
     def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""
@@ -31,6 +31,8 @@ class ActivationKernel(Kernel):
             np.copyto(states, rows_of(source, (start, stop), own))
             activations.activate(self._function, states)
 
+        if self._function != "linear":
+            activations.warm(self._loops.activate, self.site.dtype)
         return lambda: self.team.split(*own, work, operations=operations)
 
     def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
@@ -39,6 +41,7 @@ class ActivationKernel(Kernel):
         state, delta, out = self.arrays.state, self.arrays.own_errors, self.arrays.errors_of(source)
         rest = () if accumulate else unheard(self.site, rows, out, window)
         heard = intersection(rows, (own,))
+        activations.warm(self._loops.add if accumulate else self._loops.write, self.site.dtype)
 
         def work(start: int, stop: int) -> None:
             run = (start, stop)

@@ -63,7 +63,8 @@ def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, 
         row = scores[k, begin:end]
         for e in range(len(total)):
             total[e] += exponential(widen(row[e]) - most[e])
-    summary[1, begin:end] = total
+    for e in range(len(total)):  # assigned as an array, Numba's error message costs a second to compile
+        summary[1, begin + e] = total[e]
 
 
 @compiled

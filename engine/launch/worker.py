@@ -20,6 +20,7 @@ from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.cores import keep_to_own_cores
 from partita.engine.launch.start import set_name
 from partita.engine.launch.template import Template
+from partita.engine.numerics.code_files import code_folder
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.task import Task
 from partita.engine.transport.keys import KeyPair
@@ -50,6 +51,7 @@ def template() -> None:
     # Numba sets itself up when it first compiles or loads something; here that is done once for all hosts.
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
+    code_folder()  # where it cannot be used, a warning; hosts have none
     gc.freeze()  # a collection in a host would write to, and so copy, nearly all that is shared with it
     Template(control, live).serve()
     os._exit(0)

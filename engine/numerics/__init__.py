@@ -10,7 +10,14 @@ message.
 """
 
 from partita.engine.numerics.arrays import add_array, aligned, stored
-from partita.engine.numerics.compiled import NO, ZERO, compiled, compiled_reassociating, fma
+from partita.engine.numerics.compiled import (
+    NO,
+    ZERO,
+    compiled,
+    compiled_reassociating,
+    compiled_to_be_called,
+    fma,
+)
 from partita.engine.numerics.precision import (
     master,
     narrow,
@@ -27,6 +34,7 @@ __all__ = [
     "aligned",
     "compiled",
     "compiled_reassociating",
+    "compiled_to_be_called",
     "fma",
     "master",
     "narrow",

@@ -1,4 +1,4 @@
-"""How this project compiles: two decorators, and the fused multiply-add.
+"""How this project compiles: its decorators, and the fused multiply-add.
 
 Nothing compiled here may reassociate sums or fuse operations by itself, so the bits of a result do not depend
 on whether LLVM placed it in a vector or in the scalar tail of a loop. Where two roundings can be one, the
@@ -6,38 +6,58 @@ code says `fma`. Sums whose order is free (gradients, over the examples) say `co
 
 A literal number or bool as an argument of a compiled function, or a variable that begins as one, makes Numba
 compile what is called once more, for the literal. Where that is large, the code says `ZERO` or `NO`.
-
-Numba notices an edit only in the file of the function that it cached: after editing `fma`, delete
-`__pycache__`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
-import numba
 import numpy as np
 from numba.extending import intrinsic
+
+from partita.engine.numerics.compiling import CompiledFunction
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_OPTIONS: Final = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
 def compiled(function: F) -> F:
-    """Compiles a loop at its first call for each combination of types; cached on disk; runs without the
-    GIL.
+    """Compiles a loop at its first call for each combination of types; kept on disk; runs without the GIL.
 
     A division by zero gives infinity or NaN, as in NumPy, and arrays are not checked for their bounds.
     """
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+    return cast(F, CompiledFunction(function, targetoptions=_OPTIONS))
 
 
 def compiled_reassociating(function: F) -> F:
     """As `compiled`, for sums that may be taken in the order that suits vectors. The order is still the same
     at every call.
     """
-    options = {"reassoc", "contract", "nsz"}
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=options)(function))
+    return cast(
+        F, CompiledFunction(function, targetoptions={**_OPTIONS, "fastmath": {"reassoc", "contract", "nsz"}})
+    )
+
+
+def compiled_to_be_called(function: F) -> F:
+    """As `compiled`, for large functions with several callers: compiled once, and called from compiled code
+    alone. Whatever it raises is lost.
+    """
+    return cast(
+        F, CompiledFunction(function, targetoptions={**_OPTIONS, "no_cpython_wrapper": True}, called=True)
+    )
+
+
+def compiled_checked(function: F) -> F:
+    """As `compiled`, where an index outside of its array raises IndexError."""
+    return cast(F, CompiledFunction(function, targetoptions={**_OPTIONS, "boundscheck": True}))
+
+
+def compiled_for_this_process(function: F) -> F:
+    """As `compiled`, and not kept on disk."""
+    return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, kept=False))
 
 
 def _generate_fma(typing_context, a, b, c):  # type: ignore[no-untyped-def]

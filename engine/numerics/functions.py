@@ -172,5 +172,12 @@ def logistic(x: Any) -> Any:
     return (odds if x < 0 else one) / (odds + one)
 
 
-overload(exponential)(_by_type(_exponential_for))
-overload(hyperbolic_tangent)(_by_type(_hyperbolic_tangent_for))
+def _implement(function: Function, make: Callable[[_Constants], Function]) -> None:
+    """Gives a function its implementations, which are part of its fingerprint, too."""
+    choose = _by_type(make)
+    overload(function)(choose)
+    vars(function)["implementations"] = choose
+
+
+_implement(exponential, _exponential_for)
+_implement(hyperbolic_tangent, _hyperbolic_tangent_for)

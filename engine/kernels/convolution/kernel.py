@@ -52,7 +52,6 @@ class Conv2DKernel(Kernel):
         tiles = layer.groups * -(-channels // ROWS) * packs
         self._packed = np.zeros((tiles, height, width, size, ROWS), site.master)
         self._scratch = Scratch(team.threads, site.master)
-        activations.warm(self._function, site.dtype)
 
     def _fill_no_vector(self, nodes: int) -> bool:
         """Whether so many nodes of a place make better vectors than the examples do."""
@@ -78,31 +77,33 @@ class Conv2DKernel(Kernel):
 
     def _turning(self) -> Call:
         """Lays out the weights for the way up."""
+        if not self._few_up:
+            return nothing
         weight, turned = self._weight, self._turned
-        patch = weight[0].size if self._few_up else 0
 
         def work(begin: int, end: int) -> None:
             turn_weights(weight, turned, begin, end)
 
         work(0, 0)
-        return (lambda: self.team.split(0, patch, work, operations=turned.size)) if patch else nothing
+        return lambda: self.team.split(0, weight[0].size, work, operations=turned.size)
 
     def _packing(self) -> Call:
         """Lays out the weights for the way down."""
         weight, packed, geometry = self._weight, self._packed, self._geometry
+        if not len(packed):
+            return nothing
 
         def work(begin: int, end: int) -> None:
             pack(weight, packed, geometry, begin, end)
 
         work(0, 0)
-        return (
-            (lambda: self.team.split(0, len(packed), work, operations=packed.size))
-            if len(packed)
-            else nothing
-        )
+        return lambda: self.team.split(0, len(packed), work, operations=packed.size)
 
     def delta(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
+        if self._function == "linear":
+            return nothing
+        activations.warm(activations.LOOPS[self._function].multiply, self.site.dtype)
         state, error = self.arrays.state, self.arrays.own_errors
         return lambda: activations.multiply_by_slope(self._function, state, error)
 

@@ -5,8 +5,8 @@ small tree of `arithmetic`; `kinds`, `passes`, `places`, `templates` and `groupi
 (with `text`, `writer` and `tiles`) writes it with the examples innermost. `sums` finds weighted sums: their
 products run in the loops of the local layers (`sum_kernels`, `full_loops`). What is not understood runs as it
 stands, by `scalars`, with `portable` (a function as text) and `compiler` (a function as it is, and what is
-wrong with it). `loops` chooses, `comparison` plays the choice against plain Python (by `plays`), `cache`
-keeps what was compiled, `wiring` says who hears whom, `loop_kernel` plays it.
+wrong with it). `loops` chooses, `comparison` plays the choice against plain Python (by `plays`), `generated`
+compiles text, `wiring` says who hears whom, `loop_kernel` plays it.
 """
 
 from partita.engine.kernels.nodes.compiler import NodeCompileError

@@ -21,9 +21,9 @@ from numba import types
 
 from partita.engine.kernels.nodes import scalars, vectors
 from partita.engine.kernels.nodes.arithmetic import ERROR, STATE, Function, NotUnderstood
-from partita.engine.kernels.nodes.cache import Names, NotCompiled, ready
 from partita.engine.kernels.nodes.comparison import Different, difference
 from partita.engine.kernels.nodes.compiler import CompiledFunction, Uncompilable, compile_function
+from partita.engine.kernels.nodes.generated import Names, NotCompiled, ready
 from partita.engine.kernels.nodes.plays import downward_play, finish_play, turn_play, upward_play
 from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.reader import read_function

@@ -141,6 +141,17 @@ def data_of(context: Any, builder: ir.IRBuilder, kind: Any, array: ir.Value) -> 
     return context.make_array(kind)(context, builder, array).data
 
 
+def _declare_pointer(typing_context, array):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return data_of(context, builder, array, arguments[0])
+
+    return types.CPointer(array.dtype)(array), generate
+
+
+pointer_to = cast(Callable[[Any], Any], intrinsic(_declare_pointer))
+"""Where an array's first number lies. For compiled code."""
+
+
 def _declare_lanes(typing_context, array):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return number(VECTOR_BYTES // n_bytes(context.get_data_type(array.dtype)))

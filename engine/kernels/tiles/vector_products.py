@@ -6,20 +6,17 @@ to memory once, after the last step.
 
 Every element is a chain of fused multiply-adds over leaps, then steps, in ascending order: neither the size
 of tiles, nor the machine's vectors, nor where a product is cut changes its bits.
-
-Numba notices an edit only in the file of the function that it cached: after editing this one, delete
-`__pycache__`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import numba
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.llvm_vectors import (
@@ -33,8 +30,9 @@ from partita.engine.kernels.tiles.llvm_vectors import (
     lanes_of,
     n_bytes,
     number,
+    pointer_to,
 )
-from partita.engine.numerics import compiled
+from partita.engine.numerics import compiled_to_be_called
 
 ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 """Of the largest tile: its sums, a vector of each operand, and one to spare, fill the registers."""
@@ -84,11 +82,14 @@ class _Tiles:
     def __init__(self, builder: ir.IRBuilder, scalar: ir.Type, arguments: Sequence[ir.Value]) -> None:
         self.builder, self.vectors = builder, Vectors(builder, scalar)
         self.out, into, self.left, from_left, self.right, from_right, extent, continued, following = arguments
-        self.into, self.from_left, self.from_right = (
-            Walk(*cgutils.unpack_tuple(builder, walk, 4)) for walk in (into, from_left, from_right)
-        )
+        self.from_left = Walk(*cgutils.unpack_tuple(builder, from_left, 4))
+        self.into = Walk(*cgutils.unpack_tuple(builder, into, 2), number(0), number(0))
+        at, leap_stride, step_stride = cgutils.unpack_tuple(builder, from_right, 3)
+        self.from_right = Walk(at, number(0), leap_stride, step_stride)
         self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
         self.following = Following(*cgutils.unpack_tuple(builder, following, 2))
+        is_one = builder.icmp_signed(">=", self.following.at, number(0))
+        self.asks = builder.or_(is_one, builder.icmp_signed(">", self.following.beyond, number(0)))
         self.continued = self.vectors.repeat(builder.trunc(continued, I1))
 
     def write(self) -> None:
@@ -122,7 +123,8 @@ class _Tiles:
             held = self.continued if mask is None else builder.and_(self.continued, mask)
             builder.store(vectors.load(self._lane(row, v), held), total)
         with cgutils.for_range(builder, self.leaps) as leap:
-            self._ask(leap.index, n_rows)
+            with builder.if_then(self.asks):
+                self._ask(leap.index, n_rows)
             with cgutils.for_range(builder, self.steps) as step:
                 self._step(leap.index, step.index, from_left, masks, sums)
         for total, (row, v, mask) in zip(sums, places, strict=True):
@@ -179,36 +181,39 @@ class _Tiles:
 def _declare_tile(  # type: ignore[no-untyped-def]
     typing_context, out, into, left, from_left, right, from_right, extent, continued, following
 ):
-    takes = (out, into, left, from_left, right, from_right, extent, types.boolean, following)
-
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        given = [
-            data_of(context, builder, kind, argument) if isinstance(kind, types.Array) else argument
-            for kind, argument in zip(takes, arguments, strict=True)
-        ]
-        function = ir.FunctionType(ir.VoidType(), [argument.type for argument in given])
-        tiles = cgutils.get_or_insert_function(builder.module, function, _name(out, left, right))
-        if not tiles.blocks:
-            tiles.linkage = "internal"
-            for attribute in ("noinline", "optsize"):  # LLVM is to compile it once, and to unroll no loop
-                tiles.attributes.add(attribute)
-            inside = ir.IRBuilder(tiles.append_basic_block("entry"))
-            _Tiles(inside, context.get_data_type(out.dtype), tiles.args).write()
-            inside.ret_void()
-        builder.call(tiles, given)
+        builder.function.attributes.add("optsize")  # LLVM is to unroll no loop
+        _Tiles(builder, context.get_data_type(out.dtype), arguments).write()
         return context.get_dummy_value()
 
-    return types.void(*takes), generate
-
-
-def _name(*arrays: types.Array) -> str:
-    return "_".join(("tiles", *(str(array.dtype) for array in arrays)))
+    return types.void(
+        out, into, left, from_left, right, from_right, extent, types.boolean, following
+    ), generate
 
 
 _tile = cast(Callable[..., None], intrinsic(_declare_tile))
 
+
+@compiled_to_be_called
+def _multiply_tile(
+    out: Any,
+    into: tuple[int, int],
+    left: Any,
+    from_left: Walk,
+    right: Any,
+    from_right: tuple[int, int, int],
+    extent: Extent,
+    continued: bool,
+    following: Following,
+) -> None:
+    """Computes one tile. Takes pointers (an array would be seven arguments), and of walks what it uses:
+    `(at, row_stride)` of `into`, `(at, leap_stride, step_stride)` of `from_right`.
+    """
+    _tile(out, into, left, from_left, right, from_right, extent, continued, following)
+
+
 _inlined = numba.njit(nogil=True, error_model="numpy", inline="always")
-"""Compiled with who calls it, and not on its own too: that saves a second."""
+"""Compiled with its callers, and not on its own, too: that saves a second."""
 
 
 @_inlined
@@ -247,13 +252,13 @@ def multiply(
         n_lanes = min(tile_lanes, extent.lanes - lane)
         while row < extent.rows:
             n_rows = min(tile_rows, extent.rows - row)
-            _tile(
-                out,
-                _moved(into, row, lane),
-                left,
-                _moved(from_left, row, 0),
-                right,
-                _moved(from_right, 0, lane),
+            _multiply_tile(
+                pointer_to(out),
+                (into.at + row * into.row_stride + lane, into.row_stride),
+                pointer_to(left),
+                _from_row(from_left, row),
+                pointer_to(right),
+                (from_right.at + lane, from_right.leap_stride, from_right.step_stride),
                 Extent(n_rows, n_lanes, extent.leaps, extent.steps),
                 continued,
                 Following(at, beyond),
@@ -264,12 +269,12 @@ def multiply(
         lane, at = lane + n_lanes, -1
 
 
-@compiled
-def _moved(walk: Walk, rows: int, lanes: int) -> Walk:
-    return Walk(walk.at + rows * walk.row_stride + lanes, walk.row_stride, walk.leap_stride, walk.step_stride)
+@register_jitable
+def _from_row(walk: Walk, row: int) -> Walk:
+    return Walk(walk.at + row * walk.row_stride, walk.row_stride, walk.leap_stride, walk.step_stride)
 
 
-@compiled
+@register_jitable
 def _even(count: int, most: int) -> int:
     """How many at a time, if as few and as even portions as can be have `most` each."""
     if count <= most:
