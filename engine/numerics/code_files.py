@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import secrets
-import time
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -57,9 +56,8 @@ def read(path: Path) -> bytes | None:
         return None
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         return None
-    with contextlib.suppress(OSError):  # it may be removed meanwhile, or not be ours to touch
-        if time.time() - path.stat().st_mtime > _DAY_S:
-            os.utime(path)
+    with contextlib.suppress(OSError):  # it may be removed meanwhile
+        os.utime(path)  # so that it counts as used
     return data[32:]
 
 
@@ -68,8 +66,9 @@ def write(path: Path, data: bytes) -> None:
     half = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         half.write_bytes(hashlib.sha256(data).digest() + data)
+        now = half.stat().st_mtime
         half.replace(path)
-        _sweep(path.parent)
+        _sweep(path.parent, now)
     except OSError as error:
         _warn_once(f"compiled code is not kept, and will be compiled again: {error}")
     finally:
@@ -94,9 +93,9 @@ def alone(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _sweep(folder: Path) -> None:
-    """Removes what has long been unused, once a day."""
-    marker, now = folder / "swept", time.time()
+def _sweep(folder: Path, now: float) -> None:
+    """Removes what has long been unused, once a day. The clock is that of the files."""
+    marker = folder / "swept"
     with contextlib.suppress(FileNotFoundError):
         if now - marker.stat().st_mtime < _DAY_S:
             return

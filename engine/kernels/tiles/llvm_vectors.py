@@ -145,7 +145,8 @@ def _declare_pointer(typing_context, array):  # type: ignore[no-untyped-def]
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         return data_of(context, builder, array, arguments[0])
 
-    return types.CPointer(array.dtype)(array), generate
+    pointer: Any = types.CPointer
+    return pointer(array.dtype)(array), generate
 
 
 pointer_to = cast(Callable[[Any], Any], intrinsic(_declare_pointer))

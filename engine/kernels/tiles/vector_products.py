@@ -83,7 +83,8 @@ class _Tiles:
         self.builder, self.vectors = builder, Vectors(builder, scalar)
         self.out, into, self.left, from_left, self.right, from_right, extent, continued, following = arguments
         self.from_left = Walk(*cgutils.unpack_tuple(builder, from_left, 4))
-        self.into = Walk(*cgutils.unpack_tuple(builder, into, 2), number(0), number(0))
+        at, row_stride = cgutils.unpack_tuple(builder, into, 2)
+        self.into = Walk(at, row_stride, number(0), number(0))
         at, leap_stride, step_stride = cgutils.unpack_tuple(builder, from_right, 3)
         self.from_right = Walk(at, number(0), leap_stride, step_stride)
         self.rows, self.lanes, self.leaps, self.steps = cgutils.unpack_tuple(builder, extent, 4)
