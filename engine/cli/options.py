@@ -236,6 +236,9 @@ CheckpointEvery: TypeAlias = Annotated[float, Option(help="Seconds from one chec
 CheckpointTimeout: TypeAlias = Annotated[
     float, Option(help="Seconds without progress after which the writing of a checkpoint is given up.")
 ]
+StartTimeout: TypeAlias = Annotated[
+    float, Option(help="Seconds that a process may take to start without a sign of life.")
+]
 Resume: TypeAlias = Annotated[bool, Option(help="Go on from the newest checkpoint in the folder.")]
 Overwrite: TypeAlias = Annotated[bool, Option(help="Replace the earlier run in the folder.")]
 Save: TypeAlias = Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")]

@@ -43,6 +43,25 @@ class Display:
         ]
         self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
         self._task: TaskID | None = None
+        self._phase: TaskID | None = None
+        self._said, self._said_at = "", float("-inf")  # the last line of a phase
+
+    def phase(self, text: str) -> None:
+        """Shows what is being done before a gauge has news; as lines, at most one in `LINE_EVERY_S`."""
+        now = time.monotonic()
+        if self._bar is not None:
+            if self._phase is None:
+                self._phase = self._bar.add_task("", total=None, moment="")
+            self._bar.update(self._phase, description=text)
+        elif text != self._said and now - self._said_at >= LINE_EVERY_S:
+            self._said, self._said_at = text, now
+            self.say(text)
+
+    def _end_phase(self) -> None:
+        self._said, self._said_at = "", float("-inf")
+        if self._bar is not None and self._phase is not None:
+            self._bar.remove_task(self._phase)
+            self._phase = None
 
     def follow(self, gauge: Gauge) -> None:
         """From now on this is shown; what was shown before is drawn a last time."""
@@ -51,11 +70,12 @@ class Display:
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(gauge.title, total=gauge.total, moment="")
+            self._task = self._bar.add_task(gauge.title, total=gauge.total, moment="", visible=False)
 
     def update(self, effect: CoordinatorEffect) -> None:
-        """There is news."""
+        """Takes in news of the gauge's work, which end the phases before it."""
         assert self._gauge is not None
+        self._end_phase()
         self._gauge.add(effect)
         every = 0.5 if self._bar is not None else LINE_EVERY_S
         now = time.monotonic()
@@ -76,7 +96,7 @@ class Display:
             return
         self._last = time.monotonic()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=moment.done, moment=str(moment))
+            self._bar.update(self._task, completed=moment.done, moment=str(moment), visible=True)
         else:
             total = "" if self._gauge.total is None else f"/{self._gauge.total}"
             self.say(f"{self._gauge.unit} {moment.done}{total}  {moment}")
@@ -89,6 +109,7 @@ class Display:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end_phase()
         self.draw()
         if self._bar is not None:
             self._bar.stop()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.engine.drivers.data import Array, Data, check_data
+from partita.engine.drivers.phases import Phases
+from partita.engine.drivers.progress import Show
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import Hosts, Session
 from partita.layers.graph import Graph
@@ -42,7 +44,9 @@ class Evaluation:
         return f"{', '.join(figures)} on {counted(self.examples, 'example')}"
 
 
-def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0) -> Evaluation:
+def evaluate(
+    run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0, show: Show = "auto"
+) -> Evaluation:
     """The mean loss and accuracy of a network.
 
     Args:
@@ -50,6 +54,7 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float
         data: an array for each input and target, `[example, *shape]`.
         hosts: "threads" of this process, or "processes" that talk over ZeroMQ.
         timeout_s: how long hosts may take to start, and for any batch.
+        show: how far it is, as in `train`, if it lasts longer than a moment.
 
     Raises:
         ValueError: this is no run, the network has no loss, or the data does not fit it.
@@ -60,8 +65,12 @@ def evaluate(run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float
         raise ValueError(f"network '{run.plan.graph.name}' has no loss to evaluate; use predict")
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     loss, correct, seen = 0.0, 0, 0
-    with Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s) as session:
+    with (
+        Phases.of(show) as tell,
+        Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=tell) as session,
+    ):
         for batch, real in _batches(arrays, run.plan.batch):
+            tell(f"evaluating: {seen} of {len(next(iter(arrays.values())))} examples")
             step = session.step(batch, examples=real)
             loss += step.loss * real
             correct += step.correct
@@ -89,7 +98,7 @@ def _check_run(value: object, function: str) -> None:
 
 
 def predict(
-    run: Run, inputs: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0
+    run: Run, inputs: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0, show: Show = "auto"
 ) -> Array | dict[str, Array]:
     """The scores of a network: the states of the layers that its losses judge.
 
@@ -98,6 +107,7 @@ def predict(
         inputs: an array for each input, `[example, *shape]`; targets are ignored.
         hosts: see `evaluate`.
         timeout_s: see `evaluate`.
+        show: see `evaluate`.
 
     Returns:
         `[example, *shape]` of the scores; a dictionary by layer where several are judged.
@@ -112,9 +122,15 @@ def predict(
     arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}
-    with Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s) as session:
+    seen = 0
+    with (
+        Phases.of(show) as tell,
+        Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=tell) as session,
+    ):
         for batch, real in _batches(arrays, plan.batch):
+            tell(f"predicting: {seen} of {len(next(iter(arrays.values())))} examples")
             step = session.step(batch, examples=real, collect=names)
+            seen += real
             for name in names:
                 found[name].append(np.moveaxis(step.states[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}

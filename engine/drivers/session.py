@@ -15,6 +15,8 @@ import numpy as np
 
 from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
 from partita.engine.drivers.data import check_data
+from partita.engine.drivers.phases import Phases, Tell
+from partita.engine.drivers.progress import Show
 from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
 from partita.engine.drivers.step import Step
 from partita.engine.drivers.tracing import Tracer
@@ -59,6 +61,7 @@ class Session:
         listen: str | None = None,
         places: Mapping[int, Placement] | None = None,
         timeout_s: float = 300.0,
+        show: Show | Tell = "auto",
     ) -> None:
         """Starts the hosts and gives them their parameters.
 
@@ -75,7 +78,9 @@ class Session:
             listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free
                 port of loopback if not given.
             places: where the processes of some machines run, by machine; on this one if it is not in there.
-            timeout_s: how long any answer of a host may take.
+            timeout_s: how long any answer of a host may take. While hosts start, each process that runs and
+                each function that is compiled counts as one.
+            show: how a start that lasts is shown, as in `train`; or what is called with each phase instead.
 
         Raises:
             ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be
@@ -98,16 +103,22 @@ class Session:
         if hosts != "inline":
             self._check_sizes()
         self._tasks = [SessionTask(plan, m, train, rule, overlap) for m in range(len(plan.cluster))]
-        self._stage = self._opened(hosts, listen, places or {}, timeout_s)
-        self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
-        try:
-            self.load(parameters)
-        except BaseException:
-            self._stage.close(orderly=False)
-            raise
+        with Phases.of(show) as tell:
+            self._stage = self._opened(hosts, listen, places or {}, timeout_s, tell)
+            self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
+            try:
+                self.load(parameters)
+            except BaseException:
+                self._stage.close(orderly=False)
+                raise
 
     def _opened(
-        self, hosts: Hosts, listen: str | None, places: Mapping[int, Placement], timeout_s: float
+        self,
+        hosts: Hosts,
+        listen: str | None,
+        places: Mapping[int, Placement],
+        timeout_s: float,
+        tell: Tell,
     ) -> Stage:
         if hosts != "processes" and (places or listen is not None):
             raise ValueError(
@@ -115,16 +126,17 @@ class Session:
                 "ask for 'processes', or leave out listen and places"
             )
         if hosts == "threads":
-            return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s)
+            return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s, tell=tell)
         if hosts == "processes":
             named = {part_name(0, machine): place for machine, place in places.items()}
-            return HostedStage(self._tasks, ProcessLauncher(listen=listen, places=named), timeout_s=timeout_s)
+            launcher = ProcessLauncher(listen=listen, places=named)
+            return HostedStage(self._tasks, launcher, timeout_s=timeout_s, tell=tell)
         if len(self._tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
                 f"{len(self._tasks)}; give 'threads' or 'processes'"
             )
-        return InlineStage(self._tasks[0])
+        return InlineStage(self._tasks[0], tell)
 
     @property
     def launcher(self) -> Launcher:

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
+from partita.engine.drivers.phases import Tell, silent, starting
 from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.blas import blas_on_one_thread
@@ -36,10 +37,12 @@ from partita.engine.protocol.messages import (
     Play,
     Played,
     Pong,
+    Preparing,
     Ready,
     Stop,
 )
 from partita.engine.protocol.names import part_name
+from partita.engine.runtime.compiling import told_of_compiling
 from partita.engine.runtime.session import SessionPart, SessionTask
 from partita.engine.runtime.task import Task, pack_task
 from partita.engine.runtime.trace import Recorder
@@ -117,12 +120,13 @@ class InlineStage(Stage):
     Until it is closed, the BLAS of the process has one thread: kernels call it from their own.
     """
 
-    def __init__(self, task: SessionTask) -> None:
+    def __init__(self, task: SessionTask, tell: Tell = silent) -> None:
+        """Sets up the part; `tell` is told how many functions it compiles."""
         self._name = part_name(0, task.machine)
         self._limits = ExitStack()
         self._limits.enter_context(blas_on_one_thread())
         try:
-            with self._told():
+            with self._told(), told_of_compiling(lambda n: tell(f"compiling: {n} functions so far")):
                 self._part = SessionPart(task)
         except BaseException:
             self._limits.close()
@@ -222,9 +226,23 @@ class HostedTask(Task, Protocol):
 class HostedStage(Stage):
     """A host for each part, and the conversation with them."""
 
-    def __init__(self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float) -> None:
-        self.launcher, self._timeout_s = launcher, timeout_s
+    def __init__(
+        self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float, tell: Tell = silent
+    ) -> None:
+        """Starts the hosts.
+
+        Args:
+            tasks: one for each host.
+            launcher: where hosts are started; the stage closes it.
+            timeout_s: the longest time that hosts may leave without a sign of life who owe an answer.
+            tell: is told how far they are while they start.
+
+        Raises:
+            HostError: a host fails, dies, or is silent for too long.
+        """
+        self.launcher, self._timeout_s, self._tell = launcher, timeout_s, tell
         self._names = [part_name(0, task.machine) for task in tasks]
+        self._compiled: dict[str, int] = {}
         try:
             self._assemble(tasks)
         except BaseException:
@@ -235,7 +253,7 @@ class HostedStage(Stage):
         """See `Stage`."""
         for machine, name in enumerate(self._names):
             self._say(name, Load(), vector(machine, None))
-        self._answers(Ready)
+        self._answers(Ready, "taking in its parameters")
 
     def play(
         self,
@@ -258,7 +276,7 @@ class HostedStage(Stage):
                 Sent(played.sent_messages, played.sent_bytes),
                 payload,
             )
-            for played, payload in self._answers(Played)
+            for played, payload in self._answers(Played, "playing a step")
         ]
 
     def clocks(self) -> list[Offset]:
@@ -267,7 +285,7 @@ class HostedStage(Stage):
 
     def _round(self, name: str) -> Round:
         self._say(name, Ping(time.perf_counter()))
-        [(pong, _)] = self._answers(Pong, [name])
+        [(pong, _)] = self._answers(Pong, "telling its clock", names=[name])
         return Round(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
 
     def close(self, *, orderly: bool = True) -> None:
@@ -280,17 +298,22 @@ class HostedStage(Stage):
         self.launcher.close()
 
     def _assemble(self, tasks: Sequence[HostedTask]) -> None:
+        def tell(ready: int) -> None:
+            compiled = sum(self._compiled.values())
+            self._tell(starting(len(tasks), what=self.launcher.kind, ready=ready, compiled=compiled))
+
+        tell(0)
         for name in self._names:
             self.launcher.launch(name, 0)
-        for name, (hello, _) in zip(self._names, self._answers(Hello), strict=True):
+        for name, (hello, _) in zip(self._names, self._answers(Hello, "importing"), strict=True):
             self.launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(tasks, self._names, strict=True):
             self._say(name, Assign(task.title), pack_task(task))
-        self._answers(Ready)
+        self._answers(Ready, "setting up its task", tell=tell)
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)
             self._say(name, Directory(others, revision=1))
-        self._answers(Informed)
+        self._answers(Informed, "being told of the other hosts")
         for name in self._names:
             self._say(name, Heartbeat(0))
 
@@ -298,23 +321,42 @@ class HostedStage(Stage):
         self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
 
     def _answers(
-        self, kind: type[Answer], names: Sequence[str] | None = None
+        self,
+        kind: type[Answer],
+        doing: str,
+        *,
+        names: Sequence[str] | None = None,
+        tell: Callable[[int], None] = lambda answers: None,
     ) -> list[tuple[Answer, Payload | None]]:
-        """The next message of this kind from each of some hosts, or from all in the order of the machines."""
+        """The next message of this kind from each of some hosts, or from all in the order of the machines.
+
+        Args:
+            kind: of the messages.
+            doing: what a host does that has not answered.
+            names: of the hosts.
+            tell: is called with the number of answers when it has grown, or a function was compiled.
+        """
         names = self._names if names is None else names
         found: dict[str, tuple[Answer, Payload | None]] = {}
-        began = time.monotonic()
+        alive_at = time.monotonic()
         while len(found) < len(names):
             for event in self.launcher.mailbox.receive(0.1):
                 _check(event)
-                if isinstance(event.message, kind):
+                if isinstance(event.message, Preparing):
+                    self._compiled[event.sender], alive_at = event.message.compiled, time.monotonic()
+                    tell(len(found))
+                elif isinstance(event.message, kind):
                     assert event.payload is None or isinstance(event.payload, Payload)
                     found.setdefault(event.sender, (event.message, event.payload))
+                    tell(len(found))
+            if self.launcher.began():
+                alive_at = time.monotonic()
             for name, _, reason in self.launcher.ended():
                 raise HostError(name, reason)
-            if time.monotonic() - began > self._timeout_s:
+            if time.monotonic() - alive_at > self._timeout_s:
                 missing = ", ".join(name for name in names if name not in found)
-                raise HostError(missing, f"no {kind.__name__} for {self._timeout_s:.0f} s")
+                silence = f"no sign of life for {self._timeout_s:.0f} s while {doing}"
+                raise HostError(missing, f"{silence}; look at what it printed, or allow more by timeout_s")
         return [found[name] for name in names]
 
 

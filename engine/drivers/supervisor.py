@@ -15,6 +15,7 @@ from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.messages import Assign, Hello, Refused
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
+    Began,
     CoordinatorEffect,
     CoordinatorEvent,
     Done,
@@ -89,6 +90,8 @@ class Supervisor:
             until_s = self._coordinator.wakes_at - time.monotonic()
             for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
+            for name, incarnation in self._launcher.began():
+                self._tell(Began(name, incarnation))
             for name, incarnation, reason in self._launcher.ended():
                 self._tell(Died(name, incarnation, reason))
             if self._stop_requested and not told_stop:

@@ -26,6 +26,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import held
 from partita.engine.parameters.journal import is_journal
+from partita.engine.protocol.orders import START_TIMEOUT_S
 from partita.partitioner.plan import Plan
 
 
@@ -39,6 +40,7 @@ def train(
     checkpoints: str | Path | None = None,
     checkpoint_every_s: float = 30.0,
     checkpoint_timeout_s: float = 120.0,
+    start_timeout_s: float = START_TIMEOUT_S,
     resume: bool = False,
     overwrite: bool = False,
     initial: Mapping[str, Array] | str | Path | None = None,
@@ -60,6 +62,8 @@ def train(
         checkpoint_every_s: seconds from one checkpoint to the next.
         checkpoint_timeout_s: seconds without progress after which the writing of a checkpoint is given up;
             the next one follows, and where it is the last one the run ends with an error.
+        start_timeout_s: the longest time that a process may take to start without a sign of life; each
+            function that it compiles is one.
         resume: go on from the newest checkpoint in the folder, if there is one. It may be of another plan
             and of other numbers of replicas, shards and examples, but of the same network and rule; what is
             done of an epoch counts as that part of one. Sandblaster goes on from its journal, in the middle
@@ -93,6 +97,7 @@ def train(
         checkpoints=checkpoints,
         checkpoint_every_s=checkpoint_every_s,
         checkpoint_timeout_s=checkpoint_timeout_s,
+        start_timeout_s=start_timeout_s,
         resume=resume,
         overwrite=overwrite,
         initial=initial,
@@ -113,6 +118,7 @@ def train_as(
     checkpoints: str | Path | None = None,
     checkpoint_every_s: float = 30.0,
     checkpoint_timeout_s: float = 120.0,
+    start_timeout_s: float = START_TIMEOUT_S,
     resume: bool = False,
     overwrite: bool = False,
     initial: Mapping[str, Array] | str | Path | None = None,
@@ -125,6 +131,7 @@ def train_as(
     seed = whole(seed, "seed is", least=0)
     check_seconds(checkpoint_every_s, "checkpoint_every_s is")
     check_seconds(checkpoint_timeout_s, "checkpoint_timeout_s is")
+    check_seconds(start_timeout_s, "start_timeout_s is")
     check_choice(show, "show is", get_args(Show))
     if resume and overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
@@ -152,7 +159,7 @@ def train_as(
                 if run is not None:
                     job.begin_with(run.parameters)
                 with ProcessLauncher(listen=listen, places=places) as launcher:
-                    after = training.run(launcher, display, keeping)
+                    after = training.run(launcher, display, keeping, start_timeout_s=start_timeout_s)
                 run = after if run is None else after.following(run)
         assert run is not None
         return run

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
 from partita.engine.drivers.job import Job
+from partita.engine.drivers.phases import starting
 from partita.engine.drivers.progress import Gauge
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.supervisor import RunFailed, Supervisor
@@ -23,7 +24,7 @@ from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.names import Topology, part_indices, shard_index
-from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
+from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience, Starting
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.runtime.task import Task
 from partita.layers.text import counted
@@ -97,20 +98,22 @@ class Training(ABC):
             ValueError: there is one, and it cannot go on so.
         """
 
-    def run(self, launcher: Launcher, display: Display, keeping: Keeping) -> Run:
+    def run(self, launcher: Launcher, display: Display, keeping: Keeping, *, start_timeout_s: float) -> Run:
         """Runs to the end.
 
         Raises:
             RunFailed, Interrupted, ValueError, OSError: see `train`.
         """
         try:
-            return self._run(launcher, display, keeping)
+            return self._run(launcher, display, keeping, start_timeout_s)
         finally:
             self._close()
 
-    def _run(self, launcher: Launcher, display: Display, keeping: Keeping) -> Run:
+    def _run(self, launcher: Launcher, display: Display, keeping: Keeping, start_timeout_s: float) -> Run:
         self._keeping = keeping
-        patience = Patience(checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s)
+        patience = Patience(
+            checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
+        )
         supervisor = Supervisor(
             launcher,
             self._coordinator(patience),
@@ -139,7 +142,9 @@ class Training(ABC):
             display.say(text)
 
     def _keep(self, effect: CoordinatorEffect, display: Display) -> None:
-        if isinstance(effect, Commit):
+        if isinstance(effect, Starting):
+            display.phase(starting(effect.hosts, ready=effect.ready, compiled=effect.compiled))
+        elif isinstance(effect, Commit):
             self._before_commit()
             self.store.commit(self._manifest(effect))
             self._committed(effect)

@@ -9,7 +9,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 import msgspec
 
@@ -31,6 +31,9 @@ class Launcher(ABC):
 
     mailbox: Mailbox
     """The coordinator's."""
+
+    kind: ClassVar[str]
+    """What its hosts are, in the plural."""
 
     def __init__(self) -> None:
         self._running: dict[str, Peer] = {}
@@ -70,6 +73,10 @@ class Launcher(ABC):
             self.mailbox.allow(self._running.values())
             self.mailbox.disconnect(name)
             self._stop([name])
+
+    def began(self) -> list[tuple[str, int]]:
+        """The hosts whose process is known to run since the last call: name, incarnation."""
+        return []
 
     @abstractmethod
     def ended(self) -> list[tuple[str, int, str]]:
@@ -123,6 +130,8 @@ class ThreadLauncher(Launcher):
 
     A host ends when it is told to stop; a thread cannot be killed.
     """
+
+    kind = "threads"
 
     def __init__(self, *, join_s: float = JOIN_S) -> None:
         """No host runs yet.

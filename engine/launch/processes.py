@@ -41,6 +41,8 @@ class ProcessLauncher(Launcher):
     On this machine it is forked from a template, in other places it is started by a command.
     """
 
+    kind = "processes"
+
     def __init__(self, *, listen: str | None = None, places: Mapping[str, Placement] | None = None) -> None:
         """Opens the coordinator's mailbox.
 
@@ -62,6 +64,7 @@ class ProcessLauncher(Launcher):
         self._keys = KeyPair.generate()
         self._processes: dict[str, Process] = {}
         self._forks: Forks | None = None
+        self._unborn: dict[str, ForkedHost] = {}  # that were asked for, and are not known to run
         self.mailbox = ZmqMailbox(self._keys, endpoint=endpoint, machine=self._here.machine)
         self._coordinator = Peer(
             COORDINATOR, 0, self.mailbox.endpoint, self.mailbox.public_key, self._here.machine
@@ -89,13 +92,25 @@ class ProcessLauncher(Launcher):
             tuple(sys.path),
         )
         told = msgspec.json.encode(bootstrap)
-        self._processes[name] = _by_command(place.command, name, told) if place.command else self._fork(told)
+        if place.command:
+            self._processes[name] = _by_command(place.command, name, told)
+        else:
+            self._processes[name] = self._unborn[name] = self._fork(told)
         return Peer(name, incarnation, "", keys.public, place.machine)
 
     def _fork(self, bootstrap: bytes) -> ForkedHost:
         if self._forks is None or not self._forks.is_alive:
             self._forks = Forks()
         return self._forks.start(bootstrap)
+
+    def began(self) -> list[tuple[str, int]]:
+        """See `Launcher`."""
+        for host in self._unborn.values():
+            host.poll()
+        found = [name for name, host in self._unborn.items() if host.pid is not None]
+        for name in found:
+            del self._unborn[name]
+        return [(name, self._running[name].incarnation) for name in found if name in self._running]
 
     def ended(self) -> list[tuple[str, int, str]]:
         """Processes that have exited or were killed."""

@@ -149,6 +149,12 @@ class Informed(_Message, frozen=True, tag=True):
     revision: int
 
 
+class Preparing(_Message, frozen=True, tag=True):
+    """Sign of life of a host that sets up its task: how many functions it has compiled so far."""
+
+    compiled: int
+
+
 class Ready(_Message, frozen=True, tag=True):
     """The task is understood and everything is compiled; a shard adds the version it starts from."""
 
@@ -399,6 +405,7 @@ Message: TypeAlias = (
     | Assign
     | Directory
     | Informed
+    | Preparing
     | Ready
     | Begin
     | Continues

@@ -7,7 +7,7 @@ carries effects out in the order given, each finished before the next one starts
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from partita.engine.protocol.commands import Iterated, Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Send, Tick
@@ -36,6 +36,14 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
+class Began:
+    """Event: the process of this host runs. Of a host that a command starts, none comes."""
+
+    name: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Event: the user wants the run to end soon and to keep what it has learnt (Ctrl-C)."""
 
@@ -53,6 +61,23 @@ class Restart:
     hosts: tuple[Host, ...]
     checkpoint: int | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Effect: how far a run has come whose hosts are not ready yet. Only to be shown.
+
+    Args:
+        hosts: of the run.
+        running: hosts whose process is known to run.
+        ready: hosts that are ready to work.
+        compiled: functions that all of them have compiled so far.
+    """
+
+    hosts: int
+    running: int
+    ready: int
+    compiled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +179,16 @@ class Advanced:
     replicas: int
 
 
-CoordinatorEvent: TypeAlias = Opened | Launched | Received | Tick | Died | StopRequested
-CoordinatorEffect: TypeAlias = Send | Restart | Progress | Commit | Record | Advanced | Fail | Done | Warn
+CoordinatorEvent: TypeAlias = Opened | Launched | Began | Received | Tick | Died | StopRequested
+CoordinatorEffect: TypeAlias = (
+    Send | Restart | Starting | Progress | Commit | Record | Advanced | Fail | Done | Warn
+)
+
+
+START_TIMEOUT_S: Final = 300.0
+"""Seconds that a host which starts may be silent, where nobody says otherwise. With many more processes than
+cores, importing takes a minute, and so does compiling one function.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +198,8 @@ class Patience:
     Attributes:
         pace: of heartbeats and of the verdict on silence.
         checkpoint_every_s: from one checkpoint round to the next; None: only the last one.
-        hello_s: from the launch of a process to its first message.
-        ready_s: from its task to `Ready` (everything compiled).
+        start_s: the longest time without a sign of life of a host that starts: its process runs, its first
+            message comes, a function is compiled, it is ready.
         save_s: for a checkpoint round; a round that takes longer is given up, and the last one fails the run.
         retry_s: an unanswered `Begin` or `Save` is said again.
         stall_s: a replica that reports no new step for so long is restarted, as after a death; doubled each
@@ -179,8 +212,7 @@ class Patience:
 
     pace: Pace = field(default_factory=Pace)
     checkpoint_every_s: float | None = 30.0
-    hello_s: float = 60.0
-    ready_s: float = 300.0
+    start_s: float = START_TIMEOUT_S
     save_s: float = 120.0
     retry_s: float = 1.0
     stall_s: float = 120.0
@@ -189,6 +221,6 @@ class Patience:
     deaths: int = 5
 
     def __post_init__(self) -> None:
-        waits = [self.hello_s, self.ready_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
+        waits = [self.start_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
         if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
             raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")

@@ -33,6 +33,8 @@ class HostRecord:
     public_key: str = ""
     endpoint: str = ""
     machine: str = ""
+    runs: bool = False  # its process is known to run
+    compiled: int = 0  # functions, while it sets up its task
     step: int = 0  # done, as last reported (parts)
     furthest: int = 0  # the largest step that any of its processes has reported
     continues: int | None = None  # the shards have the gradients of its steps below this one
@@ -50,7 +52,15 @@ class HostRecord:
         self.public_key = self.endpoint = self.machine = ""
         self.acknowledged, self.finished, self.informed = False, -1, 0
         self.continues, self.is_informed = None, False
+        self.runs, self.compiled = False, 0
         return self.name, self.incarnation
+
+    @property
+    def doing(self) -> str:
+        """What a host that is not ready is at, as far as is known."""
+        if self.state is HostState.PREPARING:
+            return f"setting up its task, with {self.compiled} functions compiled"
+        return "connecting to the coordinator" if self.runs else "importing"
 
     @property
     def is_reachable(self) -> bool:

@@ -18,8 +18,9 @@ from typing import Final
 
 from partita.engine.protocol.events import Died, Received, Send, Span, Tick
 from partita.engine.protocol.membership import HeardAgain, Membership, Suspected
-from partita.engine.protocol.messages import Assign, Failed, Hello, Informed, Ready, Saved, Stop
+from partita.engine.protocol.messages import Assign, Failed, Hello, Informed, Preparing, Ready, Saved, Stop
 from partita.engine.protocol.orders import (
+    Began,
     CoordinatorEffect,
     CoordinatorEvent,
     Done,
@@ -28,11 +29,15 @@ from partita.engine.protocol.orders import (
     Opened,
     Patience,
     Restart,
+    Starting,
     StopRequested,
     Warn,
 )
 from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
 from partita.engine.protocol.rounds import Checkpoints
+
+_AWAITED: Final = (HostState.LAUNCHED, HostState.PREPARING)
+"""Of hosts that are not ready yet."""
 
 
 class Phase(Enum):
@@ -100,8 +105,8 @@ class Supervision(ABC):
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """Who is waited for, for what, and since when (seconds): for status lines and errors."""
-        awaited = (HostState.LAUNCHED, HostState.PREPARING)
-        return tuple((h.name, h.state.value, h.since) for h in self._roster.present() if h.state in awaited)
+        awaited = (host for host in self._roster.present() if host.state in _AWAITED)
+        return tuple((host.name, host.state.value, host.since) for host in awaited)
 
     def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
         """What follows from an event at `now` (seconds, monotonic), to be done in order."""
@@ -120,6 +125,11 @@ class Supervision(ABC):
                 if launched is not None and launched.state is HostState.LAUNCHED:
                     launched.public_key, launched.machine = event.public_key, event.machine
                     launched.since = now
+                return []
+            case Began(name=name, incarnation=incarnation):
+                begun = self._roster.current(name, incarnation)
+                if begun is not None:
+                    self._lives(begun, now)
                 return []
             case Opened():
                 return self._start(now)
@@ -165,6 +175,10 @@ class Supervision(ABC):
                 return []
             case Hello():
                 return self._hello(host, message, now)
+            case Preparing(compiled=compiled):
+                host.compiled = max(host.compiled, compiled)
+                self._lives(host, now)
+                return []
             case Ready():
                 return self._ready(host, now)
             case Saved():
@@ -173,6 +187,12 @@ class Supervision(ABC):
                 return self._failed(host, message, now)
             case _:
                 return self._heard(host, message, now)
+
+    @staticmethod
+    def _lives(host: HostRecord, now: float) -> None:
+        """Notes a sign of life; of a host that is not ready yet, the time to start counts from here."""
+        if host.state in _AWAITED:
+            host.runs, host.since = True, now
 
     def _hello(self, host: HostRecord, hello: Hello, now: float) -> list[CoordinatorEffect]:
         for key, ours in self._versions.items():
@@ -187,7 +207,7 @@ class Supervision(ABC):
             return [task]
         if host.state is not HostState.LAUNCHED:
             return []
-        host.state, host.since, host.endpoint = HostState.PREPARING, now, hello.endpoint
+        host.state, host.since, host.endpoint, host.runs = HostState.PREPARING, now, hello.endpoint, True
         if host.replica is None:
             self._shards_revision = self._roster.revision + 1
         # Who is where is told for the first time when all are there, then after each change.
@@ -332,19 +352,27 @@ class Supervision(ABC):
         return effects
 
     def _watch_deadlines(self, now: float) -> list[CoordinatorEffect]:
-        limits = {
-            HostState.LAUNCHED: self._patience.hello_s,
-            HostState.PREPARING: self._patience.ready_s,
-        }
+        limit_s = self._patience.start_s
         for host in self._roster.present():
-            limit_s = limits.get(host.state)
-            if limit_s is None or now - host.since < limit_s:
+            if host.state not in _AWAITED or now - host.since < limit_s:
                 continue
-            owes = f"owes {host.state.value} since {now - host.since:.0f} s, and {limit_s:.0f} s are allowed"
+            silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
             if self.phase is not Phase.LAUNCHING:  # it could start before: this process is stuck, not the run
-                return self._died(host, owes, now)
-            return self._fail(f"{host.name} (incarnation {host.incarnation}) {owes}; see what it printed")
-        return []
+                return self._died(host, silence, now)
+            return self._fail(
+                f"{host.name} (incarnation {host.incarnation}) gave {silence}; look at what it printed, "
+                f"or allow more than {limit_s:g} s by start_timeout_s (--start-timeout)"
+            )
+        return self._how_far()
+
+    def _how_far(self) -> list[CoordinatorEffect]:
+        """Reports the hosts' start until the run has begun."""
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        hosts = list(self._roster.present())
+        ready = sum(host.state is HostState.READY for host in hosts)
+        running = sum(host.runs for host in hosts)
+        return [Starting(len(hosts), running, ready, sum(host.compiled for host in hosts))]
 
     # The end.
 

@@ -37,6 +37,7 @@ from partita.engine.protocol.messages import (
     Played,
     Point,
     Pong,
+    Preparing,
     Push,
     Pushed,
     Ready,
@@ -52,30 +53,18 @@ from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 
 Role: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
 
+_ANY_HOST: Final[frozenset[type[Message]]] = frozenset(
+    {Hello, Informed, Preparing, Ready, Heartbeat, Failed, Refused}
+)
+"""From a host to the coordinator, whatever the host is."""
+
 VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
     ("coordinator", "part"): frozenset(
         {Assign, Directory, Heartbeat, Begin, HandOut, Load, Play, Ping, Stop}
     ),
     ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Command, Save, Stop}),
-    ("part", "coordinator"): frozenset(
-        {
-            Hello,
-            Informed,
-            Ready,
-            Heartbeat,
-            Continues,
-            Report,
-            Finished,
-            Computed,
-            Played,
-            Pong,
-            Failed,
-            Refused,
-        }
-    ),
-    ("shard", "coordinator"): frozenset(
-        {Hello, Informed, Ready, Heartbeat, Answer, Missing, Saved, Lost, Failed, Refused}
-    ),
+    ("part", "coordinator"): _ANY_HOST | {Continues, Report, Finished, Computed, Played, Pong},
+    ("shard", "coordinator"): _ANY_HOST | {Answer, Missing, Saved, Lost},
     ("part", "part"): frozenset({Tensor, Credit}),
     ("part", "shard"): frozenset({Fetch, Push, FetchPoint, Contribution}),
     ("shard", "part"): frozenset({Parameters, Pushed, Point, Taken}),

@@ -29,12 +29,14 @@ from partita.engine.protocol.messages import (
     Informed,
     Message,
     Peer,
+    Preparing,
     Ready,
     Refused,
     Stop,
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.verbs import why_not
+from partita.engine.runtime.compiling import told_of_compiling
 from partita.engine.runtime.task import CannotGoOn, Link, Role, Task, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
@@ -42,6 +44,7 @@ from partita.engine.transport.payload import PayloadLike
 TICK_S: Final = 0.1
 SAY_AGAIN_S: Final = 1.0
 HEARTBEAT_S: Final = 0.5
+PREPARING_S: Final = 0.2
 
 
 def versions() -> dict[str, str]:
@@ -84,7 +87,7 @@ class Host:
         self._failed: Failed | None = None
         self._stopped = False
         self._acknowledged = False  # the coordinator has heard that this host is ready
-        self._spoke_at = self._beat_at = self._ticked_at = float("-inf")
+        self._spoke_at = self._beat_at = self._ticked_at = self._prepared_at = float("-inf")
         self._refused: set[str] = set()
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
         self._link = Link(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
@@ -95,8 +98,9 @@ class Host:
         self._mailbox.connect(self._coordinator)
         try:
             self._tick_in_time()  # Hello need not wait until something comes
-            while not self._stopped:
-                self._turn()
+            with told_of_compiling(self._compiling):
+                while not self._stopped:
+                    self._turn()
         finally:
             if self._role is not None:
                 self._role.close()
@@ -187,6 +191,12 @@ class Host:
             if self._directory is not None:
                 self._tell_role(self._directory, self._spoke_at)
             self._send(COORDINATOR, Ready(self._role.version), None)
+
+    def _compiling(self, compiled: int) -> None:
+        now = time.monotonic()
+        if now - self._prepared_at >= PREPARING_S:
+            self._prepared_at = now
+            self._send(COORDINATOR, Preparing(compiled), None)
 
     def _built(self, task: Task) -> Role:
         try:

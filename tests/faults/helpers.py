@@ -87,6 +87,9 @@ class Witness:
         assert isinstance(effect, Progress | Advanced)
         self._see(effect)
 
+    def phase(self, text: str) -> None:
+        assert text.startswith("starting ")
+
     def draw(self) -> None:
         self._gauge.moment()
 

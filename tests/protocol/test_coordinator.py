@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.protocol.events import Died, Received, Send, Span
+from partita.engine.protocol.events import Died, Received, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assign,
     Begin,
@@ -15,6 +15,7 @@ from partita.engine.protocol.messages import (
     Heartbeat,
     Hello,
     Informed,
+    Preparing,
     Ready,
     Report,
     Save,
@@ -23,6 +24,7 @@ from partita.engine.protocol.messages import (
     Tensor,
 )
 from partita.engine.protocol.orders import (
+    Began,
     Commit,
     Entry,
     Fail,
@@ -31,6 +33,7 @@ from partita.engine.protocol.orders import (
     Patience,
     Progress,
     Restart,
+    Starting,
     Warn,
 )
 from partita.engine.protocol.supervision import Phase
@@ -93,25 +96,56 @@ def test_other_versions_are_refused_with_both_named() -> None:
     assert run.hello("shard 0") == []
 
 
+@pytest.mark.parametrize("limit_s", [300.0, 7.0])
 @pytest.mark.parametrize(
-    ("says", "limit_s", "what"), [(None, 60, "its first message"), (Hello, 300, "Ready")]
+    ("signs", "what"),
+    [
+        (0, "importing"),
+        (1, "connecting to the coordinator"),
+        (2, "setting up its task, with 0 functions compiled"),
+        (3, "setting up its task, with 14 functions compiled"),
+    ],
 )
-def test_a_host_that_never_comes_is_named_with_what_it_owes(
-    says: type[Hello] | None, limit_s: float, what: str
+def test_a_host_that_does_not_get_ready_is_named_with_what_it_was_doing(
+    signs: int, what: str, limit_s: float
 ) -> None:
-    run = Run()
+    """Each sign of life gives it the whole time again."""
+    run, late = Run(patience=Patience(start_s=limit_s)), "part 1.0"
+    others = [name for name in HOSTS if name != late]
     run.tell(Opened())
-    for name in HOSTS:
-        if name != "part 1.0":
-            run.hello(name)
-            run.hear(name, Ready())
-        elif says:
-            run.hello(name)
-    others = [name for name in HOSTS if name != "part 1.0"]
+    for name in others:
+        run.hello(name)
+        run.hear(name, Ready())
+    for sign in (
+        lambda: run.tell(Began(late, 0)),
+        lambda: run.hello(late),
+        lambda: run.hear(late, Preparing(14)),
+    )[:signs]:
+        assert not of(Fail, run.wait(limit_s - 0.5, hearing=others))
+        sign()
     assert not of(Fail, run.wait(limit_s - 0.5, hearing=others))
     [failure] = of(Fail, run.wait(0.5, hearing=others))
-    assert f"part 1.0 (incarnation 0) owes {what}" in failure.reason
-    assert f"since {limit_s} s" in failure.reason
+    assert failure.reason == (
+        f"{late} (incarnation 0) gave no sign of life for {limit_s:.0f} s while {what}; look at what it "
+        f"printed, or allow more than {limit_s:g} s by start_timeout_s (--start-timeout)"
+    )
+
+
+def test_how_far_a_start_is_can_be_shown_until_the_run_begins() -> None:
+    run = Run()
+    run.tell(Opened())
+    assert of(Starting, run.tell(Tick())) == [Starting(6, 0, 0, 0)]
+    run.tell(Began("shard 0", 0))
+    for name in PARTS:
+        run.hello(name)
+    for name, compiled in (("part 0.0", 3), ("part 0.1", 4), ("part 0.0", 2)):
+        run.hear(name, Preparing(compiled))
+    run.hear("part 1.0", Ready())
+    assert of(Starting, run.tell(Tick())) == [Starting(6, 5, 1, 7)]
+    for name in HOSTS:
+        run.hello(name)
+        run.hear(name, Ready())
+    assert not of(Starting, run.tell(Tick()))
 
 
 def test_a_host_that_dies_while_the_run_starts_is_launched_again() -> None:

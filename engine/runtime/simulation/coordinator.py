@@ -16,6 +16,7 @@ from partita.engine.protocol.orders import (
     Launched,
     Patience,
     Restart,
+    Starting,
 )
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Run
 from partita.engine.runtime.simulation.judgement import Life, Writers
@@ -108,7 +109,7 @@ class CoordinatorHost(Process):
             self.send(effect.to, effect.message)
         elif isinstance(effect, Restart):
             self._restart(effect)
-        else:
+        elif not isinstance(effect, Starting):  # only to be shown
             self.carry_out(effect)
 
     @abstractmethod

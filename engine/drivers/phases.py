@@ -1,0 +1,107 @@
+"""Phases of work that has no gauge, as planning and starting hosts; shown where they last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self, TextIO, TypeAlias, get_args
+
+from partita.engine.drivers.checks import check_choice
+from partita.engine.drivers.progress import Show
+
+Tell: TypeAlias = Callable[[str], object]
+"""Is called with each phase, and with how far it is, in a few words."""
+
+MOMENT_S: Final = 1.0
+LOOK_EVERY_S: Final = 0.25
+
+
+class Phases:
+    """Shows the newest phase that it was called with, once `after_s` have passed.
+
+    A thread of its own shows it, so that whoever works need not look at a clock. Use it as a context manager.
+    """
+
+    def __init__(
+        self, show: Show = "auto", *, after_s: float = MOMENT_S, stream: TextIO | None = None
+    ) -> None:
+        """`show` is as in `train`; `stream` is standard error if not given."""
+        self._show, self._after_s, self._stream = show, after_s, stream
+        self._text = ""
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, show: Show | Tell) -> Phases:
+        """Phases that are shown so, or that this function is called with.
+
+        Raises:
+            ValueError: this is neither.
+        """
+        if callable(show):
+            return _Told(show)
+        check_choice(show, "show is", get_args(Show))
+        return cls(show)
+
+    def __call__(self, text: str) -> None:
+        """A new phase begins, or the present one gets on."""
+        self._text = text
+        if self._thread is None and self._show != "nothing":
+            self._thread = threading.Thread(target=self._look, name="phases", daemon=True)
+            self._thread.start()
+
+    def _look(self) -> None:
+        if self._is_over.wait(self._after_s):
+            return
+        from partita.engine.drivers.display import (
+            Display,  # here, because it is seldom shown and imports rich
+        )
+
+        with Display(self._show, stream=self._stream) as display:
+            display.phase(self._text)
+            while not self._is_over.wait(LOOK_EVERY_S):
+                display.phase(self._text)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class _Told(Phases):
+    """Somebody else shows them."""
+
+    def __init__(self, tell: Tell) -> None:
+        super().__init__("nothing")
+        self._tell = tell
+
+    def __call__(self, text: str) -> None:
+        self._tell(text)
+
+
+def silent(text: str) -> None:
+    """Shows nothing."""
+
+
+def starting(hosts: int, *, what: str = "processes", ready: int, compiled: int) -> str:
+    """How far hosts have come that are started, as a phase.
+
+    Args:
+        hosts: number of them.
+        what: they are, in the plural.
+        ready: hosts that are ready to work.
+        compiled: functions that they have compiled so far.
+    """
+    text = f"starting {hosts} {what if hosts > 1 else _SINGULAR[what]}"
+    far = [f"{ready} ready"] if ready else []
+    far += [f"{compiled} function{'s' * (compiled > 1)} compiled"] if compiled else []
+    return f"{text}: {', '.join(far)}" if far else text
+
+
+_SINGULAR: Final = {"processes": "process", "threads": "thread"}
