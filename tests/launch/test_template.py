@@ -43,9 +43,9 @@ def test_hosts_end_with_their_template() -> None:
     with Session(plan_of_toy(), 0, hosts="processes") as session:
         hosts = hosts_of(os.getpid())
         os.kill(hosts["part 0.0"].ppid(), signal.SIGKILL)
+        assert not psutil.wait_procs(hosts.values(), timeout=DEADLINE_S)[1]
         with pytest.raises(HostError, match=r"its process was ended by SIGKILL"):
             session.step(toy.data(8))
-    assert not psutil.wait_procs(hosts.values(), timeout=DEADLINE_S)[1]
 
 
 def test_a_process_that_ends_while_it_starts_is_named_and_what_it_printed_is_seen(
