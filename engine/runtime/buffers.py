@@ -145,7 +145,7 @@ class Buffers:
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
         self.plan, self.machine, self.device, self._slots = plan, machine, vectors.device, program.slots
-        planned = plan.windows(program, keep=keep)
+        self._planned = planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
         memory = self.device.memory(self.n_bytes)
         self.windows: dict[str, Window] = {}
@@ -170,6 +170,15 @@ class Buffers:
 
     def __getitem__(self, buffer: str) -> Window:
         return self.windows[place_of(buffer, self._slots)]
+
+    def overlap(self, one: str, other: str) -> bool:
+        """Whether two windows, by the names of their places, take turns in the same memory."""
+        if one == other or one not in self._planned or other not in self._planned:
+            return False
+        (low, n_low), (high, n_high) = sorted(
+            (self._planned[name].offset, self._planned[name].n_bytes) for name in (one, other)
+        )
+        return low + n_low > high and n_high > 0
 
     def collected(self, name: str, rows: Run) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""

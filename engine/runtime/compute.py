@@ -5,6 +5,7 @@ This is where buffers, kernels and the feed meet. It must not know messages or d
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ from partita.engine.kernels.kernel import (
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.finite import Watch
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
@@ -94,6 +96,7 @@ class Computations:
         self.graph, self.owned, self.machine = plan.graph, plan.ownership, machine
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
+        self.watch = Watch(plan, machine, program, buffers, vectors)
         self.not_finite: set[str] = set()
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)
@@ -133,6 +136,7 @@ class Computations:
         call = self.calls[position]
         assert call is not None, f"instruction {position} is not a computation"
         call()
+        self.watch.done(position)
 
     def finish(self) -> None:
         """Returns when all that was run is done: a GPU goes on when a call has returned."""
@@ -208,7 +212,10 @@ class Computations:
 
         def call_and_judge() -> None:
             call()
-            self.metrics.add(buffer, *judge.metrics(self._real(first, examples)))
+            loss, correct = judge.metrics(self._real(first, examples))
+            self.metrics.add(buffer, loss, correct)
+            if not math.isfinite(loss):
+                self.watch.look()
 
         return call_and_judge
 
@@ -344,7 +351,7 @@ class Computations:
             found = factors()
             for parameter, apply in applies:
                 if not apply(found.get(parameter, 1.0), later):
-                    self.not_finite.add(name)
+                    self._tell_not_finite(name)
 
         return call
 
@@ -352,9 +359,14 @@ class Computations:
         found, updates = self._learnt(instruction), self._updates
         assert updates is not None, f"{instruction} needs to know what to do with gradients"
         if found not in self._learners:
-            tell = partial(self.not_finite.add, found[0])
+            tell = partial(self._tell_not_finite, found[0])
             self._learners[found] = self._learnings[found].call(self._scratch, updates, tell)
         return partial(self._learners[found], self._count(instruction))
+
+    def _tell_not_finite(self, layer: str) -> None:
+        """The gradient of a layer was not finite."""
+        self.watch.look(gradient_of=layer)
+        self.not_finite.add(layer)
 
     def _count(self, instruction: Instruction) -> int:
         """How many minibatches of the step a layer has learnt before this one."""

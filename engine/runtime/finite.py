@@ -1,47 +1,141 @@
-"""Finds where numbers ceased to be finite: the first layer, in the order in which a step computes them.
+"""Finds where numbers ceased to be finite: the first array, in the order in which the step computed them.
 
-Looked at only after something is known to be wrong, so it may take its time.
+A watch keeps which instructions of the step are done. It looks when something is known to be wrong, at once:
+arrays take each other's memory within a step, so only those that still hold what was written count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.layers.graph import Graph
+from partita.layers.losses import Loss
+from partita.layers.node import Node
+from partita.partitioner.access import Access
+from partita.partitioner.buffer_names import (
+    consumer_of,
+    holds_errors,
+    holds_gradient,
+    holds_parameters,
+    layer_of,
+    plain,
+)
+from partita.partitioner.plan import Plan
+from partita.partitioner.program import Instruction, Op, Operand, Program
 
 
-def what_is_not_finite(
-    graph: Graph, buffers: Buffers, vectors: Vectors, *, gradients: Collection[str]
-) -> str | None:
-    """The first of a machine's arrays with a NaN or an infinity: "the states of 'hidden'"; None without any.
+@dataclass(frozen=True)
+class Suspect:
+    """An array with a NaN or an infinity.
 
-    Args:
-        graph: the network.
-        buffers: the machine's states.
-        vectors: its parameters.
-        gradients: layers whose gradient is known not to be finite.
+    Attributes:
+        what: the array and its verb: "the states of 'hidden' are".
+        received: whether another machine computed it; that machine may know of an earlier one.
+        hint: what to look at besides the usual, or nothing.
     """
-    return next(_found(graph, buffers, vectors, gradients), None)
+
+    what: str
+    received: bool = False
+    hint: str = ""
 
 
-def _found(graph: Graph, buffers: Buffers, vectors: Vectors, gradients: Collection[str]) -> Iterator[str]:
-    for grid in graph.grids:
-        for parameter, values in zip(
-            grid.parameters, vectors.views(grid.name, vectors.parameters), strict=False
-        ):
-            if _bad(vectors.device.given(values)):
-                yield f"the parameter '{parameter.name}'"
-        windows = buffers.portions_of(grid.name)
-        if any(_bad(buffers.device.given(window.array)) for window in windows):
-            yield f"the input '{grid.name}'" if grid.is_given else f"the states of '{grid.name}'"
-    for grid in reversed(graph.grids):
-        if grid.name in gradients:
-            yield f"the gradient of '{grid.name}'"
+class Watch:
+    """What a machine has done in a step, and where it first went wrong. Any thread may call it."""
+
+    def __init__(
+        self, plan: Plan, machine: int, program: Program, buffers: Buffers, vectors: Vectors
+    ) -> None:
+        self._plan, self._program, self._buffers, self._vectors = plan, program, buffers, vectors
+        self._access = Access(plan.ownership, machine, slots=program.slots)
+        self._done: list[int] = []
+        self.suspect: Suspect | None = None
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._done, self.suspect = [], None
+
+    def done(self, position: int) -> None:
+        """An instruction of the step is done."""
+        self._done.append(position)
+
+    def look(self, gradient_of: str | None = None) -> None:
+        """Something is wrong: finds the first array that is not finite, once in a step.
+
+        Args:
+            gradient_of: a layer whose gradient is known not to be finite.
+        """
+        if self.suspect is not None:
+            return
+        found = next(self._found(), None)
+        if found is None and gradient_of is not None:
+            found = Suspect(f"the gradient of '{gradient_of}' is", hint=self._hint(gradient_of))
+        self.suspect = found
+
+    def _found(self) -> Iterator[Suspect]:
+        done = list(self._done)
+        written = self._written(done)
+        names = {operand.buffer for _, operand in written}
+        for instruction, operand in written:
+            if any(_bad(self._buffers.device.given(array)) for array in self._arrays(operand)):
+                yield self._suspect(instruction, done, names)
+
+    def _written(self, done: list[int]) -> list[tuple[Instruction, Operand]]:
+        """What was written in the step and is still there, in its order."""
+        found: list[tuple[Instruction, Operand]] = []
+        for position in done:
+            instruction = self._program.instructions[position]
+            for operand in self._access.writes(instruction):
+                if operand.buffer in self._buffers.windows:
+                    found = [one for one in found if not self._buffers.overlap(operand.buffer, one[1].buffer)]
+                    found.append((instruction, operand))
+        return found
+
+    def _arrays(self, operand: Operand) -> list[Array]:
+        return self._buffers.windows[operand.buffer].of(operand.rows)
+
+    def _suspect(self, instruction: Instruction, done: list[int], names: set[str]) -> Suspect:
+        buffer = plain(instruction.target.buffer)
+        layer, received = layer_of(buffer), instruction.op is Op.RECV
+        if instruction.op is Op.FEED:
+            return Suspect(f"the input '{layer}' is")
+        if holds_gradient(buffer) or holds_parameters(buffer):
+            kind = "gradient" if holds_gradient(buffer) else "parameters"
+            return Suspect(f"the {kind} of '{layer}' {'is' if kind == 'gradient' else 'are'}", received)
+        if "<" in buffer:
+            by = consumer_of(buffer)
+            above = "" if self._had_errors(by, done, names) else ", or a layer behind it,"
+            what = f"the errors that '{by}'{above} computes for '{layer}' are"
+            return Suspect(what, received, self._hint(by))
+        if holds_errors(buffer):
+            return Suspect(f"the errors of '{layer}' are", received, self._hint(layer))
+        if not received and not self._has_learnt(layer, done):
+            values = self._vectors.views(layer, self._vectors.parameters)
+            for parameter, array in zip(self._plan.graph[layer].parameters, values, strict=False):
+                if _bad(self._vectors.device.given(array)):
+                    return Suspect(f"the parameter '{parameter.name}' is")
+        return Suspect(f"the states of '{layer}' are", received, self._hint(layer))
+
+    def _had_errors(self, layer: str, done: list[int], names: set[str]) -> bool:
+        """Whether the errors that came to a layer are known to be finite: they are still there to be seen, or
+        all that sent them have learnt from errors of their own, or are losses.
+        """
+        if any(layer_of(name) == layer and holds_errors(name) for name in names):
+            return True
+        graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.edges(layer)]
+        return all(isinstance(graph[one].layer, Loss) or self._has_learnt(one, done) for one in senders)
+
+    def _has_learnt(self, layer: str, done: list[int]) -> bool:
+        learnt = (self._program.instructions[position] for position in done)
+        return any(one.op in (Op.LEARN, Op.UPDATE) and layer_of(one.target.buffer) == layer for one in learnt)
+
+    def _hint(self, layer: str) -> str:
+        declared = self._plan.graph[layer].layer
+        return f", or at the functions of {declared.kind} '{layer}'" if isinstance(declared, Node) else ""
 
 
 def _bad(values: Array) -> bool:

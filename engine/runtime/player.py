@@ -122,6 +122,7 @@ class Player:
         """Begins a step; `poll` says when it is over."""
         if self._recorder is not None:
             self._recorder.begin(step, time.perf_counter())
+        self._computations.watch.begin()
         self._tell(BeginStep(step))
 
     def receive(self, event: Received) -> None:
@@ -226,6 +227,7 @@ class Player:
         payload.copy_into(*window.arriving(operand.rows))
         payload.release()
         window.upload(operand.rows)
+        self._computations.watch.done(position)
         self._record(position, began, time.perf_counter())
 
 

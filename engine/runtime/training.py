@@ -47,7 +47,7 @@ from partita.engine.runtime.acknowledged import Acknowledged, acknowledged_to
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
-from partita.engine.runtime.finite import what_is_not_finite
+from partita.engine.runtime.finite import Suspect
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.replica_task import ReplicaTask
 from partita.engine.runtime.task import CannotGoOn, Link, Role
@@ -59,6 +59,8 @@ from partita.partitioner.step_kind import StepKind
 REPORT_EVERY_S: Final = 0.2
 LATEST_REPORT_S: Final = 2.0
 SAY_AGAIN_S: Final = 1.0
+OTHERS_FIRST_S: Final = 2.0
+"""For a machine that sent what is not finite to say where that began."""
 
 
 class NotFinite(CannotGoOn):
@@ -151,6 +153,7 @@ class TrainRole(Role):
         self._step, self._stop = -1, 0
         self._inside = self._draining = self._drained = False
         self._unreported = 0
+        self._raises: tuple[NotFinite, float] | None = None
         self._report_every = 1  # steps
         self._said_at = float("-inf")
 
@@ -193,6 +196,8 @@ class TrainRole(Role):
 
     def tick(self, now: float) -> None:
         """What was not answered is asked again."""
+        if self._raises is not None and now >= self._raises[1]:
+            raise self._raises[0]
         self._carry_out(self._client.receive(Tick(), now))
         self._say_continues(now)
         if self._drained and now - self._said_at >= SAY_AGAIN_S:
@@ -243,7 +248,8 @@ class TrainRole(Role):
         self._player.begin(self._step)
 
     def _end(self, over: Over, now: float) -> None:
-        self._check_finite(over.step)
+        if not self._is_finite(over.step, now):
+            return
         self._inside = False
         self._carry_out(self._client.receive(StepEnded(over.step), now))
         self._step += 1
@@ -265,19 +271,29 @@ class TrainRole(Role):
         elif passed_s > 2 * REPORT_EVERY_S and self._report_every > 1:
             self._report_every //= 2
 
-    def _check_finite(self, step: int) -> None:
-        """Before anything of the step is pushed."""
+    def _is_finite(self, step: int, now: float) -> bool:
+        """Looks at what a step has done, before anything of it is pushed.
+
+        What came from another machine may have an earlier cause there: that machine is given the time to
+        raise first.
+
+        Raises:
+            NotFinite: it has done what is not finite, and no other machine is to blame.
+        """
         computations = self._computations
         finite = self._vectors.device.updates_were_finite()  # asked whatever else is wrong: it starts anew
         if finite and math.isfinite(computations.metrics.loss) and not computations.not_finite:
-            return
-        what = what_is_not_finite(
-            self._task.plan.graph, self._buffers, self._vectors, gradients=computations.not_finite
+            return True
+        computations.watch.look()
+        suspect = computations.watch.suspect or Suspect("the loss is")
+        error = NotFinite(
+            f"in step {step} of replica {self._task.replica}, {suspect.what} not finite; lower the "
+            f"learning rate, clip the gradients, or look at the data of this step{suspect.hint}"
         )
-        raise NotFinite(
-            f"in step {step} of replica {self._task.replica}, {what or 'the loss'} is not finite; lower the "
-            "learning rate, clip the gradients, or look at the data of this step"
-        )
+        if not suspect.received:
+            raise error
+        self._raises = error, now + OTHERS_FIRST_S
+        return False
 
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client

@@ -168,6 +168,7 @@ class Orchestra:
         self.over = []
         for player in self.players:
             player.computations.metrics.clear()
+            player.computations.watch.begin()
             if player.updates is not None:
                 player.updates.advance()
         for player in self.players:
@@ -215,6 +216,7 @@ class Orchestra:
                     window = self.players[m].buffers[operand.buffer]
                     payload.copy_into(*window.arriving(operand.rows))
                     window.upload(operand.rows)
+                    self.players[m].computations.watch.done(position)
                 case StepOver():
                     self.over.append(m)
                 case Send(to=to, message=message):
