@@ -48,8 +48,8 @@ class Times:
     Args:
         computing_s: its kernel threads are busy.
         sending_s: they are not, but its messenger is.
-        waiting_s: neither is, and there is still something to do: for others.
-        idle_s: it has done all, and others have not.
+        waiting_s: neither is, and there is still something to do: for messages of others.
+        idle_s: the step has not begun here, or the machine has done all and others have not.
     """
 
     computing_s: float
@@ -69,6 +69,7 @@ class Record:
         kinds: see `track`.
         mates: the RECV of each SEND.
         arrived: when the message of each SEND was at its receiver.
+        begins: when each machine begins: what the runtime takes before its first instruction.
     """
 
     firsts: Sequence[int]
@@ -78,6 +79,7 @@ class Record:
     kinds: Sequence[int]
     mates: Mapping[int, int]
     arrived: Mapping[int, float]
+    begins: Sequence[float]
 
     @property
     def step_s(self) -> float:
@@ -153,9 +155,10 @@ class Playback:
         record, numbers = self.record, self._numbers(machine)
         computing = sum(self.seconds[n] for n in numbers if record.kinds[n] == COMPUTE)
         occupied = _covered((record.start[n], record.start[n] + self.seconds[n]) for n in numbers)
-        done = max((record.stop[n] for n in numbers), default=0.0)
-        sending, waiting = max(occupied - computing, 0.0), max(done - occupied, 0.0)
-        return Times(computing, sending, waiting, max(self.step_s - done, 0.0))
+        begun = record.begins[machine]
+        done = max((record.stop[n] for n in numbers), default=begun)
+        sending, waiting = max(occupied - computing, 0.0), max(done - begun - occupied, 0.0)
+        return Times(computing, sending, waiting, max(self.step_s - computing - sending - waiting, 0.0))
 
     def _numbers(self, machine: int) -> range:
         return range(self.record.firsts[machine], self.record.firsts[machine + 1])

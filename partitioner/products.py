@@ -112,13 +112,10 @@ class Products:
         return dict(self.measured)
 
     def __str__(self) -> str:
-        large = LIBRARY_NAMES[self.rule]
-        rule = f"{large} from {LARGE / 1e6:.0f} MFLOP, NumPy below{self.origin and f': {self.origin}'}"
+        rule = f"{LIBRARY_NAMES[self.rule]} from {LARGE / 1e6:.0f} MFLOP, NumPy below"
         if not self.measured:
-            return f"fixed rule ({rule})"
-        return (
-            f"{len(self.measured)} from the calibration of {self.source}; others by the fixed rule ({rule})"
-        )
+            return f"fixed rule ({rule}{self.origin and f': {self.origin}'})"
+        return f"{len(self.measured)} from the calibration of {self.source}; others: {rule}"
 
 
 def products_for(processor: Processor) -> Products:

@@ -151,7 +151,14 @@ class _Stage:
     def record(self) -> Record:
         """What happened, when all is over."""
         return Record(
-            tuple(self.firsts), self.start, self.stop, self.ready, self.kinds, self.mates, self.arrived
+            tuple(self.firsts),
+            self.start,
+            self.stop,
+            self.ready,
+            self.kinds,
+            self.mates,
+            self.arrived,
+            tuple(track.step_s for track in self.tracks),
         )
 
     def stuck(self) -> str:

@@ -66,7 +66,7 @@ class Measured:
 
     @cached_property
     def typical(self) -> Timeline:
-        """The traced step that lasted as long as one that nobody disturbs."""
+        """The traced step whose length is nearest to `step_s`: the one to show beside it."""
         return self._nearest[0]
 
     @cached_property
@@ -79,8 +79,7 @@ class Measured:
 
     @cached_property
     def _nearest(self) -> list[Timeline]:
-        undisturbed_s = float(np.quantile([timeline.step_s for timeline in self.timelines], QUANTILE))
-        return sorted(self.timelines, key=lambda timeline: abs(timeline.step_s - undisturbed_s))
+        return sorted(self.timelines, key=lambda timeline: abs(timeline.step_s - self.step_s))
 
 
 def measure(

@@ -21,6 +21,8 @@ from partita.partitioner.readable import readable_seconds
 
 MOST_STEPS: Final = 10
 """Of each plan in a trace file."""
+AS_LONG: Final = 0.05
+"""By so much a drawn step may differ from the one that figures speak of, without a word of it."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,17 @@ def _steps(point: Point) -> tuple[Drawn, ...]:
     if measured is None:
         return (predicted,)
     until_s = max(measured.typical.step_s, predicted.stop_s)
-    name, step = f"{point.plan.graph.name}: one step", readable_seconds(measured.typical.step_s)
-    told = f"a measured step of {step} · {counted(point.machines, 'machine')} · {point.plan.portions}"
+    name = f"{point.plan.graph.name}: one step"
+    told = f"{_which(measured)} · {counted(point.machines, 'machine')} · {point.plan.portions}"
     return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
+
+
+def _which(measured: Measured) -> str:
+    """The step that is drawn: one of those that were traced, which takes time by itself."""
+    drawn, told = readable_seconds(measured.typical.step_s), readable_seconds(measured.step_s)
+    if abs(measured.typical.step_s - measured.step_s) <= AS_LONG * measured.step_s:
+        return f"a measured step of {drawn}"
+    return f"a measured step of {drawn}, of those traced the nearest to the {told} that a step takes"
 
 
 def _recording(point: Point) -> perfetto.Recording:

@@ -126,7 +126,7 @@ class Timeline:
 
     @classmethod
     def of_playback(cls, plan: Plan) -> Timeline:
-        """The predicted step. On the virtual clock a machine pauses before its end for messages alone."""
+        """The predicted step. On the virtual clock a machine that has begun pauses for messages alone."""
         playback, names = plan.playback, _names(plan)
         bars, ends = [], [0.0] * len(names)
         starts = {(bar.machine, bar.position): bar.start_s for bar in playback.bars}
@@ -149,7 +149,10 @@ class Timeline:
             )
             for f in playback.flights
         )
-        missing = tuple((Missing(0.0, end, "a message"),) for end in ends)
+        missing = tuple(
+            (Missing(begun, max(begun, end), "a message"),)
+            for begun, end in zip(playback.record.begins, ends, strict=True)
+        )
         return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
 
     def drawn(self, title: str, subtitle: str, *, until_s: float = 0.0) -> drawing.Timeline:

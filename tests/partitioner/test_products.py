@@ -101,8 +101,7 @@ def test_a_plan_says_in_one_line_what_computes_its_products() -> None:
     ]
     measured = Products(measured=((LARGE_SHAPE, Choice("numpy", 1)),), source="AMD EPYC, 2026-11-22")
     assert lines(plan.multiplying_by(measured)) == [
-        "products: 1 from the calibration of AMD EPYC, 2026-11-22; others by the fixed rule (torch from 2 "
-        "MFLOP, NumPy below)"
+        "products: 1 from the calibration of AMD EPYC, 2026-11-22; others: torch from 2 MFLOP, NumPy below"
     ]
     assert lines(partition(large(nodes=20), Cluster.local(2), batch=32)) == []  # all are NumPy's
     assert lines(partition(large(), Cluster.local(1), batch=32, precision="bfloat16")) == [

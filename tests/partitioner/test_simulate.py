@@ -26,7 +26,7 @@ from partita.partitioner import (
     work,
 )
 from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.playback import Playback
+from partita.partitioner.playback import Playback, Times
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
@@ -252,7 +252,19 @@ def test_a_link_that_goes_one_way_at_a_time_lets_one_message_wait() -> None:
 def test_a_step_begins_late_by_what_it_costs() -> None:
     (program,) = [parse_program(0, "UP a[0:1]")]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 0.0, 0.0, 0.0), begin_s=0.25)
-    assert play([program], prices, SIZES).step_s == 1.25
+    played = play([program], prices, SIZES)
+    assert played.step_s == 1.25
+    assert played.times == (Times(computing_s=1.0, sending_s=0.0, waiting_s=0.0, idle_s=0.25),)
+
+
+@given(plans())
+def test_a_machine_that_receives_nothing_never_waits(plan: Plan) -> None:
+    for program, times in zip(plan.programs, plan.playback.times, strict=True):
+        if not any(instruction.op is Op.RECV for instruction in program.instructions):
+            assert times.waiting_s == pytest.approx(0, abs=1e-12)
+    alone = partition(plan.graph, Cluster.local(1), batch=plan.batch)
+    (times,) = alone.playback.times
+    assert times.waiting_s == pytest.approx(0, abs=1e-12) and times.idle_s == pytest.approx(60e-6)
 
 
 def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
+from partita.engine.profile.profile import _steps
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
+from partita.partitioner.readable import readable_seconds
 from tests.faults import toy
 from tests.profile.conftest import STEPS
 
@@ -23,6 +25,25 @@ def test_what_can_be_played_here_is_measured_and_the_rest_is_simulated(profile: 
         (4, "simulated"),
     ]
     assert (report.cores, report.steps, report.batch, report.train) == (2, STEPS, 8, True)
+
+
+def test_the_drawn_step_is_the_one_that_figures_speak_of_or_says_which_it_is(profile: Profile) -> None:
+    point = profile.points[1]
+    assert point.measured is not None
+    lengths = [timeline.step_s for timeline in point.measured.timelines]
+    nearest = min(lengths, key=lambda step_s: abs(step_s - point.measured.step_s))
+    assert point.measured.typical.step_s == nearest
+    for steps_s, words in (
+        ((nearest,) * STEPS, f"a measured step of {readable_seconds(nearest)} · "),
+        (
+            (nearest / 2,) * STEPS,
+            f"a measured step of {readable_seconds(min(lengths))}, of those traced the nearest to the "
+            f"{readable_seconds(nearest / 2)} that a step takes · ",
+        ),
+    ):
+        measured = replace(point.measured, steps_s=steps_s)
+        drawn, _ = _steps(replace(point, measured=measured))
+        assert drawn.subtitle.startswith(words)
 
 
 def test_measured_is_compared_with_measured_and_simulated_with_simulated(profile: Profile) -> None:
