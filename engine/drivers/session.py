@@ -129,7 +129,7 @@ class Session:
             return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s, tell=tell)
         if hosts == "processes":
             named = {part_name(0, machine): place for machine, place in places.items()}
-            launcher = ProcessLauncher(listen=listen, places=named)
+            launcher = ProcessLauncher(hosts=len(self._tasks), listen=listen, places=named)
             return HostedStage(self._tasks, launcher, timeout_s=timeout_s, tell=tell)
         if len(self._tasks) > 1:
             raise ValueError(

@@ -158,7 +158,8 @@ def train_as(
             for training in stages[begun:]:
                 if run is not None:
                     job.begin_with(run.parameters)
-                with ProcessLauncher(listen=listen, places=places) as launcher:
+                hosts = training.topology.n_hosts
+                with ProcessLauncher(hosts=hosts, listen=listen, places=places) as launcher:
                     after = training.run(launcher, display, keeping, start_timeout_s=start_timeout_s)
                 run = after if run is None else after.following(run)
         assert run is not None

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from partita.engine.launch.bootstrap import Bootstrap
+from partita.engine.launch.descriptors import reserve
 from partita.engine.launch.forks import ForkedHost, Forks
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
@@ -43,10 +44,13 @@ class ProcessLauncher(Launcher):
 
     kind = "processes"
 
-    def __init__(self, *, listen: str | None = None, places: Mapping[str, Placement] | None = None) -> None:
+    def __init__(
+        self, *, hosts: int = 1, listen: str | None = None, places: Mapping[str, Placement] | None = None
+    ) -> None:
         """Opens the coordinator's mailbox.
 
         Args:
+            hosts: how many will run at a time.
             listen: its endpoint, `tcp://ADDRESS:PORT`; any free port of loopback if not given. Other
                 addresses than loopback's are for those who give places.
             places: where hosts run, by name; those that are not in it run here, on loopback, and share memory
@@ -54,9 +58,10 @@ class ProcessLauncher(Launcher):
 
         Raises:
             ValueError: the endpoint is none, or hosts could not reach it.
-            OSError: it is in use, or no address of this machine.
+            OSError: it is in use, or no address of this machine; or this process may open too few files.
         """
         super().__init__()
+        reserve(hosts)
         endpoint = listen or LOOPBACK
         self._places = dict(places or {})
         _check(endpoint, self._places)

@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from partita.engine.launch.bootstrap import Bootstrap
 from partita.engine.launch.cores import keep_to_own_cores
+from partita.engine.launch.descriptors import raise_limit
 from partita.engine.launch.start import set_name
 from partita.engine.launch.template import Template
 from partita.engine.numerics.code_files import code_folder
@@ -61,6 +62,7 @@ def live(told: bytes | bytearray) -> None:
     """Lives as the host of this encoded `Bootstrap`, and ends the process when the host has stopped."""
     bootstrap = msgspec.json.decode(told, type=Bootstrap)
     set_name(bootstrap.name)
+    raise_limit()
     np.random.seed()  # forks of one process must not draw the same numbers
     # Numbers that are not finite are found in the loss and reported once; kernel threads would warn of each.
     warnings.filterwarnings("ignore", category=RuntimeWarning)

@@ -60,6 +60,11 @@ class Topology:
         return tuple(part_name(replica, machine) for machine in range(self.machines))
 
     @property
+    def n_hosts(self) -> int:
+        """How many hosts there are in all."""
+        return self.replicas * self.machines + self.shards
+
+    @property
     def shard_names(self) -> tuple[str, ...]:
         """The hosts that hold parameters, by shard."""
         return tuple(shard_name(shard) for shard in range(self.shards))
