@@ -35,7 +35,7 @@ class DownpourTraining(Training):
         """Of so many epochs; `alone`: nothing follows it.
 
         Raises:
-            ValueError: a replica's share of the data is smaller than a batch, or there are too many steps.
+            ValueError: there are too many steps.
         """
         super().__init__(job, driver)
         self.driver: Final = driver

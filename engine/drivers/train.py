@@ -54,8 +54,8 @@ def train(
         plan: one replica.
         data: an array for each input and target, `[example, *shape]`; it is divided among the replicas.
         driver: `Downpour(...)` or `Sandblaster(...)`.
-        epochs: passes of each replica over its share of the data: for Downpour. A batch method says itself
-            when it is done.
+        epochs: passes of each replica over its share of the data: for Downpour. Each example comes once in
+            an epoch; the last minibatch of one has what is left. A batch method says itself when it is done.
         seed: of the initial parameters and the order of the examples.
         checkpoints: folder for checkpoints; without one they are kept while the run lasts, for its own
             restarts.

@@ -208,7 +208,16 @@ class PartialKernel(Kernel):
 
 
 class LossKernel(Kernel):
-    """A loss also says how well its scores do."""
+    """A loss also says how well its scores do.
+
+    Attributes:
+        mean_over: examples of which its gradients are the mean; `site.minibatch`, but in a minibatch that is
+            not full. Whoever calls what was prepared sets it before.
+    """
+
+    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
+        super().__init__(site, arrays, team)
+        self.mean_over = site.minibatch
 
     def summarise(self, piece: int) -> Call:
         """Writes `summaries[piece]`, what machines must tell one another of their own scores."""

@@ -1,7 +1,7 @@
 """Losses over scores `[score, example]` and a target.
 
 A machine judges the scores in its window: all of them, or its own, and then it knows a summary of everybody's
-where the loss needs one. The errors are those of the mean loss over the examples of the site's minibatch.
+where the loss needs one. The errors are those of the mean loss over the real examples of the minibatch.
 """
 
 from __future__ import annotations
@@ -120,16 +120,16 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         )
 
     def _judge(self) -> Callable[[int, int], None]:
-        given = self.labels, self.summaries, self.kept, self.judged, self.state, self.site.minibatch
+        given = self.labels, self.summaries, self.kept, self.judged, self.state
         scores, first = self.scores, self.first
         if self.whole:
-            return lambda begin, end: loops.judge_whole_softmax(scores, *given, begin, end)
-        return lambda begin, end: loops.judge_softmax(scores, first, *given, begin, end)
+            return lambda begin, end: loops.judge_whole_softmax(scores, *given, self.mean_over, begin, end)
+        return lambda begin, end: loops.judge_softmax(scores, first, *given, self.mean_over, begin, end)
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, first, labels, kept = self.scores[here], self.first + here.start, self.labels, self.kept
-        given = scores, labels, kept, first, self.site.minibatch, accumulate
-        return lambda: loops.write_softmax_errors(out, *given)
+        given = scores, labels, kept, first
+        return lambda: loops.write_softmax_errors(out, *given, self.mean_over, accumulate)
 
 
 class OneAgainstAllKernel(_LabelKernel):
@@ -151,8 +151,8 @@ class OneAgainstAllKernel(_LabelKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, first, labels = self.scores[here], self.first + here.start, self.labels
-        given = scores, labels, first, self.site.minibatch, accumulate
-        return lambda: loops.write_one_against_all_errors(out, *given)
+        given = scores, labels, first
+        return lambda: loops.write_one_against_all_errors(out, *given, self.mean_over, accumulate)
 
 
 class _TargetKernel(_ScoresKernel):
@@ -173,8 +173,7 @@ class LogisticCrossEntropyKernel(_TargetKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, target = self.scores[here], self.target[here]
-        given = scores, target, self.site.minibatch, accumulate
-        return lambda: loops.write_logistic_errors(out, *given)
+        return lambda: loops.write_logistic_errors(out, scores, target, self.mean_over, accumulate)
 
 
 class SquaredErrorKernel(_TargetKernel):
@@ -187,5 +186,4 @@ class SquaredErrorKernel(_TargetKernel):
 
     def _write_errors(self, out: Array, here: slice, *, accumulate: bool) -> Call:
         scores, target = self.scores[here], self.target[here]
-        given = scores, target, self.site.minibatch, accumulate
-        return lambda: loops.write_squared_errors(out, *given)
+        return lambda: loops.write_squared_errors(out, scores, target, self.mean_over, accumulate)

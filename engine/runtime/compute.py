@@ -67,6 +67,13 @@ class Feed(ABC):
     def count(self) -> int:
         """How many examples of the step are real; the rest is padding that counts for nothing."""
 
+    @property
+    def pads_portions(self) -> bool:
+        """Whether a gradient is the mean over a whole minibatch even where that is not full: its portions are
+        added to others. Else the mean is over the examples that are real.
+        """
+        return False
+
 
 class Computations:
     """The computations of one program on one machine."""
@@ -201,17 +208,26 @@ class Computations:
         """How many of so many examples are real, of which the first is of this number in the step."""
         return min(max(self.feed.count - first, 0), examples)
 
+    def _mean_over(self, first: int) -> int:
+        """Of how many examples the gradient of a minibatch is the mean, in which example `first` lies."""
+        batch = self.plan.batch
+        return batch if self.feed.pads_portions else self._real(first // batch * batch, batch) or batch
+
     def _up(self, instruction: Instruction) -> Call:
         name = layer_of(instruction.target.buffer)
         kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
-        if not isinstance(kernel, LossKernel) or self.machine not in self.owned.counted(name):
+        if not isinstance(kernel, LossKernel):
             return call
-        buffer = instruction.target.buffer
+        buffer, counts = instruction.target.buffer, self.machine in self.owned.counted(name)
         judge, first, examples = kernel, self._first_example(buffer), kernel.site.batch
-        self.metrics.expect(buffer)
+        if counts:
+            self.metrics.expect(buffer)
 
         def call_and_judge() -> None:
+            judge.mean_over = self._mean_over(first)
             call()
+            if not counts:
+                return
             loss, correct = judge.metrics(self._real(first, examples))
             self.metrics.add(buffer, loss, correct)
             if not math.isfinite(loss):
@@ -248,10 +264,11 @@ class Computations:
         kernel = self._kernel_of(self._edge(target.buffer).consumer, target.buffer)
         if not isinstance(kernel, LossKernel):
             return call
-        first, examples = self._first_example(target.buffer), kernel.site.batch
+        judge, first, examples = kernel, self._first_example(target.buffer), kernel.site.batch
         parts = self.buffers[target.buffer].of(target.rows)
 
         def call_and_mask() -> None:
+            judge.mean_over = self._mean_over(first)
             call()
             real = self._real(first, examples)
             if real < examples:
@@ -348,6 +365,8 @@ class Computations:
         later = self._count(instruction)
 
         def call() -> None:
+            if self._is_empty(later):
+                return
             found = factors()
             for parameter, apply in applies:
                 if not apply(found.get(parameter, 1.0), later):
@@ -361,7 +380,17 @@ class Computations:
         if found not in self._learners:
             tell = partial(self._tell_not_finite, found[0])
             self._learners[found] = self._learnings[found].call(self._scratch, updates, tell)
-        return partial(self._learners[found], self._count(instruction))
+        learn, later = self._learners[found], self._count(instruction)
+
+        def call() -> None:
+            if not self._is_empty(later):
+                learn(later)
+
+        return call
+
+    def _is_empty(self, minibatch: int) -> bool:
+        """Whether no example of a minibatch of the step is real: nothing is learnt of it."""
+        return not self._real(minibatch * self.plan.batch, 1)
 
     def _tell_not_finite(self, layer: str) -> None:
         """The gradient of a layer was not finite."""

@@ -22,42 +22,41 @@ class Sampler:
     """Which examples a replica sees in which step: its own share of the data, in a new seeded order each
     epoch.
 
-    The share and the orders follow from the seed alone, so that every machine of a replica, also one that was
-    started again, knows them without being told.
+    Every example is in one share, and comes once in an epoch: the last step of one may have fewer than the
+    others, or none where the shares of other replicas are larger. The share and the orders follow from the
+    seed alone, so that every machine of a replica, also one that was started again, knows them without being
+    told.
+
+    Attributes:
+        per_step: examples in a full step.
+        steps_per_epoch: the same for every replica.
     """
 
     def __init__(
         self, *, examples: int, batch: int, seed: int, replica: int, replicas: int, minibatches: int = 1
     ) -> None:
-        """Shares out the examples, for steps of so many minibatches.
-
-        Raises:
-            ValueError: a replica's share is smaller than a step's.
-        """
-        share = examples // replicas
-        if share < batch * minibatches:
-            several = minibatches > 1
-            step = f"the {minibatches} batches of {batch} of a step" if several else f"a batch of {batch}"
-            raise ValueError(
-                f"{examples} examples for {replicas} replicas are {share} each, fewer than {step}; use a "
-                f"batch of at most {share // minibatches}, {'a smaller overlap, ' * several}or fewer replicas"
-            )
-        batch *= minibatches
-        self._share = np.random.default_rng([seed, 0]).permutation(examples)[replica::replicas][:share]
-        self._batch, self._seed, self._replica = batch, seed, replica
-        self.steps_per_epoch = share // batch
+        """Shares out the examples, for steps of so many minibatches."""
+        self._share = np.random.default_rng([seed, 0]).permutation(examples)[replica::replicas]
+        self._seed, self._replica = seed, replica
+        self.per_step = batch * minibatches
+        self.steps_per_epoch = -(-examples // (replicas * self.per_step))
         self._epoch = -1
         self._order = self._share
 
+    def count(self, step: int) -> int:
+        """How many examples a step has."""
+        first = step % self.steps_per_epoch * self.per_step
+        return min(max(len(self._share) - first, 0), self.per_step)
+
     def indices(self, step: int) -> Array:
-        """The examples of a step, `[minibatches * batch]`."""
+        """The examples of a step, `[count]`."""
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._order = np.random.default_rng([self._seed, 1, self._replica, epoch]).permutation(
                 self._share
             )
             self._epoch = epoch
-        return self._order[position * self._batch : (position + 1) * self._batch]
+        return self._order[position * self.per_step : (position + 1) * self.per_step]
 
 
 @dataclass(frozen=True)
@@ -124,10 +123,14 @@ class DatasetFeed(Feed):
         self._examples = Examples(arrays)
         self._sampler = sampler
         self._chosen: Array = np.zeros(0, np.int64)
+        self._count = 0
 
     def choose(self, step: int) -> None:
-        """The step that follows."""
+        """The step that follows, which has examples. Padding is its own examples, once more."""
         self._chosen = self._sampler.indices(step)
+        self._count = len(self._chosen)
+        if self._count < self._sampler.per_step:
+            self._chosen = np.resize(self._chosen, self._sampler.per_step)
 
     def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
@@ -135,8 +138,8 @@ class DatasetFeed(Feed):
 
     @property
     def count(self) -> int:
-        """Those of a whole step."""
-        return len(self._chosen)
+        """Those of the step."""
+        return self._count
 
 
 class GivenFeed(Feed):

@@ -123,6 +123,11 @@ class PortionFeed(Feed):
         """How many of the portion's are real."""
         return self._count
 
+    @property
+    def pads_portions(self) -> bool:
+        """An objective divides the sum of all portions by the number of examples."""
+        return True
+
     def close(self) -> None:
         """Ends the thread."""
         self._thread.shutdown(wait=True, cancel_futures=True)

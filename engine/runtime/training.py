@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -98,7 +99,7 @@ class TrainRole(Role):
         kind = StepKind(norms=task.rule.needs_norms, overlap=task.overlap)
         program = plan.programs_for(kind)[machine]
         self._task, self._link = task, link
-        sampler = Sampler(
+        self._sampler = sampler = Sampler(
             examples=task.examples,
             batch=plan.batch,
             minibatches=task.overlap,
@@ -142,7 +143,7 @@ class TrainRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         self._mates = [part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine]
-        self._counted = _examples_counted(plan, machine) * task.overlap
+        self._counted_of = partial(_examples_counted, plan, machine)
         self._delay = program.pipeline.delay
         self._staged: dict[int, Payload] = {}
         self._heard: int | None = None  # of the updates, since the last step began
@@ -151,8 +152,9 @@ class TrainRole(Role):
         self._known = False
         self._epochs: dict[str, int] = {}
         self._step, self._stop = -1, 0
+        self._played = 0  # steps: those without examples are not played
         self._inside = self._draining = self._drained = False
-        self._unreported = 0
+        self._unreported = 0  # examples
         self._raises: tuple[NotFinite, float] | None = None
         self._report_every = 1  # steps
         self._said_at = float("-inf")
@@ -225,7 +227,7 @@ class TrainRole(Role):
         if self._step >= 0:
             return  # said again: the first one was heard
         self._step, self._stop = step, stop
-        self._player.start(step)
+        self._player.start(0)
         for event in self._early:
             self._player.receive(event)
         self._early.clear()
@@ -236,6 +238,7 @@ class TrainRole(Role):
         return self._step >= self._stop or self._player.may_begin()
 
     def _begin(self, now: float) -> None:
+        self._skip_empty_steps()
         if self._step >= self._stop:
             self._draining = True
             self._carry_out(self._client.receive(Drain(), now))
@@ -245,15 +248,25 @@ class TrainRole(Role):
         self._accrual.advance(self._heard)
         self._heard = None
         self._feed.choose(self._step)
-        self._player.begin(self._step)
+        self._player.begin(self._played)
+
+    def _skip_empty_steps(self) -> None:
+        """At the end of an epoch a replica may have no example left while others have."""
+        before = self._step
+        while self._step < self._stop and not self._sampler.count(self._step):
+            self._step += 1
+        if before < self._step == self._stop:
+            self._report()
 
     def _end(self, over: Over, now: float) -> None:
-        if not self._is_finite(over.step, now):
+        assert over.step == self._played, (over, self._played)
+        if not self._is_finite(self._step, now):
             return
         self._inside = False
-        self._carry_out(self._client.receive(StepEnded(over.step), now))
+        self._carry_out(self._client.receive(StepEnded(self._step), now))
+        self._unreported += self._counted_of(self._feed.count)
+        self._played += 1
         self._step += 1
-        self._unreported += 1
         passed_s = now - self._said_at
         is_due = self._step % self._report_every == 0 or passed_s >= LATEST_REPORT_S
         if self._step == self._stop or is_due:
@@ -297,12 +310,11 @@ class TrainRole(Role):
 
     def _report(self) -> None:
         metrics, client = self._computations.metrics, self._client
-        examples = self._unreported * self._counted
+        examples, self._unreported = self._unreported, 0
         staleness = client.staleness + client.pushes * self._delay
         report = Report(self._step, examples, metrics.loss, metrics.correct, staleness, client.pushes)
         self._link.send(COORDINATOR, report, None)
         metrics.clear()
-        self._unreported = 0
 
     # Effects of the client
 
@@ -343,8 +355,8 @@ class TrainRole(Role):
         self._acknowledged.close()
 
 
-def _examples_counted(plan: Plan, machine: int) -> int:
-    """How many examples of a minibatch the machine reports.
+def _examples_counted(plan: Plan, machine: int, examples: int) -> int:
+    """How many of so many examples the machine reports.
 
     Those that judge the first loss share them, as they share its sum, so that what some of them have reported
     is about right, too.
@@ -353,4 +365,4 @@ def _examples_counted(plan: Plan, machine: int) -> int:
     if machine not in judges:
         return 0
     turn = judges.index(machine)
-    return plan.batch * (turn + 1) // len(judges) - plan.batch * turn // len(judges)
+    return examples * (turn + 1) // len(judges) - examples * turn // len(judges)

@@ -119,8 +119,6 @@ def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[Watche
         (["no.py"], "there is no file no.py; give the path of a Python file with network()"),
         (["."], "there is no file ."),
         ([FILE, "--epochs", "0"], "epochs is 0; write a whole number of at least 1"),
-        ([FILE, "--batch", "257"], "fewer than a batch of 257; use a batch of at most 256"),
-        ([FILE, "--batch", "200", "--replicas", "2"], "256 examples for 2 replicas are 128 each"),
         ([FILE, "--replicas", "0"], "Downpour's replicas is 0; write a whole number of at least 1"),
         ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
         (

@@ -53,6 +53,49 @@ def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThread
         np.testing.assert_allclose(last.parameters[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    ("examples", "replicas", "overlap", "steps"),
+    [
+        (37, 1, 1, 5),  # four minibatches of eight, and one of five
+        (5, 1, 1, 1),  # fewer than a minibatch
+        (33, 2, 1, 3),  # shares of 17 and 16: the last step of one replica is empty
+        (3, 4, 2, 1),  # one replica has nothing
+        (37, 2, 3, 1),
+    ],
+)
+def test_every_example_is_trained_on_in_every_epoch(
+    on_threads: list[WatchedThreads],
+    monkeypatch: pytest.MonkeyPatch,
+    examples: int,
+    replicas: int,
+    overlap: int,
+    steps: int,
+) -> None:
+    counted: list[int] = []
+    add = Meter.add
+    monkeypatch.setattr(
+        Meter, "add", lambda meter, effect: (counted.append(effect.examples), add(meter, effect))
+    )
+    plan = plan_of_toy(machines=2, batch=8)
+    driver = Downpour(replicas=replicas, overlap=overlap, rule=SGD(0.05))
+    run = train_toy(plan, driver, epochs=3, examples=examples)
+    assert run.steps == (3 * steps,) * replicas
+    assert sum(counted) == 3 * examples
+
+
+def test_a_minibatch_that_is_not_full_is_learnt_like_one_of_its_size(
+    on_threads: list[WatchedThreads],
+) -> None:
+    """Five examples in a plan for sixteen, and in one for five."""
+    driver, data = Downpour(rule=SGD(0.5)), toy.data(5)
+    few, many = (
+        train(plan_of_toy(machines=1, batch=batch), data, driver=driver, epochs=1, show="nothing")
+        for batch in (5, 16)
+    )
+    for name, expected in few.parameters.items():
+        np.testing.assert_allclose(many.parameters[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 def test_overlapped_minibatches_are_steps_of_their_own(
     on_threads: list[WatchedThreads], tmp_path: Path
 ) -> None:

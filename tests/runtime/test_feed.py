@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,23 +10,37 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler, node_major
 
 
 @given(
-    examples=st.integers(1, 200), batch=st.integers(1, 20), replicas=st.integers(1, 4), seed=st.integers(0, 9)
+    examples=st.integers(1, 200),
+    batch=st.integers(1, 20),
+    replicas=st.integers(1, 4),
+    minibatches=st.integers(1, 3),
+    seed=st.integers(0, 9),
 )
-def test_an_epoch_shows_each_example_of_a_share_at_most_once_and_shares_do_not_meet(
-    examples: int, batch: int, replicas: int, seed: int
+def test_an_epoch_shows_each_example_once(
+    examples: int, batch: int, replicas: int, minibatches: int, seed: int
 ) -> None:
-    if examples // replicas < batch:
-        with pytest.raises(ValueError, match="fewer than a batch"):
-            Sampler(examples=examples, batch=batch, seed=seed, replica=0, replicas=replicas)
-        return
-    seen: list[int] = []
-    for replica in range(replicas):
-        sampler = Sampler(examples=examples, batch=batch, seed=seed, replica=replica, replicas=replicas)
-        shown = [i for step in range(sampler.steps_per_epoch) for i in sampler.indices(step)]
-        assert len(set(shown)) == len(shown) == sampler.steps_per_epoch * batch
-        seen += shown
-    assert len(set(seen)) == len(seen)
-    assert all(0 <= i < examples for i in seen)
+    samplers = [
+        Sampler(
+            examples=examples,
+            batch=batch,
+            minibatches=minibatches,
+            seed=seed,
+            replica=replica,
+            replicas=replicas,
+        )
+        for replica in range(replicas)
+    ]
+    (steps,) = {sampler.steps_per_epoch for sampler in samplers}
+    for epoch in range(2):
+        shown = [[s.indices(epoch * steps + step) for step in range(steps)] for s in samplers]
+        assert sorted(np.concatenate([i for share in shown for i in share])) == [*range(examples)]
+        for sampler, share in zip(samplers, shown, strict=True):
+            counts = [len(indices) for indices in share]
+            assert counts == [sampler.count(epoch * steps + step) for step in range(steps)]
+            full = sum(counts) // (batch * minibatches)
+            assert counts[:full] == [batch * minibatches] * full, "only the last steps are not full"
+            assert sum(count > 0 for count in counts) - full <= 1
+        assert len(shown[0][-1]), "no step is nobody's"
 
 
 def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
@@ -40,13 +53,9 @@ def test_a_sampler_that_starts_in_the_middle_shows_the_same() -> None:
 
 def test_a_step_of_several_minibatches_shows_them_one_after_another() -> None:
     one, three = (Sampler(examples=50, batch=4, minibatches=n, seed=3, replica=1, replicas=2) for n in (1, 3))
-    assert (one.steps_per_epoch, three.steps_per_epoch) == (6, 2)
-    expected = np.concatenate([one.indices(step) for step in range(6)])
-    np.testing.assert_array_equal(np.concatenate([three.indices(step) for step in range(2)]), expected)
-    with pytest.raises(
-        ValueError, match=r"than the 7 batches of 4 of a step; use .* at most 3, a smaller overlap"
-    ):
-        Sampler(examples=50, batch=4, minibatches=7, seed=3, replica=1, replicas=2)
+    assert (one.steps_per_epoch, three.steps_per_epoch) == (7, 3)
+    expected = np.concatenate([one.indices(step) for step in range(7)])
+    np.testing.assert_array_equal(np.concatenate([three.indices(step) for step in range(3)]), expected)
 
 
 def test_rows_are_turned_to_node_major() -> None:
@@ -68,3 +77,14 @@ def test_a_dataset_feed_fills_the_examples_of_its_step() -> None:
     chosen = images[sampler.indices(2)]
     np.testing.assert_array_equal(out, np.moveaxis(chosen[:, 1:3], 0, -1))
     assert feed.count == 4
+
+
+def test_a_step_that_is_not_full_is_filled_up_with_its_own_examples() -> None:
+    labels = np.arange(10)
+    sampler = Sampler(examples=10, batch=4, seed=0, replica=0, replicas=1)
+    feed = DatasetFeed({"label": labels}, sampler)
+    feed.choose(2)
+    assert feed.count == 2
+    out = np.empty((1, 4), np.int64)
+    feed.fill("label", (0, 1), out)
+    np.testing.assert_array_equal(out[0], np.resize(sampler.indices(2), 4))

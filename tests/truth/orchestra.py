@@ -162,13 +162,15 @@ class Orchestra:
         self.result = Result()
         self.over: list[int] = []
 
-    def step(self, batch: Mapping[str, Array], *, number: int = 0) -> Result:
-        """Plays one step to its end."""
+    def step(self, batch: Mapping[str, Array], *, number: int = 0, examples: int | None = None) -> Result:
+        """Plays one step to its end. `examples`: how many of the batch are real, from now on."""
         self.result = Result()
         self.over = []
         for player in self.players:
             player.computations.metrics.clear()
             player.computations.watch.begin()
+            if examples is not None:
+                player.given.real = examples
             if player.updates is not None:
                 player.updates.advance()
         for player in self.players:

@@ -174,14 +174,13 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
     seed=SEEDS,
 )
 def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
-    """What lies beyond the real examples changes no loss and no gradient, over any cut, of any losses."""
+    """What lies beyond the real examples changes no loss and no gradient, over any cut, of any losses: these
+    are the mean over the real ones.
+    """
     real = 1 + round(share * (plan.batch - 1))
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
     batch = draw_batch(plan.graph, plan.batch, 11)
-    orchestra = Orchestra(plan, parameters, seed=seed)
-    for player in orchestra.players:
-        player.given.real = real
-    found = orchestra.step(batch)
+    found = Orchestra(plan, parameters, seed=seed).step(batch, examples=real)
     fewer = partition(plan.graph, Cluster.local(), batch=real, precision=plan.precision)
     expected = Orchestra(fewer, parameters, seed=0).step(
         {name: array[:real] for name, array in batch.items()}
@@ -189,5 +188,25 @@ def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=1e-11, abs=1e-11)
     for name, gradient in expected.gradients.items():
         scale = max(1.0, float(np.abs(gradient).max(initial=0.0)))
-        theirs, ours = gradient * (real / plan.batch), found.gradients[name]
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-11 * scale, err_msg=name)
+        ours = found.gradients[name]
+        np.testing.assert_allclose(ours, gradient, rtol=0, atol=1e-11 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("real", range(1, 13))
+def test_minibatches_without_examples_teach_nothing(real: int) -> None:
+    """Of three overlapped minibatches of four, one after another on one machine."""
+    graph, rule = perceptron(), Momentum(0.3, 0.9)
+    batch = draw_batch(graph, 12, 11)
+    plan = partition(graph, Cluster.local(), batch=4, precision="float64")
+    parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
+    together = Orchestra(plan, parameters, seed=0, kind=StepKind(overlap=3).of(graph), rule=rule)
+    found = together.step(batch, examples=real)
+    apart = Orchestra(plan, parameters, seed=0, kind=StepKind(), rule=rule)
+    loss = 0.0
+    for first in range(0, real, 4):
+        examples = {name: array[first : first + 4] for name, array in batch.items()}
+        result = apart.step(examples, number=first // 4, examples=min(4, real - first))
+        loss += result.loss
+    assert found.loss == pytest.approx(loss, rel=1e-12)
+    for name, array in result.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], array, rtol=1e-12, atol=1e-14, err_msg=name)

@@ -139,14 +139,14 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
         told = self.summaries.double()
         largest = told[:, 0].amax(0)
         total = (told[:, 1] * (told[:, 0] - largest).exp()).sum(0)
-        self.kept[0], self.kept[1] = largest, 1 / (total * self.site.minibatch)
+        self.kept[0], self.kept[1] = largest, 1 / (total * self.mean_over)
         losses = torch.where(here, total.log() + (largest - scores), 0)
         self.judged[1] = here & (scores >= largest) & losses.isfinite()
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
         found = (scores - self.kept[0]).exp() * self.kept[1]
-        return found.sub_(self._one_hot(here), alpha=1 / self.site.minibatch)
+        return found.sub_(self._one_hot(here), alpha=1 / self.mean_over)
 
 
 class OneAgainstAllKernel(_LabelKernel):
@@ -170,7 +170,7 @@ class OneAgainstAllKernel(_LabelKernel):
         self._judge(losses)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return scores.sigmoid().sub_(self._one_hot(here)).div_(self.site.minibatch)
+        return scores.sigmoid().sub_(self._one_hot(here)).div_(self.mean_over)
 
 
 class _TargetKernel(_ScoresKernel):
@@ -196,7 +196,7 @@ class LogisticCrossEntropyKernel(_TargetKernel):
         return _softplus_sum(scores) - (scores * target).sum(0)
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return scores.sigmoid().sub_(self.target[here]).div_(self.site.minibatch)
+        return scores.sigmoid().sub_(self.target[here]).div_(self.mean_over)
 
 
 class SquaredErrorKernel(_TargetKernel):
@@ -206,7 +206,7 @@ class SquaredErrorKernel(_TargetKernel):
         return (scores - target).square().sum(0) / 2
 
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
-        return (scores - self.target[here]) / self.site.minibatch
+        return (scores - self.target[here]) / self.mean_over
 
 
 def _softplus_sum(scores: torch.Tensor) -> torch.Tensor:
