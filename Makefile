@@ -11,6 +11,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3 || command -v pyth
 PIP_FLAGS ?=
 SEEDS ?= 50000
 BIN := .venv/bin
+# What was installed last: all that runs (for `demo`), and what tests, linters and documentation need besides.
+RUNS := .venv/.installed-runs
 STAMP := .venv/.installed
 ROOMS := layers partitioner engine
 INSTALLED := build/installed
@@ -22,14 +24,22 @@ all: test
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml setup.py constraints.txt
+# Modules are compiled to bytecode when they are first imported, and most of the packages' never are.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt
+
+$(RUNS): pyproject.toml setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found: install it, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("%s is Python %d.%d; 3.11 or newer is needed: set PYTHON=..." % (sys.executable, v[0], v[1]))'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt -e '.[dev,docs,examples]'
+	$(PIP_INSTALL) -e '.[examples]'
 	@touch $@
 
-demo: $(STAMP)
+# One after the other, also under -j: two pips at once spoil an environment.
+$(STAMP): $(RUNS)
+	$(PIP_INSTALL) -e '.[dev,docs,examples]'
+	@touch $@
+
+demo: $(RUNS)
 	$(BIN)/python examples/digits.py
 
 test: $(STAMP)
