@@ -34,6 +34,9 @@ _NUMBER = re.compile(r"\b\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?\b")
 _BUSY = re.compile(r"\w+ [\d.]+ (has been silent for|is heard again after) ")
 """What a machine that has too much to do may say besides."""
 
+_PHASE = re.compile(r"starting \d+ (process|thread)|(evaluating|predicting|compiling): ")
+"""How a phase begins, of which more is printed the longer it lasts."""
+
 
 @dataclass(frozen=True)
 class Block:
@@ -189,7 +192,10 @@ def pictures(folder: Path) -> list[Path]:
 
 def expected(step: Step, printed: str) -> tuple[str, str]:
     """What the page shows and what was printed, in a form in which they must be equal."""
-    shown = step.output.text if step.output is not None else ""
+    shown, printed = (
+        "\n".join(line for line in text.splitlines() if not _PHASE.match(line))
+        for text in (step.output.text if step.output is not None else "", printed)
+    )
     if step.output is not None and "varies" in step.output.words:
         return _without_numbers(shown), _without_numbers(printed)
     return "\n".join(trimmed(shown)), "\n".join(trimmed(printed))
