@@ -12,6 +12,7 @@ from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.piece import Piece
 from partita.partitioner.readable import readable_bytes as readable_bytes
 from partita.partitioner.words import critical_path, gap
@@ -20,18 +21,24 @@ COLUMNS = 8
 """Up to so many machines, each has a column and a row of its own."""
 
 
-def plan_table(plan: BarePlan) -> str:
-    """The whole plan, for a terminal 100 columns wide (as long as names are short)."""
+def plan_table(plan: BarePlan, *, width: int | None = None) -> str:
+    """The whole plan.
+
+    Args:
+        plan: which.
+        width: of the terminal, in columns; without one a line is as long as its words, at most 100 columns as
+            long as names are short.
+    """
     precision = plan.precision
     head = (
         f"plan of {plan.graph.name}: {counted(len(plan.cluster), 'machine')}, {plan.portions}, {precision}, "
         f"{counted(plan.graph.n_parameters, 'parameter')}"
     )
-    parts = [head, "", _layers(plan), "", _machines(plan), "", _summary(plan)]
-    return "\n".join(parts)
+    parts = [wrapped(head, width), _layers(plan, width), _machines(plan, width), _summary(plan, width)]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _layers(plan: BarePlan) -> str:
+def _layers(plan: BarePlan, width: int | None) -> list[str]:
     machines = range(len(plan.cluster))
     few = len(machines) <= COLUMNS
     names = [plan.cluster.machines[m].name for m in machines] if few else ["machines"]
@@ -43,8 +50,8 @@ def _layers(plan: BarePlan) -> str:
             cells = [_owners(grid, plan.ownership.of(grid.name))]
         rows.append([grid.name, "x".join(map(str, grid.shape)), grid.layer.kind, *cells])
     by_inputs = [piece for piece in plan.pieces if piece.inputs is not None]
-    notes = [_by_inputs(by_inputs[0])] if few and by_inputs else []
-    return "\n".join([_aligned(rows, right_from=3 if few else len(rows[0])), *notes])
+    notes = wrapped(_by_inputs(by_inputs[0]), width) if few and by_inputs else []
+    return [*columns(rows, left=range(3 if few else len(rows[0])), width=width), *notes]
 
 
 def _cell(plan: BarePlan, layer: str, machine: int) -> str:
@@ -78,7 +85,7 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{by_inputs}"
 
 
-def _machines(plan: BarePlan) -> str:
+def _machines(plan: BarePlan, width: int | None) -> list[str]:
     titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
     rows = [[*titles, "computing", "sending", "waiting", "idle"]]
     shown = list(range(len(plan.cluster)))
@@ -107,17 +114,17 @@ def _machines(plan: BarePlan) -> str:
             ]
         )
     empty = [m for m in range(len(plan.cluster)) if not plan.ownership.of_machine(m)]
-    table = _aligned(rows, right_from=1)
+    table = columns(rows, width=width)
     if empty:
         few = len(empty) <= COLUMNS
         names = (
             ", ".join(plan.cluster.machines[m].name for m in empty) if few else counted(len(empty), "machine")
         )
-        table += f"\nleft empty (too few nodes, or no shorter step with them): {names}"
+        table += wrapped(f"left empty (too few nodes, or no shorter step with them): {names}", width)
     return table
 
 
-def _summary(plan: BarePlan) -> str:
+def _summary(plan: BarePlan, width: int | None) -> list[str]:
     total = sum(message.n_bytes for message in plan.messages)
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
@@ -128,7 +135,7 @@ def _summary(plan: BarePlan) -> str:
         critical_path(plan.playback),
         *_products(plan),
     ]
-    return "\n".join(lines)
+    return [part for line in "\n".join(lines).splitlines() for part in wrapped(line, width)]
 
 
 def _products(plan: BarePlan) -> Iterator[str]:
@@ -150,15 +157,3 @@ def _travelling(plan: BarePlan) -> str:
     if sums:
         return f"{counted(states, 'state')} and {counted(sums, 'partial sum')} travel"
     return f"{counted(states, 'state')} {'travels' if states == 1 else 'travel'} to another machine"
-
-
-def _aligned(rows: list[list[str]], *, right_from: int) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = (
-            cell.rjust(width) if column >= right_from else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)

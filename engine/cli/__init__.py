@@ -2,7 +2,8 @@
 
 Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. What they
 share: `options` names the options, `loading` runs the user's file, `planning` makes the plan and `drivers`
-the driver that were asked for, and `sentences` ends a command that went wrong with one sentence.
+the driver that were asked for, `terminal` knows how wide text may be, and `sentences` ends a command that
+went wrong with one sentence.
 """
 
 from importlib.metadata import version as version_of

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rich.console import Console
 from rich.progress import Progress
 from typer import Argument, Option
 
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.cli.terminal import terminal_width
 from partita.engine.profile.calibration import calibrate as calibrate_machine
-from partita.engine.profile.calibration_table import tables
+from partita.engine.profile.calibration_table import calibration_text
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 from partita.layers.text import counted
@@ -51,8 +51,7 @@ def calibrate(
             found = calibrate_machine(
                 network, batch=batch, precision=precision, threads=threads, progress=tell, store=store
             )
-        for table in tables(found):
-            Console().print(table)
+        print(calibration_text(found, width=terminal_width()))
         if found.refused is not None:
             print(found.refused)
         print(f"products: {found.record.choices()}")

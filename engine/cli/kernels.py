@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from partita.engine.cli import options
 from partita.engine.cli.sentences import one_sentence_each
-from partita.engine.profile.products_table import table
+from partita.engine.cli.terminal import terminal_width
+from partita.engine.profile.products_table import products_text
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 
@@ -26,4 +25,4 @@ def kernels(forget: options.Forget = False) -> None:
         record = store.read()
         print(f"products: {record.choices()}")
         if record.products:
-            Console().print(table(record.products))
+            print(products_text(record.products, width=terminal_width()))

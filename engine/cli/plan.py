@@ -6,6 +6,8 @@ from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.cli.terminal import terminal_width
+from partita.partitioner.table import plan_table
 
 
 def plan(
@@ -35,7 +37,7 @@ def plan(
             micro_batches=micro_batches,
             precision=precision,
         )
-        print(found)
+        print(plan_table(found, width=terminal_width()))
         if programs:
             for machine, program in zip(found.cluster.machines, found.programs, strict=True):
                 print(f"\nprogram of {machine.name}:\n{program}")

@@ -7,6 +7,7 @@ from rich.console import Console
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.cli.terminal import terminal_width
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
 from partita.partitioner.cluster import Cluster
@@ -53,7 +54,7 @@ def profile(
                 steps=steps,
                 tell=status.update,
             )
-        print(found)
+        print(found.report().text(terminal_width()))
         written = [(page, found.write_page), (trace, found.write_trace), (json, found.write_json)]
         for target, write in written:
             if target is not None:

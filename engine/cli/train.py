@@ -10,6 +10,7 @@ from partita.engine.cli.drivers import BY_HAND, make_driver
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.planning import cluster_of, make_plan
 from partita.engine.cli.sentences import one_sentence_each
+from partita.engine.cli.terminal import terminal_width
 from partita.engine.drivers.caller import Caller
 from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.evaluate import evaluate
@@ -19,6 +20,7 @@ from partita.engine.parameters.files import check_target
 from partita.engine.protocol.orders import START_TIMEOUT_S
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
+from partita.partitioner.table import plan_table
 
 
 def train(
@@ -82,7 +84,7 @@ def train(
         )
         data, held_out = users.data()
         check_end(found, held_out, save)
-        print(found, flush=True)
+        print(plan_table(found, width=terminal_width()), flush=True)
         run = train_as(
             Caller.of_command(["partita", *sys.argv[1:]]),
             found,

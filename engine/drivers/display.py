@@ -23,6 +23,9 @@ from partita.engine.protocol.orders import CoordinatorEffect
 
 LINE_EVERY_S = 2.0
 
+BAR_FROM = 110
+"""Columns of a terminal from which a bar stands before the percentage."""
+
 
 class Display:
     """Shows a run, one gauge after another. Use it as a context manager."""
@@ -36,11 +39,12 @@ class Display:
         self._last: float | None = None  # when the last line was drawn; the first waits from the first report
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
             TaskProgressColumn(),
-            TextColumn("{task.fields[moment]}"),
+            TextColumn("{task.fields[moment]}", markup=False),
             TimeRemainingColumn(),
         ]
+        if self._console.width >= BAR_FROM:
+            columns.insert(1, BarColumn(bar_width=20))
         self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
         self._task: TaskID | None = None
         self._phase: TaskID | None = None
@@ -96,10 +100,22 @@ class Display:
             return
         self._last = time.monotonic()
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=moment.done, moment=str(moment), visible=True)
+            fitting = self._fitting(str(moment))
+            self._bar.update(self._task, completed=moment.done, moment=fitting, visible=True)
         else:
             total = "" if self._gauge.total is None else f"/{self._gauge.total}"
             self.say(f"{self._gauge.unit} {moment.done}{total}  {moment}")
+
+    def _fitting(self, moment: str) -> str:
+        """As many of the moment's figures, from the first one on, as a line has room for: the percentage and
+        the time that remains come first.
+        """
+        assert self._gauge is not None
+        others = len(self._gauge.title) + len(" 100% ") + len(" 0:00:00")
+        room = self._console.width - others - (21 if self._console.width >= BAR_FROM else 0)
+        while len(moment) > room and "  " in moment:
+            moment = moment.rpartition("  ")[0]
+        return moment
 
     def __enter__(self) -> Self:
         if self._bar is not None:

@@ -9,6 +9,7 @@ from typing import Final, Self, TextIO, TypeAlias, get_args
 
 from partita.engine.drivers.checks import check_choice
 from partita.engine.drivers.progress import Show
+from partita.layers.text import counted
 
 Tell: TypeAlias = Callable[[str], object]
 """Is called with each phase, and with how far it is, in a few words."""
@@ -98,9 +99,9 @@ def starting(hosts: int, *, what: str = "processes", ready: int, compiled: int) 
         ready: hosts that are ready to work.
         compiled: functions that they have compiled so far.
     """
-    text = f"starting {hosts} {what if hosts > 1 else _SINGULAR[what]}"
+    text = f"starting {counted(hosts, _SINGULAR[what], what)}"
     far = [f"{ready} ready"] if ready else []
-    far += [f"{compiled} function{'s' * (compiled > 1)} compiled"] if compiled else []
+    far += [f"{counted(compiled, 'function')} compiled"] if compiled else []
     return f"{text}: {', '.join(far)}" if far else text
 
 

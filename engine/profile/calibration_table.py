@@ -1,14 +1,11 @@
-"""What was measured of a machine, as tables for a terminal."""
+"""What was measured of a machine, as tables of text."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-
-from rich.table import Table
 
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.roads import BATCH, ROWS
 from partita.engine.profile.store import Transport
+from partita.partitioner.columns import columns
 from partita.partitioner.kernel_times import Timed
 from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
 from partita.partitioner.work import REFERENCE_FLOPS_PER_S, family_of
@@ -16,19 +13,18 @@ from partita.partitioner.work import REFERENCE_FLOPS_PER_S, family_of
 _NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
 
 
-def tables(found: Calibration) -> Iterator[Table]:
-    """Of kernels, one row a family; of the runtime; of links."""
-    yield _kernels(found)
-    yield _runtime(found)
-    yield _links(found)
+def calibration_text(found: Calibration, *, width: int | None = None) -> str:
+    """Tables of kernels, one row a family, of the runtime and of links; see `columns` for the width."""
+    blocks = [
+        ["kernels, from the smallest to the largest measured:", *columns(_kernels(found), width=width)],
+        ["what the runtime adds:", *columns(_runtime(found), width=width)],
+        ["between hosts of this machine:", *columns(_links(found), width=width)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _kernels(found: Calibration) -> Table:
-    table = Table(
-        "kernel", "of", title="kernels, from the smallest to the largest measured", title_justify="left"
-    )
-    for head in ("sizes", "alone", "side by side", "rate"):
-        table.add_column(head, justify="right", no_wrap=True)
+def _kernels(found: Calibration) -> list[list[str]]:
+    rows = [["kernel", "sizes", "alone", "side by side", "rate"]]
     alone, beside = (found.record.times(company).table for company in ("alone", "beside"))
     families: dict[str, list[str]] = {}
     for signature in {**alone, **beside}:
@@ -38,9 +34,8 @@ def _kernels(found: Calibration) -> Table:
         some = {
             name: [times[s] for s in sizes if s in times] for name, times in (("a", alone), ("b", beside))
         }
-        op, _, rest = family.partition(" ")
-        table.add_row(op, rest, str(len(sizes)), _span(some["a"]), _span(some["b"]), _rate(some["a"]))
-    return table
+        rows.append([family, str(len(sizes)), _span(some["a"]), _span(some["b"]), _rate(some["a"])])
+    return rows
 
 
 def _span(timed: list[Timed]) -> str:
@@ -56,34 +51,34 @@ def _rate(timed: list[Timed]) -> str:
     return quantity(REFERENCE_FLOPS_PER_S * largest.reference_s / largest.seconds, FLOPS_PER_S, digits=3)
 
 
-def _runtime(found: Calibration) -> Table:
+def _runtime(found: Calibration) -> list[list[str]]:
     runtime = found.record.runtime
     assert runtime is not None, "a calibration has measured the runtime"
-    table = Table("what the runtime adds", "", title="runtime", title_justify="left")
-    table.add_row("to an instruction", _seconds(runtime.instruction_s))
-    table.add_row("to a step", _seconds(runtime.step_s))
-    table.add_row("to an instruction, out of cold caches, besides", _seconds(runtime.cold_s))
-    return table
+    return [
+        ["to", "time"],
+        ["an instruction", _seconds(runtime.instruction_s)],
+        ["a step", _seconds(runtime.step_s)],
+        ["an instruction, out of cold caches, besides", _seconds(runtime.cold_s)],
+    ]
 
 
-def _links(found: Calibration) -> Table:
-    table = Table("between hosts of this machine", title="links", title_justify="left")
-    for rows in ROWS:
-        table.add_column(quantity(4 * BATCH * rows, BYTES, digits=3), justify="right")
-    for head in ("sender busy", "receiver busy", "latency", "rate", "both ways"):
-        table.add_column(head, justify="right")
+def _links(found: Calibration) -> list[list[str]]:
+    sizes = [quantity(4 * BATCH * rows, BYTES, digits=3) for rows in ROWS]
+    rows = [["over", *sizes, "sender busy", "receiver busy", "latency", "rate", "both ways"]]
     for transport, road in found.record.roads.items():
         link = road.link
-        table.add_row(
-            _NAMES[transport],
-            *map(_seconds, road.total_s),
-            f"{_seconds(link.send_s)} + {quantity(link.send_bytes_per_s, BYTES_PER_S, digits=3)}",
-            f"{_seconds(link.receive_s)} + {quantity(link.receive_bytes_per_s, BYTES_PER_S, digits=3)}",
-            _seconds(link.latency_s),
-            quantity(link.bytes_per_s, BYTES_PER_S, digits=3),
-            "at once" if link.both_ways else "shared",
+        rows.append(
+            [
+                _NAMES[transport],
+                *map(_seconds, road.total_s),
+                f"{_seconds(link.send_s)} + {quantity(link.send_bytes_per_s, BYTES_PER_S, digits=3)}",
+                f"{_seconds(link.receive_s)} + {quantity(link.receive_bytes_per_s, BYTES_PER_S, digits=3)}",
+                _seconds(link.latency_s),
+                quantity(link.bytes_per_s, BYTES_PER_S, digits=3),
+                "at once" if link.both_ways else "shared",
+            ]
         )
-    return table
+    return rows
 
 
 def _seconds(seconds: float) -> str:

@@ -1,41 +1,38 @@
-"""What was measured of products of matrices, as a table for a terminal."""
+"""What was measured of products of matrices, as a table of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from rich.table import Table
-
 from partita.engine.profile.products import ProductMeasurement
+from partita.partitioner.columns import columns
 from partita.partitioner.products import LIBRARIES, LIBRARY_NAMES, Choice
 
 _OPERATIONS: Final = {"NN": "up", "TN": "errors", "NT": "gradient"}
 """Of a dense layer, by how the factors of its product lie in memory."""
 
 
-def table(measurements: Sequence[ProductMeasurement]) -> Table:
+def products_text(measurements: Sequence[ProductMeasurement], *, width: int | None = None) -> str:
     """A row for each product, in the order of the measurements; on all threads, and on one."""
-    found = Table("operation", "shape", "precision", title="products of matrices")
     several = any(one.shape.threads > 1 for one in measurements)
-    for heading in ("threads", *(f"{LIBRARY_NAMES[name]} ms" for name in LIBRARIES)):
-        found.add_column(heading, justify="right")
-    if several:
-        for name in LIBRARIES:
-            found.add_column(f"{LIBRARY_NAMES[name]} ms, 1 thread", justify="right")
-    found.add_column("chosen", justify="right")
+    heads = [f"{LIBRARY_NAMES[name]} ms" for name in LIBRARIES]
+    on_one = [f"{head}, 1 thread" for head in heads] if several else []
+    rows = [["operation", "shape", "precision", "threads", *heads, *on_one, "chosen"]]
     for one in measurements:
         of, seconds = one.shape, dict(one.seconds)
         counts = (of.threads, 1) if several else (of.threads,)
-        found.add_row(
-            _OPERATIONS.get(of.layout, of.layout),
-            f"{of.m}x{of.k}x{of.n}",
-            of.precision,
-            str(of.threads),
-            *(_milliseconds(seconds.get(Choice(name, n))) for n in counts for name in LIBRARIES),
-            f"{LIBRARY_NAMES[one.choice.library]} x{one.choice.threads}",
+        rows.append(
+            [
+                _OPERATIONS.get(of.layout, of.layout),
+                f"{of.m}x{of.k}x{of.n}",
+                of.precision,
+                str(of.threads),
+                *(_milliseconds(seconds.get(Choice(name, n))) for n in counts for name in LIBRARIES),
+                f"{LIBRARY_NAMES[one.choice.library]} x{one.choice.threads}",
+            ]
         )
-    return found
+    return "\n".join(["products of matrices:", *columns(rows, left=(0, 1, 2), keys=2, width=width)])
 
 
 def _milliseconds(seconds: float | None) -> str:

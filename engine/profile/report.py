@@ -9,6 +9,7 @@ import msgspec
 
 from partita.engine.profile.changes import Change
 from partita.layers.text import counted
+from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
 FORMAT: Final = 1
@@ -146,16 +147,15 @@ class Report:
         told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
         return "; ".join(told)
 
+    def text(self, width: int | None = None) -> str:
+        """As a table and sentences; `width` is that of the terminal, and lines are of any length without."""
+        prose = [*wrapped(self.title, width), *wrapped(self.conditions, width)]
+        changes = [line for change in changes_of(self) for line in wrapped(change, width)]
+        table = columns(rows_of(self), left=(1,), keys=2, width=width)
+        return "\n".join([*prose, "", *table, "", "what would gain most, simulated:", *changes])
+
     def __str__(self) -> str:
-        lines = [
-            self.title,
-            self.conditions,
-            "",
-            *aligned(rows_of(self)),
-            "",
-            "what would gain most, simulated:",
-        ]
-        return "\n".join([*lines, *changes_of(self)])
+        return self.text()
 
 
 HEADS: Final = (
@@ -214,15 +214,3 @@ def changes_of(report: Report) -> list[str]:
 def told(changes: tuple[Change, ...]) -> str:
     """Changes as a sentence."""
     return "; ".join(map(str, changes)) or "nothing that was tried gains 2%"
-
-
-def aligned(rows: list[list[str]]) -> list[str]:
-    """Cells in columns: the second to the left, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 1 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]

@@ -75,6 +75,16 @@ def test_a_plan_is_printed_and_drawn(partita: Partita, tmp_path: Path) -> None:
     assert (tmp_path / "plan.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_breaks_no_word_of_a_plan(
+    partita: Partita, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ended = partita("plan", FILE, "--machines", "8", "--strategy", "balanced")
+    assert ended.code == 0 and max(map(len, ended.out.splitlines())) <= width
+    assert "local7" in ended.out and "peak memory" in ended.out
+
+
 def test_training_prints_saves_and_looks_at_what_was_held_out(
     partita: Partita, on_threads: list[WatchedThreads], tmp_path: Path
 ) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from io import StringIO
 from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -19,7 +17,7 @@ from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, HostBench, Tallied
-from partita.engine.profile.calibration_table import tables
+from partita.engine.profile.calibration_table import calibration_text
 from partita.engine.profile.ladder import ladder, works
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
@@ -340,10 +338,9 @@ def test_hosts_rehearse_and_play() -> None:
 
 
 def test_what_was_measured_is_shown(store: Store) -> None:
-    console = Console(width=200, record=True, file=StringIO())
-    for table in tables(calibrate(network(), batch=8, store=store, bench=Pretended())):
-        console.print(table)
-    shown = console.export_text()
+    found = calibrate(network(), batch=8, store=store, bench=Pretended())
+    shown = calibration_text(found)
+    assert max(map(len, calibration_text(found, width=60).splitlines())) <= 60
     for words in ("learn", "Dense", "4 us", "shared memory", "TCP, loopback", "4 GB/s", "at once"):
         assert words in shown
 

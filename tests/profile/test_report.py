@@ -143,3 +143,12 @@ def test_kernels_are_measured_before_planning_and_those_of_the_plans_after_it(
     found = profile_network(network, (2,), batch=8, threads=3, strategy="balanced", cores=1)
     assert asked == [(network, [], 8, 3), (None, [1, 2], 8, 3)]
     assert {m.speed for point in found.points for m in point.plan.cluster.machines} == {2.0}
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_report_fits_every_terminal(profile: Profile, width: int) -> None:
+    report = profile.report()
+    lines = report.text(width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert set(report.text().split()) <= {*"\n".join(lines).split()}
+    assert str(report) == report.text()
