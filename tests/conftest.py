@@ -20,12 +20,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder, which
     the workers of a run share.
     """
+    for name in _OF_A_TERMINAL:
+        os.environ.pop(name, None)
     if hasattr(config, "workerinput"):
         return  # a process of pytest-xdist inherits the folder
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
     os.environ["XDG_CACHE_HOME"] = folder.name
     _KEPT.append(folder)  # until the interpreter ends
 
+
+_OF_A_TERMINAL = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "TTY_COMPATIBLE",
+)
+"""Variables of the caller's terminal that would change what commands print."""
 
 _KEPT: list[tempfile.TemporaryDirectory[str]] = []
 

@@ -10,6 +10,7 @@ folder, as if a reader typed them one after another. A picture that a page draws
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -133,9 +134,14 @@ def demo() -> str:
 
 def _written_by(*arguments: str, timeout_s: float = 110) -> str:
     command = [sys.executable, "-u", *arguments]
-    both = subprocess.STDOUT
     run = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=both, text=True, check=False, timeout=timeout_s
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        env=dict(os.environ),  # what readline puts into the environment behind Python's back stays out
     )
     assert run.returncode == 0, run.stdout
     return run.stdout
