@@ -25,9 +25,11 @@ LARGE: Final = 2e6
 """Operations. Below, NumPy multiplies on one thread: a call takes some 20 microseconds, and what another
 library's call costs by itself is more than its product could save. A network of small products never imports
 torch."""
-_FOR_A_THREAD: Final[Mapping[Library, float]] = {"numpy": 16e6, "tiles": 16e6, "torch": 4e6}
+_FOR_A_THREAD: Final[Mapping[Library, float]] = {"numpy": 48e6, "tiles": 48e6, "torch": 4e6}
 """Operations that each of several threads has at least, so that waking it costs less than it saves. Those of
 torch wait awake for the next product."""
+_LARGE_GRADIENT: Final = 16 << 20
+"""Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
 _FOR_A_THREAD_IN_BFLOAT16: Final = 32e6
 """Processors with instructions for it compute some eight times as fast."""
 
@@ -79,8 +81,9 @@ class Products:
     """The choice for every product: a table of measured ones, and a fixed rule for all others. Immutable.
 
     Args:
-        rule: "torch": torch computes what is large. "tiles": our own loops do.
-        origin: of the rule, in words: the kind of processor for which it was chosen; "" for any.
+        rule: "torch": torch computes what is large. "tiles": our own loops do, and NumPy for gradients
+            that no cache holds.
+        origin: the kind of processor that the rule was measured on; "" where it holds for any.
         measured: choices of a calibration, each for exactly one shape.
         source: of these, in words: which processor, and when.
     """
@@ -105,30 +108,40 @@ class Products:
             return Choice("torch", _threads(shape, _FOR_A_THREAD_IN_BFLOAT16))
         if shape.operations < LARGE:
             return Choice("numpy", 1)
-        return Choice(self.rule, _threads(shape, _FOR_A_THREAD[self.rule]))
+        library: Library = "numpy" if self.rule == "tiles" and _is_large_gradient(shape) else self.rule
+        return Choice(library, _threads(shape, _FOR_A_THREAD[library]))
 
     @cached_property
     def _table(self) -> dict[ProductShape, Choice]:
         return dict(self.measured)
 
     def __str__(self) -> str:
-        rule = f"{LIBRARY_NAMES[self.rule]} from {LARGE / 1e6:.0f} MFLOP, NumPy below"
-        if not self.measured:
-            return f"fixed rule ({rule}{self.origin and f': {self.origin}'})"
-        return f"{len(self.measured)} from the calibration of {self.source}; others: {rule}"
+        fixed = f"fixed rule{self.origin and f' of {self.origin}'}"
+        if self.measured:
+            return f"{len(self.measured)} from the calibration of {self.source}; others by the {fixed}"
+        large = f"{LIBRARY_NAMES[self.rule]} from {LARGE / 1e6:.0f} MFLOP"
+        if self.rule == "torch":
+            return f"{fixed} ({large}, NumPy below)"
+        return f"{fixed} ({large}; NumPy below and for gradients above {_LARGE_GRADIENT >> 20} MiB)"
 
 
 def products_for(processor: Processor) -> Products:
     """The fixed rule for a kind of processor.
 
-    Torch computes large products, unless the kind is known to compute all of them faster by tiles, in
-    whatever shape and on one thread or several. That is so on AMD's Zen 5 with AVX-512, where the BLAS of
-    torch (MKL) uses half of the vector; `docs/performance.md` has the measurements.
+    Torch computes large products, unless the kind is known to compute all of them faster by another library.
+    That is so on AMD's Zen 5 with AVX-512, which the BLAS of torch (MKL) does not use there;
+    `docs/performance.md` has the measurements.
     """
     zen5 = processor.vendor == "AuthenticAMD" and processor.family == "26"
     if zen5 and "avx512f" in processor.features:
-        return Products("tiles", "measured on AMD's Zen 5 with AVX-512")
+        return Products("tiles", "AMD's Zen 5")
     return Products()
+
+
+def _is_large_gradient(shape: ProductShape) -> bool:
+    """Whether it is an outer product of errors and inputs, whole, of a large layer."""
+    item_bytes = 8 if shape.precision == "float64" else 4
+    return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT
 
 
 def _threads(shape: ProductShape, operations: float) -> int:
