@@ -239,6 +239,9 @@ CheckpointTimeout: TypeAlias = Annotated[
 StartTimeout: TypeAlias = Annotated[
     float, Option(help="Seconds that a process may take to start without a sign of life.")
 ]
+InstructionTimeout: TypeAlias = Annotated[
+    float, Option(help="Seconds that one computation of a part may take.")
+]
 Resume: TypeAlias = Annotated[bool, Option(help="Go on from the newest checkpoint in the folder.")]
 Overwrite: TypeAlias = Annotated[bool, Option(help="Replace the earlier run in the folder.")]
 Save: TypeAlias = Annotated[Path | None, Option(help="Write the parameters as a safetensors file.")]

@@ -17,7 +17,7 @@ from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.train import train_as
 from partita.engine.parameters.files import check_target
-from partita.engine.protocol.orders import START_TIMEOUT_S
+from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table
@@ -62,6 +62,7 @@ def train(
     checkpoint_every: options.CheckpointEvery = 30.0,
     checkpoint_timeout: options.CheckpointTimeout = 120.0,
     start_timeout: options.StartTimeout = START_TIMEOUT_S,
+    instruction_timeout: options.InstructionTimeout = INSTRUCTION_TIMEOUT_S,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
     save: options.Save = None,
@@ -96,6 +97,7 @@ def train(
             checkpoint_every_s=checkpoint_every,
             checkpoint_timeout_s=checkpoint_timeout,
             start_timeout_s=start_timeout,
+            instruction_timeout_s=instruction_timeout,
             resume=resume,
             overwrite=overwrite,
             listen=listen,

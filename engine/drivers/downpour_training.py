@@ -115,6 +115,7 @@ class DownpourTraining(Training):
             job.examples,
             job.seed,
             driver.shards,
+            job.instruction_timeout_s,
             driver.rule,
             driver.fetch_every,
             driver.push_every,

@@ -19,6 +19,7 @@ from partita.engine.numerics import master
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD
@@ -38,6 +39,7 @@ class Job:
         checkpoints: folder for checkpoints.
         keep: whether that one stays.
         caller: how the user started it.
+        instruction_timeout_s: seconds that one computation of a part may take.
     """
 
     plan: Plan
@@ -47,6 +49,7 @@ class Job:
     checkpoints: Path
     keep: bool
     caller: Caller = CALL
+    instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S
 
     @cached_property
     def examples(self) -> int:

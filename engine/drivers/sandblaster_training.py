@@ -109,6 +109,7 @@ class SandblasterTraining(Training):
             job.examples,
             job.seed,
             driver.shards,
+            job.instruction_timeout_s,
             self.objective.sampled,
         )
 

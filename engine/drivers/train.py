@@ -26,7 +26,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import held
 from partita.engine.parameters.journal import is_journal
-from partita.engine.protocol.orders import START_TIMEOUT_S
+from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.partitioner.plan import Plan
 
 
@@ -41,6 +41,7 @@ def train(
     checkpoint_every_s: float = 30.0,
     checkpoint_timeout_s: float = 120.0,
     start_timeout_s: float = START_TIMEOUT_S,
+    instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S,
     resume: bool = False,
     overwrite: bool = False,
     initial: Mapping[str, Array] | str | Path | None = None,
@@ -64,6 +65,9 @@ def train(
             the next one follows, and where it is the last one the run ends with an error.
         start_timeout_s: the longest time that a process may take to start without a sign of life; each
             function that it compiles is one.
+        instruction_timeout_s: the longest time that one computation of a part may take (a layer's states of
+            a minibatch, for example). A part with one that takes longer is started again; the second time
+            the run ends with an error that names part, instruction and layer.
         resume: go on from the newest checkpoint in the folder, if there is one. It may be of another plan
             and of other numbers of replicas, shards and examples, but of the same network and rule; what is
             done of an epoch counts as that part of one. Sandblaster goes on from its journal, in the middle
@@ -98,6 +102,7 @@ def train(
         checkpoint_every_s=checkpoint_every_s,
         checkpoint_timeout_s=checkpoint_timeout_s,
         start_timeout_s=start_timeout_s,
+        instruction_timeout_s=instruction_timeout_s,
         resume=resume,
         overwrite=overwrite,
         initial=initial,
@@ -119,6 +124,7 @@ def train_as(
     checkpoint_every_s: float = 30.0,
     checkpoint_timeout_s: float = 120.0,
     start_timeout_s: float = START_TIMEOUT_S,
+    instruction_timeout_s: float = INSTRUCTION_TIMEOUT_S,
     resume: bool = False,
     overwrite: bool = False,
     initial: Mapping[str, Array] | str | Path | None = None,
@@ -132,6 +138,7 @@ def train_as(
     check_seconds(checkpoint_every_s, "checkpoint_every_s is")
     check_seconds(checkpoint_timeout_s, "checkpoint_timeout_s is")
     check_seconds(start_timeout_s, "start_timeout_s is")
+    check_seconds(instruction_timeout_s, "instruction_timeout_s is")
     check_choice(show, "show is", get_args(Show))
     if resume and overwrite:
         raise ValueError(f"{caller.resume} and {caller.overwrite} exclude each other; give one of them")
@@ -142,7 +149,16 @@ def train_as(
     with ends_on_sigterm(), contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder(caller.what))
         kept = Path(checkpoints or folder / "checkpoints")
-        job = Job(plan, seed, arrays, folder, kept, keep=checkpoints is not None, caller=caller)
+        job = Job(
+            plan,
+            seed,
+            arrays,
+            folder,
+            kept,
+            keep=checkpoints is not None,
+            caller=caller,
+            instruction_timeout_s=instruction_timeout_s,
+        )
         stages = _stages(job, driver, epochs)
         for training in stages:
             training.check()

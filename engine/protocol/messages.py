@@ -376,11 +376,14 @@ class Taken(_Message, frozen=True, tag=True):
 
 
 class Failed(_Message, frozen=True, tag=True):
-    """The task raised: a sentence, and the traceback as text. `final`: trying again would end the same."""
+    """The task raised: a sentence, and the traceback as text. `final`: trying again would end the same.
+    `stuck`: it did not raise, but one of its computations does not end.
+    """
 
     reason: str
     traceback: str
     final: bool = False
+    stuck: bool = False
 
 
 class Refused(_Message, frozen=True, tag=True):

@@ -189,6 +189,8 @@ START_TIMEOUT_S: Final = 300.0
 """Seconds that a host which starts may be silent, where nobody says otherwise. With many more processes than
 cores, importing takes a minute, and so does compiling one function.
 """
+INSTRUCTION_TIMEOUT_S: Final = 60.0
+"""Seconds that one computation of a part may take, where nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,6 +38,8 @@ from partita.engine.protocol.rounds import Checkpoints
 
 _AWAITED: Final = (HostState.LAUNCHED, HostState.PREPARING)
 """Of hosts that are not ready yet."""
+_STUCK: Final = 2
+"""Times that a host may have a computation that does not end."""
 
 
 class Phase(Enum):
@@ -308,6 +310,10 @@ class Supervision(ABC):
             return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
         if self.phase is Phase.LAUNCHING:  # nothing has run yet, and what cannot be set up now never can
             return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
+        if failed.stuck:  # twice is no accident, and each time takes long
+            limit = min(limit, _STUCK)
+        if times >= limit and failed.stuck:
+            return self._fail(f"{host.name} failed {times} times: {failed.reason}", failed.traceback)
         if times >= limit:
             told = f"{host.name} failed {times} times: {failed.reason}; correct what its traceback shows"
             return self._fail(told, failed.traceback)

@@ -30,6 +30,8 @@ from partita.engine.runtime.finite import Watch
 from partita.engine.runtime.learn import Learning, Scratch, Updates
 from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.norms import factors_of, squares_of
+from partita.engine.runtime.task import NeverEnds
+from partita.engine.runtime.underway import Stuck, Underway
 from partita.engine.runtime.views import Views
 from partita.layers.rows import Run, WholeRows, bounds
 from partita.partitioner.buffer_names import (
@@ -39,6 +41,7 @@ from partita.partitioner.buffer_names import (
     PARAMETERS,
     SUMMARY,
     SUMS,
+    consumer_of,
     holds_errors,
     holds_sums,
     layer_of,
@@ -103,6 +106,7 @@ class Computations:
         self.graph, self.owned, self.machine = plan.graph, plan.ownership, machine
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
+        self.underway, self._instructions = Underway(), program.instructions
         self.watch = Watch(plan, machine, program, buffers, vectors)
         self.not_finite: set[str] = set()
         self._device = vectors.device
@@ -142,8 +146,35 @@ class Computations:
         """Runs one computation; several threads may run different ones."""
         call = self.calls[position]
         assert call is not None, f"instruction {position} is not a computation"
-        call()
+        self.underway.begin(position)
+        try:
+            call()
+        finally:
+            self.underway.end()
         self.watch.done(position)
+
+    def check_underway(self, now: float, limit_s: float) -> None:
+        """Looks for a computation that does not end; to be called often, by one thread.
+
+        Args:
+            now: seconds, monotonic.
+            limit_s: seconds that a computation may take.
+
+        Raises:
+            NeverEnds: one takes longer; it names instruction and layer.
+        """
+        try:
+            self.underway.check(now, limit_s)
+        except Stuck as stuck:
+            instruction = self._instructions[stuck.position]
+            buffer = instruction.target.buffer
+            name = consumer_of(buffer) if "<" in buffer and instruction.op is Op.ERRORS else layer_of(buffer)
+            raise NeverEnds(
+                f"{instruction.op} {instruction.target}, a computation of {self.graph[name].layer.kind} "
+                f"'{name}', has not ended for {stuck.after_s:.0f} s; look for a loop without an end in the "
+                "layer's functions, or allow more by instruction_timeout_s (--instruction-timeout)",
+                stuck.stack,
+            ) from None
 
     def finish(self) -> None:
         """Returns when all that was run is done: a GPU goes on when a call has returned."""

@@ -37,7 +37,7 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.verbs import why_not
 from partita.engine.runtime.compiling import told_of_compiling
-from partita.engine.runtime.task import CannotGoOn, Link, Role, Task, unpack_task
+from partita.engine.runtime.task import CannotGoOn, Link, NeverEnds, Role, Task, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
@@ -133,6 +133,8 @@ class Host:
         """Reports whatever is raised, also a user's `SystemExit`; the host then waits for its end."""
         try:
             act()
+        except NeverEnds as error:
+            self._fail(Failed(error.reason, error.stack, stuck=True))
         except CannotGoOn as error:
             self._fail(report_of(error, final=True, expected=True))
         except BaseException as error:  # noqa: BLE001 - reported to the coordinator, whatever it is

@@ -80,7 +80,7 @@ class PortionRole(Role):
             item_bytes=self._vectors.parameters.itemsize,
         )
         buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
-        computations = Computations(
+        self._computations = computations = Computations(
             plan,
             machine,
             program,
@@ -157,6 +157,7 @@ class PortionRole(Role):
 
     def tick(self, now: float) -> None:
         """What was not answered is asked again."""
+        self._computations.check_underway(now, self._task.instruction_timeout_s)
         if self._known is not None:
             self._tell(Tick(), now)
 

@@ -22,6 +22,7 @@ class ReplicaTask:
         examples: how many there are.
         seed: of the order of the examples.
         shards: how many hold the parameters.
+        instruction_timeout_s: seconds that one computation may take.
     """
 
     plan: Plan
@@ -32,6 +33,7 @@ class ReplicaTask:
     examples: int
     seed: int
     shards: int
+    instruction_timeout_s: float
 
     @property
     def threads(self) -> int:

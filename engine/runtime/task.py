@@ -48,6 +48,19 @@ class CannotGoOn(Exception):
     """Raised where trying again would end the same way: the run fails at once, with this sentence."""
 
 
+class NeverEnds(Exception):
+    """Raised where a computation does not end, and its thread cannot be helped: the process has to go.
+
+    Args:
+        reason: one sentence, and what to do.
+        stack: of the process's threads.
+    """
+
+    def __init__(self, reason: str, stack: str) -> None:
+        super().__init__(reason)
+        self.reason, self.stack = reason, stack
+
+
 class Role(ABC):
     """What a host is: a part in training or in a session, or a shard. Called on the host's own thread."""
 

@@ -200,6 +200,7 @@ class TrainRole(Role):
         """What was not answered is asked again."""
         if self._raises is not None and now >= self._raises[1]:
             raise self._raises[0]
+        self._computations.check_underway(now, self._task.instruction_timeout_s)
         self._carry_out(self._client.receive(Tick(), now))
         self._say_continues(now)
         if self._drained and now - self._said_at >= SAY_AGAIN_S:

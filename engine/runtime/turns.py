@@ -77,7 +77,7 @@ class TurnsAlone(Turns):
         """
         self._computations, self._prepare, self._finish = computations, prepare, finish
         self._is_over, self._wake = is_over, wake
-        self._calls: Final = [call for call in computations.calls if call is not None]
+        self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
         self._turns: SimpleQueue[PlayTurn | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._refused: list[Refuse] = []
@@ -119,14 +119,15 @@ class TurnsAlone(Turns):
                     self._wake()
 
     def _played(self, turn: PlayTurn) -> TurnOver:
-        metrics, calls = self._computations.metrics, self._calls
+        metrics, run = self._computations.metrics, self._computations.run
         metrics.clear()
         for n in range(turn.count):
             if self._is_over(turn.evaluation):
                 break
             self._prepare(turn, n)
-            for call in calls:
-                call()
+            self._computations.watch.begin()
+            for position in self._positions:
+                run(position)
         self._computations.finish()
         return TurnOver(turn.turn, metrics.loss, metrics.correct)
 

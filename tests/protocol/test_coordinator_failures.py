@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.engine.protocol.events import Died
 from partita.engine.protocol.messages import Failed, Ready
-from partita.engine.protocol.orders import Fail, Opened, Restart
+from partita.engine.protocol.orders import Fail, Opened, Restart, Warn
 from tests.protocol.coordinating import HOSTS, Run, of
 
 
@@ -39,3 +39,13 @@ def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
         "shard 1 died 5 times without getting any further: no sign of life for 300 s while importing"
     )
     assert not of(Restart, [failure])
+
+
+def test_a_computation_that_does_not_end_ends_the_run_the_second_time() -> None:
+    run = Run().start()
+    stuck = Failed("UP odd[0:8] has not ended for 60 s", "the stacks", stuck=True)
+    first, *_ = of(Warn, run.hear("part 1.1", stuck))
+    assert first == Warn("part 1.1 failed, 1 of 2 times: UP odd[0:8] has not ended for 60 s")
+    run.restarted("part 1.0", "part 1.1")
+    [failure] = of(Fail, run.hear("part 1.1", stuck))
+    assert failure == Fail("part 1.1 failed 2 times: UP odd[0:8] has not ended for 60 s", "the stacks")

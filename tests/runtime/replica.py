@@ -54,7 +54,7 @@ class Replica:
         self.computed: dict[int, dict[str, Computed]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         tasks = [
-            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, shuffled)
+            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
             for m in range(len(plan.cluster))
         ]
         self.layout = tasks[0].layout

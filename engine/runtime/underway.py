@@ -1,0 +1,77 @@
+"""Knows which computation each kernel thread is in, and since when: one that never ends is named.
+
+Compiled code runs without Python's lock, so the host goes on beside a function of a user's that loops for
+ever; and it shows no line of that function, so the instruction is what names it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import tempfile
+import threading
+from typing import Final
+
+_COUNTED_S: Final = 1.0
+"""Seconds that count between two looks at most: a host that was stopped meanwhile has not computed."""
+_LINES: Final = 60
+"""Lines of a stack that are kept."""
+
+
+class Stuck(Exception):
+    """A computation that has not ended within the limit.
+
+    Args:
+        position: of its instruction.
+        after_s: seconds that it has been watched.
+        stack: of all threads of the process.
+    """
+
+    def __init__(self, position: int, after_s: float, stack: str) -> None:
+        super().__init__(f"instruction {position} has not ended for {after_s:.0f} s")
+        self.position, self.after_s, self.stack = position, after_s, stack
+
+
+class Underway:
+    """The computations that go on. `begin` and `end` are for kernel threads, `check` for one other."""
+
+    def __init__(self) -> None:
+        self._now: dict[int, tuple[int, object]] = {}
+        self._ages: dict[int, tuple[object, float]] = {}
+        self._looked_at = float("inf")
+
+    def begin(self, position: int) -> None:
+        """This thread begins a computation."""
+        self._now[threading.get_ident()] = position, object()
+
+    def end(self) -> None:
+        """This thread has ended its computation."""
+        del self._now[threading.get_ident()]
+
+    def check(self, now: float, limit_s: float) -> None:
+        """Looks at what goes on; to be called often.
+
+        Args:
+            now: seconds, monotonic.
+            limit_s: seconds that a computation may take.
+
+        Raises:
+            Stuck: one of them takes longer.
+        """
+        passed_s = min(max(now - self._looked_at, 0.0), _COUNTED_S)
+        self._looked_at = now
+        ages: dict[int, tuple[object, float]] = {}
+        for thread, (position, turn) in list(self._now.items()):
+            before, age_s = self._ages.get(thread, (None, 0.0))
+            ages[thread] = turn, age_s + passed_s if before is turn else 0.0
+            if ages[thread][1] >= limit_s:
+                raise Stuck(position, ages[thread][1], stacks())
+        self._ages = ages
+
+
+def stacks() -> str:
+    """The Python stacks of all threads, the innermost line first."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[:_LINES]) + "\n"
