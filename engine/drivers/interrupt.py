@@ -1,4 +1,8 @@
-"""Ctrl-C: the first one ends a run cleanly, with a last checkpoint; the second one ends it at once."""
+"""Ctrl-C: the first one ends a run cleanly, with a last checkpoint; the second one ends it at once.
+
+A process that was started with SIGINT ignored, as a script's jobs in the background are, keeps ignoring it,
+as Python does; SIGTERM ends its run in the same two steps.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +52,13 @@ def ends_on_sigterm() -> Iterator[None]:
 def stops_on_ctrl_c(request_stop: Callable[[], None]) -> Iterator[None]:
     """The first signal calls `request_stop`; after it, signals do again what they did before.
 
-    Only the main thread can do that; in another one nothing is changed.
+    What is ignored stays ignored. Only the main thread can do that; in another one nothing is changed.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {n: handler for n, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def restore() -> None:
         for number, handler in before.items():
@@ -63,7 +68,7 @@ def stops_on_ctrl_c(request_stop: Callable[[], None]) -> Iterator[None]:
         restore()
         request_stop()
 
-    for number in SIGNALS:
+    for number in before:
         signal.signal(number, ask)
     try:
         yield

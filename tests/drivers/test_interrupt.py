@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from partita.engine.drivers.interrupt import SIGNALS, ends_on_sigterm, stops_on_ctrl_c
+from tests.faults.helpers import sigint
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """Whoever runs the tests may have ignored SIGINT, as a job in the background does."""
+    with sigint(signal.default_int_handler):
+        yield
 
 
 @pytest.mark.parametrize("second", SIGNALS)
@@ -38,6 +47,17 @@ def test_sigterm_before_the_run_ends_it_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), ends_on_sigterm(), tempfile.TemporaryDirectory(dir=tmp_path):
         signal.raise_signal(signal.SIGTERM)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    asked: list[int] = []
+    with sigint(signal.SIG_IGN):
+        with stops_on_ctrl_c(lambda: asked.append(1)):
+            signal.raise_signal(signal.SIGINT)
+            assert not asked and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        with ends_on_sigterm(), stops_on_ctrl_c(lambda: asked.append(2)):
+            signal.raise_signal(signal.SIGTERM)
+        assert asked == [2] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_a_handler_of_the_users_own_stays() -> None:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeAlias
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeAlias
 
 import psutil
 
@@ -111,15 +112,32 @@ class Witness:
             assert not self._plans, f"the run was over before it came so far: {self.texts}"
 
 
-class Command:
-    """`partita ...` in a process group of its own, as a shell would start it. Use it as a context manager."""
+@contextmanager
+def sigint(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Lets this process, and those that it starts, treat SIGINT so, whatever its own parent did."""
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
-    def __init__(self, *arguments: str, folder: Path) -> None:
+
+class Command:
+    """`partita ...` in a process group of its own, as a shell would start it. Use it as a context manager.
+
+    Args:
+        arguments: of the command.
+        folder: where it runs.
+        in_background: it ignores SIGINT, as a script's job in the background does.
+    """
+
+    def __init__(self, *arguments: str, folder: Path, in_background: bool = False) -> None:
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
         self.output = folder / "output.txt"
         self.said: list[str] = []
-        with self.output.open("w") as output:
+        handler = signal.SIG_IGN if in_background else signal.default_int_handler
+        with self.output.open("w") as output, sigint(handler):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "partita.engine.cli", *arguments],
                 cwd=folder,
@@ -157,6 +175,10 @@ class Command:
     def interrupt(self) -> None:
         """Ctrl-C in its terminal."""
         os.killpg(self._process.pid, signal.SIGINT)
+
+    def terminate(self) -> None:
+        """SIGTERM to the command alone."""
+        self._process.terminate()
 
     def kill(self) -> None:
         """SIGKILL to the command alone."""

@@ -47,7 +47,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
         assert_nothing_left(command, hosts)
     found = newest(tmp_path)
     assert found is not None and min(found.steps) > 0
-    assert f"holds {sum(found.steps)} of" in command.said[-1]
+    assert f"holds {sum(found.steps):,} of" in command.said[-1]
     again = f"`partita train {FILE} {' '.join(SIZES)} --epochs 100000 --resume` goes on from it"
     assert command.said[-1].endswith(again)
     assert "Traceback" not in "\n".join(command.said)
@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
     assert ended.value.code == 0
     said = capsys.readouterr()
     assert f"resumed from checkpoint {found.checkpoint} at step {sum(found.steps)}" in said.err
-    assert f"trained {epochs * 32} steps" in said.out
+    assert f"trained {epochs * 32:,} steps" in said.out
     last = newest(tmp_path)
     assert last is not None and last.steps == (epochs * 32,)
 
@@ -80,6 +80,20 @@ def test_ctrl_c_while_hosts_are_started(tmp_path: Path) -> None:
         assert took_s < SOON_S
         assert_nothing_left(command, hosts)
     assert newest(tmp_path) is None
+
+
+def test_a_job_in_the_background_ignores_ctrl_c_and_ends_in_order_on_sigterm(tmp_path: Path) -> None:
+    arguments = ("train", FILE, *FEW, "--epochs", "100000")
+    with Command(*arguments, folder=tmp_path, in_background=True) as command:
+        command.wait_for("step ")
+        hosts = command.hosts
+        command.interrupt()
+        command.wait_for("step ")
+        command.terminate()
+        code, _ = command.end()
+        assert (code, command.said[-1].startswith("partita: stopped after ")) == (130, True), command.said
+        assert_nothing_left(command, hosts)
+    assert newest(tmp_path) is not None
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint(tmp_path: Path) -> None:
