@@ -15,6 +15,8 @@ from tests.docs.pages import (
     PAGES,
     PICTURES,
     ROOT,
+    Block,
+    Step,
     blocks,
     commands,
     demo,
@@ -71,6 +73,33 @@ def test_a_row_of_a_table_has_a_cell_for_each_head(name: str) -> None:
         rows = table.splitlines()
         cells = [len(re.findall(r"(?<!\\)\|", row)) for row in rows]
         assert [row for row, n in zip(rows, cells, strict=True) if n != cells[0]] == []
+
+
+def test_a_machine_that_is_slow_prints_what_a_page_shows() -> None:
+    """However many lines of progress there are, whatever is waited for, and whoever is silent for a while."""
+    shown = ("toy: 2 replicas", "step 440/440  loss 0.25  staleness 2.6", "done in 4.6 s")
+    page = PAGES[0]
+    code = Block(page, ("python",), 0, 1, ())
+    step = Step(code, Block(page, ("text", "varies"), 2, 5, shown))
+    slow = """
+toy: 2 replicas
+starting 6 processes
+starting 6 processes: 2 ready, 14 functions compiled
+compiling: 20 functions so far
+step 9/440  loss 1.50  staleness 0.2
+part 1.0 has been silent for 2.0 s
+step 11/440  loss 1.2e-05  staleness 0.30
+part 1.0 is heard again after 3.1 s
+step 440/440  loss 0.2  staleness 12,345
+done in 1,004.6 s
+"""
+    for printed, equal in (
+        (slow, True),
+        (slow.replace("staleness", "age"), False),
+        (slow + "Warning", False),
+    ):
+        found, said = expected(step, printed)
+        assert (found == said) == equal
 
 
 def test_every_block_says_what_it_is() -> None:
