@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.layers import rows as row_sets
+from partita.layers.arguments import Arguments
 from partita.layers.checks import check_extents, check_flag, check_padding, check_whole
 from partita.layers.region import Extent, Margins, Region, Shape
 from partita.layers.rows import Rows, Run, WholeRows
@@ -27,7 +28,7 @@ PADDING = -1
 """The index of an edge whose sender lies outside the grid: its state is the layer's `padding_value`."""
 
 
-class Connectivity(ABC):
+class Connectivity(Arguments, ABC):
     """Which nodes of an input each node of a layer listens to."""
 
     ordered_errors: bool = True

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
+from partita.layers.arguments import Arguments
 from partita.layers.connectivity import Connectivity
 from partita.layers.region import Shape
 from partita.layers.rows import Run
@@ -113,8 +114,51 @@ class NodeDefinition:
     downward: Callable[..., Any] | None = None
 
 
-class Layer(ABC):
+class Layer(Arguments, ABC):
     """A kind of layer with its settings, like `Dense(10)`. Called on states, it joins their network."""
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "strides": ("stride",),
+        "stride_size": ("stride",),
+        "kernel_shape": ("kernel_size",),
+        "kernel": ("kernel_size", "pool_size"),
+        "kernel_size": ("pool_size", "size"),
+        "pool_size": ("kernel_size",),
+        "pool": ("pool_size",),
+        "window_size": ("pool_size", "size"),
+        "dilation_rate": ("dilation",),
+        "out_channels": ("filters",),
+        "num_filters": ("filters",),
+        "channels": ("filters",),
+        "filters": ("units",),
+        "units": ("filters",),
+        "out_features": ("units", "filters"),
+        "nodes": ("units", "filters"),
+        "bias": ("use_bias",),
+        "kernel_initializer": ("initialiser",),
+        "kernel_initialiser": ("initialiser",),
+        "weight_initializer": ("initialiser",),
+        "initializer": ("initialiser",),
+        "init": ("initialiser",),
+        "act": ("activation",),
+        "nonlinearity": ("activation",),
+        "eps": ("epsilon",),
+        "bias_initializer": "biases begin at 0; write a node of your own to begin otherwise",
+        "in_channels": "leave it out: it follows from what the layer is called on",
+        "in_features": "leave it out: it follows from what the layer is called on",
+        "input_shape": "leave it out; the shape is that of net.input(name, shape=...)",
+        "input_dim": "leave it out; the shape is that of net.input(name, shape=...)",
+        "batch_size": "leave it out; the batch is that of partition(net, cluster, batch=...)",
+        "padding_mode": "padding is of zeros (of a maximum, minus infinity); leave it out",
+        "data_format": "pictures are (height, width, channels); leave it out",
+        "dtype": "leave it out; the precision is that of partition(..., precision=...)",
+        "device": "leave it out; a machine of the cluster has a device",
+        "reduction": "losses are means over the examples; leave it out",
+        "from_logits": "losses take scores, not probabilities; leave it out",
+        "weight_decay": "it is an argument of the rule, for example SGD(0.05, weight_decay=1e-4)",
+        "kernel_regularizer": "write weight_decay in the rule, for example SGD(0.05, weight_decay=1e-4)",
+    }
+    """What Keras and PyTorch call the arguments of layers."""
 
     name: str | None
     """How the network calls it; None lets the network choose."""
@@ -125,7 +169,7 @@ class Layer(ABC):
         except ValueError as error:
             raise ValueError(f"{self.kind}: {error}") from error
 
-    def check(self) -> None:  # noqa: B027  (many layers have nothing to check)
+    def check(self) -> None:
         """Raises ValueError for a setting that cannot be; who calls it adds the kind of layer."""
 
     def _settle(self, **settings: object) -> None:

@@ -1,6 +1,6 @@
 """What a user calls: a plan, data and a driver become a run, and a run gives predictions.
 
-`downpour` and `sandblaster` hold a driver's settings; before anything starts, `checks` looks at arguments,
+`downpour` and `sandblaster` hold a `driver`'s settings; before anything starts, `checks` looks at arguments,
 `arrays` reads what a user has as arrays, and `data` compares them with the network. `job` is what is trained
 and its files; `training` is any driver at work on it, `downpour_training` and `sandblaster_training` (with
 its `run_journal`) are what is a driver's own: tasks, coordinator, what is kept. `train` runs one after

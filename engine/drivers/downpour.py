@@ -6,14 +6,17 @@ gradients and pushes them, without waiting for any other; the shards apply each 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from partita.engine.drivers.checks import whole
+from partita.engine.drivers.driver import Driver
 from partita.engine.parameters.rules import SGD, Rule
 
 
 @dataclass(frozen=True)
-class Downpour:
+class Downpour(Driver):
     """The driver's settings.
 
     Args:
@@ -36,6 +39,12 @@ class Downpour:
     Raises:
         ValueError: a number is no whole one of at least 1, or the rule is none.
     """
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "lr": "write rule=SGD(0.05), or another rule",
+        "learning_rate": "write rule=SGD(0.05), or another rule",
+        "rate": "write rule=SGD(0.05), or another rule",
+    }
 
     replicas: int = 1
     shards: int = 1

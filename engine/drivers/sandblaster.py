@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.downpour import Downpour
+from partita.engine.drivers.driver import Driver
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.protocol.commands import Portions
 from partita.layers.text import counted
@@ -26,7 +28,7 @@ _LEAST_STRETCHES: Final = 16
 
 
 @dataclass(frozen=True)
-class Sandblaster:
+class Sandblaster(Driver):
     """The driver's settings.
 
     The parameters after each iteration follow, to the bit, from the plan, the data, the number of shards, and
@@ -54,6 +56,13 @@ class Sandblaster:
     Raises:
         ValueError: a setting is not what it should be.
     """
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "lr": "a method finds the length of each step itself; leave it out",
+        "learning_rate": "a method finds the length of each step itself; leave it out",
+        "rule": ("method",),
+        "weight_decay": ("l2",),
+    }
 
     method: Method = field(default_factory=LBFGS)
     replicas: int = 1

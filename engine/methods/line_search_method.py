@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from partita.engine.methods.line_search import LineSearch, Verdict
 from partita.engine.methods.method import Method
@@ -64,6 +64,23 @@ class LineSearchMethod(Method):
         ValueError: a tolerance below 0, a number of iterations or evaluations below 1, or constants that are
             not `0 < c1 < c2 < 1`.
     """
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "tolerance_grad": ("gtol",),
+        "tolerance_change": ("ftol",),
+        "maxiter": ("max_iterations",),
+        "max_iter": ("max_iterations",),
+        "iterations": ("max_iterations",),
+        "max_eval": ("max_evaluations",),
+        "maxls": ("max_evaluations",),
+        "history_size": ("history",),
+        "m": ("history",),
+        "maxcor": ("history",),
+        "lr": "a line search finds the length of each step; leave it out",
+        "learning_rate": "a line search finds the length of each step; leave it out",
+        "line_search_fn": "the line search is strong Wolfe; leave it out",
+    }
+    """What PyTorch and SciPy call the settings."""
 
     gtol: float = 1e-5
     ftol: float = 2.2e-9

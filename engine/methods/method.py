@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 
 from partita.engine.methods.objective import Objective
 from partita.engine.protocol.commands import Steps
+from partita.layers.arguments import Arguments
 
 
-class Method(ABC):
+class Method(Arguments, ABC):
     """A way to minimise. A subclass is immutable: settings, no state; a run's state lives in its `steps`.
 
     Most methods are a direction and a line search: see `LineSearchMethod`, which has all but the direction.

@@ -25,6 +25,7 @@ from partita.engine.parameters.rules.norms import Squares, clip_factor
 from partita.engine.parameters.rules.schedule import Rate, check_rate, rate_at
 from partita.engine.parameters.rules.settings import check_number, is_nothing
 from partita.engine.parameters.vector import Vector
+from partita.layers.arguments import Arguments
 
 State: TypeAlias = Mapping[str, Vector]
 """What a rule remembers: vectors as long as the values, by name."""
@@ -57,7 +58,7 @@ not, the values and the state are spoilt already: the caller stops, and goes bac
 
 
 @dataclass(frozen=True, repr=False)
-class Rule(ABC):
+class Rule(Arguments, ABC):
     """How a gradient changes parameters. Safe from several threads on disjoint ranges.
 
     Args:
@@ -136,6 +137,35 @@ class Rule(ABC):
     def on_shard(self) -> Rule:
         """What a shard does with a push: this rule, without what a replica has already done."""
         return dataclasses.replace(self, clip_norm=None)
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "lr": ("rate",),
+        "learning_rate": ("rate",),
+        "alpha": ("rate",),
+        "eps": ("epsilon",),
+        "rho": ("alpha",),
+        "decay": ("weight_decay",),
+        "l2": ("weight_decay",),
+        "clipnorm": ("clip_norm",),
+        "global_clipnorm": ("clip_norm",),
+        "max_norm": ("clip_norm",),
+        "grad_clip": ("clip_norm",),
+        "beta1": ("betas",),
+        "beta2": ("betas",),
+        "beta_1": ("betas",),
+        "beta_2": ("betas",),
+        "trust_coefficient": ("trust",),
+        "eta": ("trust", "rate"),
+        "initial_accumulator_value": ("initial_accumulator",),
+        "momentum": "write Momentum(rate, momentum=0.9)",
+        "nesterov": "write Momentum(rate, nesterov=True)",
+        "dampening": "there is none, as by default in PyTorch; leave it out",
+        "lr_decay": "give a schedule for the rate, for example InverseTime(0.05, steps=1000)",
+        "amsgrad": "there is none, as by default in PyTorch; leave it out",
+        "maximize": "losses are made small; leave it out, or negate the loss",
+        "params": "leave it out: the rule is given to a driver, for example Downpour(rule=SGD(0.05))",
+    }
+    """What Keras and PyTorch call the arguments of rules."""
 
     _keeps: ClassVar[tuple[str, ...]] = ()
     """The vectors of its state, which begin as zeros, in the order in which the loop takes them."""

@@ -11,15 +11,32 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from partita.engine.parameters.rules.settings import check_number
+from partita.layers.arguments import Arguments
 from partita.layers.checks import check_whole
 
 
-class Schedule(ABC):
+class Schedule(Arguments, ABC):
     """A rate for each count of updates: plain data, safe from several threads."""
+
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "lr": ("rate",),
+        "learning_rate": ("rate",),
+        "initial_learning_rate": ("rate",),
+        "gamma": ("factor",),
+        "decay_rate": ("factor",),
+        "step_size": ("every",),
+        "decay_steps": ("steps", "every"),
+        "T_max": ("steps",),
+        "total_iters": ("steps",),
+        "warmup_steps": ("steps",),
+        "eta_min": ("end",),
+    }
+    """What Keras and PyTorch call the arguments of schedules."""
 
     @abstractmethod
     def at(self, count: int) -> float:
