@@ -102,6 +102,7 @@ class DownpourTraining(Training):
             job.initial,
             job.precision,
             self._acknowledged,
+            self._patience.pace,
         )
 
     def _part(self, *, replica: int, machine: int) -> TrainTask:

@@ -96,6 +96,7 @@ class SandblasterTraining(Training):
             self._start,
             job.precision,
             self.stretch,
+            self._patience.pace,
         )
 
     def _part(self, *, replica: int, machine: int) -> PortionTask:

@@ -79,6 +79,7 @@ class Training(ABC):
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
         self.skipped: tuple[str, ...] = ()
+        self._patience = Patience()
 
     def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
         """What is said of a file from before networks had texts."""
@@ -111,7 +112,7 @@ class Training(ABC):
 
     def _run(self, launcher: Launcher, display: Display, keeping: Keeping, start_timeout_s: float) -> Run:
         self._keeping = keeping
-        patience = Patience(
+        self._patience = patience = Patience(
             checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
         )
         supervisor = Supervisor(

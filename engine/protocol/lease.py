@@ -12,8 +12,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Heartbeat
+from partita.engine.protocol.messages import (
+    Answer,
+    Heartbeat,
+    Message,
+    Missing,
+    Parameters,
+    Point,
+    Pushed,
+    Saved,
+    Taken,
+)
 from partita.engine.protocol.names import COORDINATOR
+
+_ACKNOWLEDGES: Final = (Answer, Missing, Parameters, Point, Pushed, Saved, Taken)
+"""What only the one that is the shard may say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +59,14 @@ class Leased:
     def holds_lease(self, now: float) -> bool:
         """Whether it may apply and acknowledge at this time (seconds, its own monotonic clock)."""
         return not self.fenced and now < self._leased_until
+
+    def may_say(self, message: Message, now: float) -> bool:
+        """Whether a message may leave at this time (seconds, its own monotonic clock).
+
+        Whoever carries out effects asks this before each `Send`: an operation takes a while, and the process
+        may be stopped in it. What is not sent is said when it is asked for again.
+        """
+        return not isinstance(message, _ACKNOWLEDGES) or self.holds_lease(now)
 
     def validate(self) -> None:
         """The invariant I4 as far as one shard can see it. Raises AssertionError."""

@@ -13,15 +13,22 @@ from __future__ import annotations
 
 from collections.abc import KeysView
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from partita.engine.protocol.events import Died, Received, Send, Tick
 from partita.engine.protocol.messages import Heartbeat
 
+LEASE: Final = 0.75
+"""Of the time after which a silent host is dead: so long a lease lasts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often hosts speak, and how long their silence is borne (seconds). Source: our reliability notes."""
+    """How often hosts speak, and how long their silence is borne (seconds). Source: our reliability notes.
+
+    A shard's lease follows from these: it ends before anybody takes the shard for dead. A part of `dead_s` is
+    left between the two, for what lies between looking at the lease and acting.
+    """
 
     heartbeat_s: float = 0.5
     suspect_s: float = 2.0
@@ -33,6 +40,21 @@ class Pace:
                 f"{self}: a host is heard, then suspected, then dead; "
                 "choose 0 < heartbeat_s < suspect_s < dead_s"
             )
+        if 2 * self.heartbeat_s > self.lease_s:
+            raise ValueError(
+                f"{self}: a lease lasts {self.lease_s:g} s, {LEASE:.0%} of dead_s, and is renewed by "
+                "heartbeats, of which one may be lost; choose a heartbeat_s of at most half of that, or a "
+                "larger dead_s"
+            )
+
+    @property
+    def lease_s(self) -> float:
+        """How long a shard may work after it has asked for a lease that it was given."""
+        return LEASE * self.dead_s
+
+
+PACE: Final = Pace()
+"""What a run has that says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +94,7 @@ class Membership:
     """
 
     def __init__(self, pace: Pace | None = None) -> None:
-        self.pace = pace or Pace()
+        self.pace = pace or PACE
         self._members: dict[str, _Member] = {}
         self._next_heartbeat = float("-inf")
         self._last_tick: float | None = None

@@ -29,6 +29,7 @@ from partita.engine.protocol.events import (
     payload_bytes,
 )
 from partita.engine.protocol.lease import Fenced, Leased
+from partita.engine.protocol.membership import PACE
 from partita.engine.protocol.messages import (
     Fetch,
     Heartbeat,
@@ -97,8 +98,8 @@ class ShardMachine(Leased):
         stops: Mapping[str, int] | None = None,
         acknowledged: Mapping[str, Sequence[Settled]] | None = None,
         item_bytes: int = 4,
-        lease_s: float = 3.0,
-        heartbeat_s: float = 0.5,
+        lease_s: float = PACE.lease_s,
+        heartbeat_s: float = PACE.heartbeat_s,
     ) -> None:
         """A shard that starts, or starts again.
 
@@ -114,7 +115,8 @@ class ShardMachine(Leased):
             acknowledged: for each part, the pushes that this shard has acknowledged to each of its processes,
                 the oldest first: those that the checkpoint lacks are lost.
             item_bytes: bytes of one number of a payload.
-            lease_s: how long an echoed clock reading lets it work.
+            lease_s: how long an echoed clock reading lets it work: less than what the coordinator takes for
+                death, see `Pace`.
             heartbeat_s: how often it asks for the next one.
         """
         super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)

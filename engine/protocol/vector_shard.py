@@ -43,6 +43,7 @@ from partita.engine.protocol.events import (
     payload_bytes,
 )
 from partita.engine.protocol.lease import Fenced, Leased
+from partita.engine.protocol.membership import PACE
 from partita.engine.protocol.messages import (
     Answer,
     Command,
@@ -129,8 +130,8 @@ class VectorShard(Leased):
         stretch: int,
         number: int = 0,
         item_bytes: int = 4,
-        lease_s: float = 3.0,
-        heartbeat_s: float = 0.5,
+        lease_s: float = PACE.lease_s,
+        heartbeat_s: float = PACE.heartbeat_s,
     ) -> None:
         """A shard that starts, or starts again.
 
@@ -141,7 +142,8 @@ class VectorShard(Leased):
             stretch: portions in a stretch.
             number: of the last command in the checkpoint it starts from; only those above it are done.
             item_bytes: bytes of one number of a payload.
-            lease_s: how long an echoed clock reading lets it work.
+            lease_s: how long an echoed clock reading lets it work: less than what the coordinator takes for
+                death, see `Pace`.
             heartbeat_s: how often it asks for the next one.
         """
         super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)

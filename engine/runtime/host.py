@@ -20,6 +20,7 @@ import zmq
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.failure import report_of
+from partita.engine.protocol.membership import PACE
 from partita.engine.protocol.messages import (
     Assign,
     Directory,
@@ -43,7 +44,7 @@ from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
 SAY_AGAIN_S: Final = 1.0
-HEARTBEAT_S: Final = 0.5
+HEARTBEAT_S: Final = PACE.heartbeat_s
 PREPARING_S: Final = 0.2
 
 

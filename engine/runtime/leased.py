@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 
 from partita.engine.protocol.events import Persisted, Received, Tick
 from partita.engine.protocol.lease import Leased
 from partita.engine.protocol.messages import Message
-from partita.engine.runtime.task import Role
+from partita.engine.runtime.task import Link, Role
 from partita.engine.runtime.writing import Writer
+from partita.engine.transport.payload import PayloadLike
 
 
 class LeasedRole(Role):
     """A role around a machine that works under a lease."""
+
+    _link: Link
 
     def __init__(self, lease: Leased, writer: Writer, *, waiting: tuple[type[Message], ...]) -> None:
         """Without a lease, yet.
@@ -54,6 +58,13 @@ class LeasedRole(Role):
     @abstractmethod
     def _tell(self, event: Received | Tick | Persisted, now: float) -> None:
         """Tells the machine, and carries out what follows."""
+
+    def _say(self, to: str, message: Message, payload: PayloadLike, *, now: float, began: float) -> None:
+        """Sends what the machine wants said, if the lease has not ended since: since `now`, when the machine
+        was told of the event, which was `began` by `time.monotonic()`.
+        """
+        if self._lease.may_say(message, now + time.monotonic() - began):
+            self._link.send(to, message, payload)
 
     def _replaced(self, epoch: int) -> RuntimeError:
         return RuntimeError(f"another process is {self._lease.name} now, in epoch {epoch}")

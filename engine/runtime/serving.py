@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from partita.engine.parameters.storage import NotFinite, Storage
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Refuse, Send
 from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.membership import PACE, Pace
 from partita.engine.protocol.messages import Fetch, Push
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.shard import Apply, ShardEvent, ShardMachine, Watermark
@@ -44,6 +46,7 @@ class ShardTask:
         initial: a safetensors file of whole parameters.
         precision: of the values, "float32" or "float64".
         acknowledged: folder in which parts note what shards have acknowledged.
+        pace: of the coordinator.
     """
 
     shard: int
@@ -55,6 +58,7 @@ class ShardTask:
     initial: Path
     precision: str
     acknowledged: Path
+    pace: Pace = PACE
 
     @property
     def threads(self) -> int:
@@ -104,6 +108,8 @@ class ShardRole(LeasedRole):
             stops=start.stops,
             acknowledged=acknowledged_by(task.acknowledged, link.name),
             item_bytes=self._storage.dtype.itemsize,
+            lease_s=task.pace.lease_s,
+            heartbeat_s=task.pace.heartbeat_s,
         )
         writer = Writer(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Fetch, Push))  # a part has one of each under way
@@ -129,13 +135,14 @@ class ShardRole(LeasedRole):
         )
 
     def _tell(self, event: ShardEvent, now: float) -> None:
+        began = time.monotonic()
         for effect in self._machine.receive(event, now):
             match effect:
                 case Apply():
                     self._apply(effect)
                 case Send(to=to, message=message, payload=span):
                     numbers: PayloadLike = None if span is None else self._storage.read(span)
-                    self._link.send(to, message, numbers)
+                    self._say(to, message, numbers, now=now, began=began)
                 case Persist():
                     self._writer.write(effect, self._storage.snapshot(), finite=True)
                 case Fenced(epoch=epoch):

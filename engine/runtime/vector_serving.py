@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,7 @@ from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.commands import POINT, reads, writes
 from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.membership import PACE, Pace
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.vector_shard import (
@@ -65,6 +67,7 @@ class VectorShardTask:
         initial: a safetensors file of whole parameters: `x`, and no other vector.
         precision: of all numbers, "float32" or "float64".
         stretch: portions in a stretch.
+        pace: of the coordinator.
     """
 
     shard: int
@@ -75,6 +78,7 @@ class VectorShardTask:
     initial: Path
     precision: str
     stretch: int
+    pace: Pace = PACE
 
     @property
     def threads(self) -> int:
@@ -112,6 +116,8 @@ class VectorShardRole(LeasedRole):
             stretch=task.stretch,
             number=self.version,
             item_bytes=self._store.dtype.itemsize,
+            lease_s=task.pace.lease_s,
+            heartbeat_s=task.pace.heartbeat_s,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
         self._beside: Beside[Done] = Beside("vectors", link.wake)
@@ -156,19 +162,20 @@ class VectorShardRole(LeasedRole):
     def _tell(self, event: VectorShardEvent, now: float) -> None:
         if isinstance(event, Persisted):
             self._store.release(self._snapshots.popleft())
+        began = time.monotonic()
         effects = self._machine.receive(event, now)
         while effects:
             last = effects[-1]
             for effect in effects:
-                self._carry_out(effect)
+                self._carry_out(effect, now=now, began=began)
             if not isinstance(last, Do | Revert):
                 return
             if self._numbers(last) > AT_ONCE:
                 self._beside.start(partial(self._done, last))
                 return
-            effects = self._machine.receive(self._done(last), now)
+            effects = self._machine.receive(self._done(last), now + time.monotonic() - began)
 
-    def _carry_out(self, effect: VectorShardEffect) -> None:
+    def _carry_out(self, effect: VectorShardEffect, *, now: float, began: float) -> None:
         match effect:
             case Keep(machine=machine, stretch=stretch, payload=payload):
                 assert isinstance(payload, Payload)
@@ -177,7 +184,7 @@ class VectorShardRole(LeasedRole):
                 self._gradients.join(machine, into, of)
             case Send(to=to, message=message, payload=span):
                 numbers = None if span is None else self._store.vector(span.vector)[_slice(span)]
-                self._link.send(to, message, numbers)
+                self._say(to, message, numbers, now=now, began=began)
             case Settle(machine=machine, stretch=stretch, span=settled):
                 self._settle(machine, stretch, settled)
             case Persist():

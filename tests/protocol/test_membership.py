@@ -110,5 +110,8 @@ def test_a_forgotten_host_may_be_silent(clock: Clock) -> None:
 
 @pytest.mark.parametrize("times", [(0.0, 2.0, 4.0), (2.0, 2.0, 4.0), (0.5, 4.0, 4.0)])
 def test_a_pace_must_be_in_order(times: tuple[float, float, float]) -> None:
+    with pytest.raises(ValueError, match=r"a lease lasts 1.5 s, 75% of dead_s, .* choose a heartbeat_s"):
+        Pace(heartbeat_s=0.8, suspect_s=1.0, dead_s=2.0)
+    assert Pace().lease_s < Pace().dead_s
     with pytest.raises(ValueError, match="choose 0 < heartbeat_s"):
         Pace(*times)

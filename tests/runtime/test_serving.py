@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from partita.engine.parameters import (
     save_parameters,
 )
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Save, Saved
+from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Pushed, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import Entry
 from partita.engine.runtime.serving import ShardRole, ShardTask, SpoiltPush
@@ -128,3 +129,25 @@ def test_values_that_have_run_away_are_not_written(tmp_path: Path) -> None:
         shard.save(1)
     shard.role.close()
     assert not (tmp_path / "00000001").exists()
+
+
+def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is stopped in it for longer than its lease: meanwhile it is taken for dead."""
+    shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(0.5), tmp_path)
+    clock = SimpleNamespace(now=0.0)
+    for module in ("leased", "serving"):
+        fake = SimpleNamespace(monotonic=lambda: clock.now)
+        monkeypatch.setattr(f"partita.engine.runtime.{module}.time", fake)
+    apply = shard.role._storage.apply
+
+    def stopped(*given: object) -> None:
+        apply(*given)  # type: ignore[arg-type]
+        clock.now += 3.5
+
+    shard.tell("part 0.0", Push(0, 0, 0, 0), np.ones(6))
+    assert isinstance(shard.said.pop()[0], Pushed)
+    monkeypatch.setattr(shard.role._storage, "apply", stopped)
+    shard.tell("part 0.0", Push(0, 1, 0, 0), np.ones(6))
+    assert shard.said == []

@@ -80,6 +80,11 @@ class LeaseOutlivesTheVerdict(ShardMachine):
         super().__init__(name, **kwargs, lease_s=6.0)
 
 
+class AcknowledgesAfterTheLease(ShardMachine):
+    def may_say(self, message: Any, now: float) -> bool:
+        return not self.fenced
+
+
 class AppliesARepeat(ShardMachine):
     def _push(self, event: Any, push: Any, now: float) -> Any:
         part = self._parts.get(event.sender)
@@ -382,13 +387,14 @@ FAULTS = [
     Planted(NoFence, "I4 I1", 1000),
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 300),
     Planted(LeaseOutlivesTheVerdict, "I4", 1000),
+    Planted(AcknowledgesAfterTheLease, "I4", 2000),
     Planted(AppliesARepeat, "I1", 100),
     Planted(NeverAcknowledgesARepeat, "I8", 100),
     Planted(CountsNoLoss, "I2", 150),
     Planted(CountsAPushTooFew, "I2", 150),
     Planted(CountsNothingOfProcessesThatDied, "I2", 1000),
     Planted(CountsNothingAtItsStart, "I2", 1000),
-    Planted(SaysOneStepTooMany, "I2", 600),
+    Planted(SaysOneStepTooMany, "I2 I8", 600),
     Planted(SaysOneStepTooFew, "I1", 600),
     Planted(PushesStepsAgain, "I1", 300),
     Planted(PushesTheLastHeldStepAgain, "I1", 300),

@@ -23,6 +23,7 @@ class Scenario:
         fetch_every: steps between two fetches of a part.
         push_every: steps between two pushes of a part.
         step_s: what a step of a part takes, at most; the slowest part takes `straggler` times as long.
+        apply_s: what an update of a shard takes, at most.
     """
 
     around: Surroundings
@@ -32,6 +33,7 @@ class Scenario:
     push_every: int
     step_s: float
     straggler: float
+    apply_s: float
 
 
 def draw(random: Random) -> Scenario:
@@ -47,4 +49,5 @@ def draw(random: Random) -> Scenario:
         push_every=random.choice((1, 1, 2, 3)),
         step_s=random.choice((0.2, 0.6, 1.2)),
         straggler=random.choice((1.0, 1.0, 1.0, 4.0)),
+        apply_s=random.choice((0.0, 0.0, 0.0, 0.1, 1.5)),
     )

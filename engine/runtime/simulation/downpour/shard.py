@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Message, Parameters, Push, Pushed
@@ -32,6 +34,8 @@ class ShardHost(Host):
         lineage = setting.ledger.shard_is_born(self.life, file.lineage if file else None)
         self.values: list[float] = list(file.values) if file else [0] * setting.layout.sizes[name]
         self.lineage = lineage
+        self.applying = False
+        self.waiting: deque[ShardEvent] = deque()
         self.machine = setting.machines.shard(
             name,
             epoch=self.incarnation,
@@ -52,16 +56,39 @@ class ShardHost(Host):
         self._do(received)
 
     def _do(self, event: ShardEvent) -> None:
-        self._carry_out(self.machine.receive(event, self.clock), event)
+        if self.applying:
+            self.waiting.append(event)
+        else:
+            self._carry_out(self.machine.receive(event, self.clock), event)
+
+    def on_applied(self, what: tuple[list[ShardEffect], ShardEvent]) -> None:
+        """The update of a push is done: its acknowledgement follows, and what came meanwhile."""
+        self.applying = False
+        self._carry_out(*what)
+        while self.waiting and not self.applying and self.alive:
+            self._do(self.waiting.popleft())
+
+    def _take_time(self, rest: tuple[list[ShardEffect], ShardEvent]) -> None:
+        """For the update of a push; now and then the process is stopped in it, and replaced."""
+        scenario, random = self.setting.scenario, self.world.random
+        self.applying = True
+        self.later(scenario.apply_s * random.random(), self.on_applied, rest)
+        if self.world.now < scenario.around.chaos_s and random.random() < 0.02:
+            self.world.note(self, "freezes", "in an update")
+            self.freeze()
+            self.world.at(self.world.now + random.uniform(3.0, 8.0), None, self.thaw, None)
 
     def _carry_out(self, effects: list[ShardEffect], event: ShardEvent) -> None:
-        for effect in effects:
+        for n, effect in enumerate(effects):
             kind = type(effect)
             if kind is Send:
                 assert isinstance(effect, Send)
                 self._send(effect)
             elif isinstance(effect, Apply):
                 self._apply(effect, event)
+                if self.setting.scenario.apply_s:
+                    self._take_time((effects[n + 1 :], event))
+                    return
             elif isinstance(effect, Persist):
                 self._persist(effect)
             elif isinstance(effect, Fenced):
@@ -72,6 +99,8 @@ class ShardHost(Host):
 
     def _send(self, effect: Send) -> None:
         message, payload = effect.message, None
+        if not self.machine.may_say(message, self.clock):
+            return
         if isinstance(message, Pushed):
             push = (effect.to, message.incarnation, message.sequence)
             self.setting.ledger.acknowledges(self.life, push, message.version)

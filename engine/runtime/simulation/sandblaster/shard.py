@@ -130,6 +130,8 @@ class ShardHost(Host):
 
     def _send(self, effect: Send) -> None:
         message, payload = effect.message, None
+        if not self.machine.may_say(message, self.clock):
+            return
         match message:
             case Point(evaluation=evaluation):
                 assert isinstance(effect.payload, Span)
