@@ -70,7 +70,8 @@ def write(path: Path, data: bytes) -> None:
         half.replace(path)
         _sweep(path.parent, now)
     except OSError as error:
-        _warn_once(f"compiled code is not kept, and will be compiled again: {error}")
+        reason = error.strerror or type(error).__name__
+        _warn_once(f"code is compiled again in every process, as {path.parent} cannot take it: {reason}")
     finally:
         with contextlib.suppress(OSError):
             half.unlink(missing_ok=True)
