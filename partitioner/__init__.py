@@ -14,6 +14,7 @@ from partita.partitioner.partition import partition
 from partita.partitioner.piece import Piece
 from partita.partitioner.plan import Plan
 from partita.partitioner.playback import Bar, Flight, Playback, Times
+from partita.partitioner.products import Choice, Products, ProductShape
 from partita.partitioner.program import Instruction, Op, Program, parse_program
 from partita.partitioner.simulate import Deadlock
 from partita.partitioner.step_kind import StepKind
@@ -23,6 +24,7 @@ __all__ = [
     "Bar",
     "Between",
     "ByInputs",
+    "Choice",
     "Cluster",
     "Costs",
     "Deadlock",
@@ -39,6 +41,8 @@ __all__ = [
     "Pieces",
     "Plan",
     "Playback",
+    "ProductShape",
+    "Products",
     "Program",
     "Repeated",
     "StepKind",
