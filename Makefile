@@ -1,6 +1,6 @@
 # Every target sets the checkout up by itself: Python 3.11 or newer, make and git are enough.
 #   make demo      train the digits example over processes, and check what it reaches
-#   make test      the tests, without the slow ones        make slow   the slow ones
+#   make test      the tests, without the slow ones        make slow   the slow ones, and more draws
 #   make gpu       the tests that need a GPU; without one they skip with a reason
 #   make check     ruff, mypy (of the installed package), import contracts
 #   make docs      the documentation, into docs/_build/html
@@ -43,10 +43,10 @@ demo: $(RUNS)
 	$(BIN)/python examples/digits.py
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m "slow or hypothesis" --hypothesis-profile=thorough
 
 gpu: $(STAMP)
 	$(BIN)/python -m pytest -q -m gpu

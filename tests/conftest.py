@@ -7,13 +7,11 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
 
+from tests.draws import register_profiles
 from tests.leaks import Census, mark_descendants, orphans_killed
 
-# Two noisy cores compile kernels inside a test: its time says nothing, so examples have no deadline.
-settings.register_profile("house", deadline=None, max_examples=50, print_blob=True)
-settings.load_profile("house")
+register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:

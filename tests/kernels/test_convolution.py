@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
 from partita.layers import Conv2D
+from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     Played,
@@ -54,14 +55,14 @@ def cases(draw: st.DrawFn, *, sizes: st.SearchStrategy[int] = batches, dtype: ty
 
 
 @given(st.data(), cases())
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 def test_equals_its_node_definition_whole_and_in_pieces(data: st.DataObject, given_case: Case) -> None:
     cuts = data.draw(cut_points(given_case.grid.n_rows)) if data.draw(st.booleans()) else ()
     assert_true(given_case, play(given_case, *cuts, extra=data.draw(st.integers(0, 2))))
 
 
 @given(st.data(), cases(sizes=st.sampled_from([1, 3, 8, 16, 33]), dtype=np.float32))
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(data: st.DataObject, given_case: Case) -> None:
     """All but the gradients of pieces, whose sums are those of their own rows."""
     cuts = data.draw(cut_points(given_case.grid.n_rows))

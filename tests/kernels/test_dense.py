@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array, Arrays, Call, Kernel, Site, Team, build
 from partita.engine.numerics import master, narrow_array, storage, widen_array
 from partita.layers import Dense
+from tests.draws import examples
 from tests.kernels.cases import Case, activations, assert_true, batches, case, cut_points, play, seeds
 
 shapes = st.lists(st.integers(1, 5), min_size=1, max_size=3).map(tuple)
@@ -68,7 +69,7 @@ def assert_near(found: Array, expected: Array, precision: str) -> None:
 
 
 @given(st.data(), st.integers(1, 7), shapes, activations, st.booleans(), batches, seeds)
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject,
     units: int,
@@ -130,7 +131,7 @@ def test_errors_of_some_rows_are_written_or_added(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @given(cuts=cut_points(9))
-@settings(max_examples=10)
+@settings(max_examples=examples(8))
 def test_gradients_of_runs_of_rows_are_those_of_the_whole(precision: str, cuts: list[int]) -> None:
     layer = played(Dense(9, activation="relu"), 4, 3, batch=5, precision=precision)
     state = layer.given.reference.states(layer.given.inputs, layer.given.parameters)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Site, build
 from partita.layers import Activation, Add, Layer
+from tests.draws import examples
 from tests.kernels.cases import (
     activations,
     assert_same_bits,
@@ -41,7 +42,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 
 
 @given(st.data(), layers_and_inputs(), st.sampled_from([1, 3, 16, 33]), seeds)
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject, drawn: tuple[Layer, list[tuple[int, ...]]], batch: int, seed: int
 ) -> None:

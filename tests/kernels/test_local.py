@@ -13,6 +13,7 @@ from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
 from partita.engine.numerics import narrow_array, widen_array
 from partita.layers import LocallyConnected2D
+from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     Played,
@@ -48,7 +49,7 @@ many = st.sampled_from([1, 3, 8, 16, 33, 50])
 
 
 @given(st.data(), layers(), pictures(), batches, seeds)
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:
@@ -58,7 +59,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 
 
 @given(st.data(), layers(), pictures(), many, seeds)
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:
@@ -70,7 +71,7 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(
 
 
 @given(st.data(), layers(), pictures(), many, seeds)
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 def test_equals_torch(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:
@@ -109,7 +110,7 @@ def _by_torch(given_case: Case) -> list[Array]:
 
 
 @given(st.data(), layers(), pictures(), many, seeds)
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 def test_bfloat16_rounds_what_it_stores_and_nothing_else(
     data: st.DataObject, layer: LocallyConnected2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:

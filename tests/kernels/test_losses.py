@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array, LossKernel, build
 from partita.engine.numerics import widen_array
 from partita.layers import LogisticCrossEntropy, Loss, OneAgainstAll, SoftmaxCrossEntropy, SquaredError
+from tests.draws import examples
 from tests.kernels.cases import Case, case, seeds, unwritten
 
 LOSSES = [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()]
@@ -104,7 +105,7 @@ def test_equals_the_definition_and_sends_the_errors_of_the_mean(loss: Loss) -> N
     cuts=st.lists(st.integers(1, 8), max_size=3),
     seed=seeds,
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 def test_machines_with_some_of_the_scores_agree_with_one_that_has_all(
     loss: Loss, n: int, batch: int, cuts: list[int], seed: int
 ) -> None:

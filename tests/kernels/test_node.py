@@ -33,6 +33,7 @@ from partita.layers import (
     per_edge,
     per_node,
 )
+from tests.draws import examples
 from tests.kernels.cases import Case, assert_same_bits, assert_true, batches, case, cut_points, play, seeds
 
 LEARNS = (("weight", per_edge()), ("bias", per_node()))
@@ -87,7 +88,7 @@ def wired(draw: st.DrawFn) -> tuple[Connectivity, tuple[int, ...], tuple[int, ..
 
 
 @given(st.data(), wired(), batches, seeds)
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_equals_plain_python_whole_and_in_pieces(
     data: st.DataObject, drawn: tuple[Any, Any, Any], batch: int, seed: int
 ) -> None:

@@ -25,6 +25,7 @@ from partita.engine.kernels.nodes.source import written
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Full, Node, per_edge, per_node
 from tests.cuda.test_node_text import plain
+from tests.draws import examples
 from tests.kernels.cases import assert_true, case, play
 from tests.kernels.drawn_nodes import as_plain_python
 
@@ -112,7 +113,7 @@ INCOMING = (np.array([-1.0, 0.5, 2.0]), np.array([0.0, -0.25]))
 
 
 @given(programs())
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 def test_text_that_stands_alone_means_what_the_function_means(program: Program) -> None:
     source = written(program.function)
     assert source is not None
@@ -125,7 +126,7 @@ def test_text_that_stands_alone_means_what_the_function_means(program: Program) 
 
 
 @given(programs(ends=False))
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 def test_loops_over_examples_and_kernels_of_a_gpu_mean_the_same(program: Program) -> None:
     source = written(program.function)
     assert source is not None

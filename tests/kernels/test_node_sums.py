@@ -14,6 +14,7 @@ from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.sum_kernels import NodeFullSumKernel, NodePatchSumKernel
 from partita.layers import Dense, Edges, Full, LocallyConnected2D, Node, OneToOne, Patch, per_edge, per_node
+from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     assert_same_bits,
@@ -204,7 +205,7 @@ def test_definitions_of_our_own_layers_are_recognised(kind: Any, use_bias: bool)
 
 
 @given(st.data(), pictures(), batches, seeds, extents, st.sampled_from(["valid", "same"]))
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_patches_whole_and_in_pieces(
     data: st.DataObject, picture: Any, batch: int, seed: int, stride: Any, padding: Any
 ) -> None:
@@ -214,7 +215,7 @@ def test_patches_whole_and_in_pieces(
 
 
 @given(st.data(), batches, seeds, st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(1, 7))
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_full_whole_and_in_pieces(
     data: st.DataObject, batch: int, seed: int, shape: list[int], nodes: int
 ) -> None:

@@ -23,6 +23,7 @@ from partita.engine.kernels.nodes.source import carry_source, written
 from partita.engine.kernels.nodes.vectors import Signature, downward_text, upward_text
 from partita.engine.runtime.task import pack_task
 from partita.layers import Node, Patch, per_edge, per_node
+from tests.draws import examples
 from tests.kernels.cases import assert_same_bits, assert_true, case, play, seeds
 from tests.kernels.drawn_nodes import as_plain_python, downward, function_of, upward
 
@@ -80,7 +81,7 @@ class Nodes:
 
 
 @given(seeds.map(upward), seeds, st.sampled_from([2, 8]))
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_any_upward_equals_plain_python(text: str, seed: int, tile: int) -> None:
     function, nodes = function_of(text), Nodes(seed)
@@ -93,7 +94,7 @@ def test_any_upward_equals_plain_python(text: str, seed: int, tile: int) -> None
 
 
 @given(seeds.map(downward), seeds, st.sampled_from([2, 8]))
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_any_downward_equals_plain_python(text: str, seed: int, tile: int) -> None:
     function, nodes = function_of(text), Nodes(seed)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
 from partita.layers import LocalContrastNormalisation2D
+from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     assert_same_bits,
@@ -35,7 +36,7 @@ def layers(draw: st.DrawFn) -> LocalContrastNormalisation2D:
 
 
 @given(st.data(), layers(), pictures(), batches, seeds)
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject,
     layer: LocalContrastNormalisation2D,
@@ -50,7 +51,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 
 
 @given(st.data(), layers(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject,
     layer: LocalContrastNormalisation2D,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from partita.layers import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.pooling import Pool2D
+from tests.draws import examples
 from tests.kernels.cases import (
     Case,
     assert_same_bits,
@@ -47,7 +48,7 @@ def _pairs(ends: tuple[tuple[int, int], tuple[int, int]]) -> tuple[tuple[int, in
 
 
 @given(st.data(), layers(), pictures(), batches, seeds)
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 def test_equals_its_node_definition_whole_and_in_pieces(
     data: st.DataObject, layer: Pool2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:
@@ -57,7 +58,7 @@ def test_equals_its_node_definition_whole_and_in_pieces(
 
 
 @given(st.data(), layers(), pictures(), st.sampled_from([1, 3, 16, 33]), seeds)
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 def test_pieces_and_threads_give_the_bits_of_the_whole(
     data: st.DataObject, layer: Pool2D, picture: tuple[int, int, int], batch: int, seed: int
 ) -> None:

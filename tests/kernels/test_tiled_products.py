@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from partita.engine.kernels import Array, Team
 from partita.engine.kernels.products.tiles import product, turned_lanes
 from partita.engine.kernels.tiles.scratch import Scratch
+from tests.draws import examples
 from tests.kernels.test_products import assert_product, matrix
 
 PRECISIONS = ["float32", "float64"]
@@ -30,7 +31,7 @@ def factors(
     return a, matrix(k, n, precision, transposed=transposed[1], margin=margin, seed=2)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(st.tuples(sizes, terms, sizes), layouts, st.integers(0, 3), st.sampled_from(PRECISIONS))
 @example((97, 513, 49), (True, True), 5, "float32")
 @example((193, 257, 33), (True, False), 0, "float64")
@@ -44,7 +45,7 @@ def test_equals_float64_however_the_factors_lie(
     np.testing.assert_array_equal(whole[[0, -1]], 7)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(st.tuples(sizes, terms, sizes), st.integers(2, 5), st.sampled_from(PRECISIONS))
 def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
     shape: tuple[int, int, int], threads: int, precision: str

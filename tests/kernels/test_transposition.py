@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.numerics import compiled, narrow_array, widen_array
+from tests.draws import examples
 
 
 @compiled
@@ -25,7 +26,7 @@ def _transpose(
     st.integers(0, 3),
     st.sampled_from(["float32", "float64", "bfloat16"]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_columns_become_rows(rows: int, columns: int, more: int, precision: str) -> None:
     values = np.random.default_rng(rows).normal(size=(rows, columns + more))
     if precision == "bfloat16":

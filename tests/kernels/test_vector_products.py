@@ -20,6 +20,7 @@ from partita.engine.kernels.tiles.vector_products import (
     multiply,
 )
 from partita.engine.numerics import compiled, fma, narrow_array, widen
+from tests.draws import examples
 
 _SPARE = 40
 
@@ -69,7 +70,7 @@ def _numbers(draw: np.random.Generator, size: int, precision: str) -> Array:
     st.booleans(),
     st.integers(0, 2**16),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_every_element_is_a_chain(
     extent: Extent, precision: str, more: bool, rows_last: bool, seed: int
 ) -> None:

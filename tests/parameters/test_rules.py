@@ -29,6 +29,7 @@ from partita.engine.parameters import (
     Rule,
     Vector,
 )
+from tests.draws import examples
 
 RULES = [
     SGD(0.1),
@@ -119,7 +120,7 @@ drawn_rules = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(rule=drawn_rules, seed=st.integers(0, 1000))
 def test_it_equals_torch(rule: Rule, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -154,7 +155,7 @@ def test_adagrad_is_its_formula_rounded_once_for_each_operation(dtype: Callable[
 
 @every_rule
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_cutting_a_vector_anywhere_changes_no_bit(rule: Rule, data: st.DataObject) -> None:
     n, dtype = data.draw(st.integers(1, 200), label="n"), data.draw(st.sampled_from(DTYPES))
     cuts = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=6), label="cuts")})
@@ -202,7 +203,7 @@ def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(rule: Rule) -> None
 
 @every_rule
 @given(place=st.integers(0, 99), bad=st.sampled_from([math.nan, math.inf, -math.inf]), n=st.integers(1, 100))
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 def test_a_gradient_that_is_not_finite_is_noticed_at_any_place(
     rule: Rule, place: int, bad: float, n: int
 ) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from partita.engine.numerics import narrow_array, widen_array
 from partita.engine.parameters import LARS, SGD, Adam, Cosine, Moment, Vector
 from partita.engine.parameters.rules import Squares, all_finite, sum_of_squares
+from tests.draws import examples
 
 Network = dict[str, Vector]
 
@@ -86,7 +87,7 @@ def test_a_gradient_that_is_not_finite_is_said_by_the_factor(rule: SGD | LARS, b
 rates = st.floats(0.01, 10) | st.builds(Cosine, st.floats(0.1, 10), st.integers(1, 50))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(
     rate=rates,
     momentum=st.floats(0, 0.99),

@@ -27,11 +27,12 @@ from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 from partita.partitioner.strategies import balanced
+from tests.draws import examples
 from tests.networks import networks
 from tests.plans import clusters, cuts
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(graph=networks(max_layers=4, shared=True), cluster=clusters(max_machines=3), data=st.data())
 def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, data: st.DataObject) -> None:
     by_hand = data.draw(cuts(graph, len(cluster)))
@@ -77,7 +78,7 @@ def drawn_cuts(draw: st.DrawFn, graph: Graph, cluster: Cluster, *, rows_only: bo
     }
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(whole_cuts(), st.data())
 def test_what_is_played_again_takes_what_it_takes_anew(
     found: tuple[Task, dict[str, Cut]], data: st.DataObject
@@ -92,7 +93,7 @@ def test_what_is_played_again_takes_what_it_takes_anew(
         assert rehearsal.programs == fresh.programs
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(whole_cuts(rows_only=True))
 def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str, Cut]]) -> None:
     """States exactly, where what is heard is one run of rows."""
@@ -116,7 +117,7 @@ def are_runs(owned: Ownership, layer: str) -> bool:
     return all(len(owned.needed_by_all(layer, m)) <= 1 for m in range(owned.machines))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(networks(max_layers=4), clusters(max_machines=3))
 def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cluster) -> None:
     task = Task(graph, cluster, 2)
@@ -129,7 +130,7 @@ def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cl
     assert additive.cost_s(chosen) == pytest.approx(best.cost)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(whole_cuts())
 def test_no_machine_is_busier_than_the_step_is_long(found: tuple[Task, dict[str, Cut]]) -> None:
     task, cut = found

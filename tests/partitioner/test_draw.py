@@ -16,6 +16,7 @@ from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.layout import GAP, Wiring, packed, ranks_of
 from partita.partitioner.drawing.palette import Palette
+from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans
 
@@ -42,7 +43,7 @@ def digits(machines: int, *, names: str = "m{}") -> Plan:
     return partition(net, cluster, batch=32, strategy="balanced")
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(32))
 @given(st.booleans().flatmap(lambda losses: plans(losses=losses, shared=True)))
 def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Plan) -> None:
     root = drawn(plan)
@@ -63,7 +64,7 @@ def test_every_plan_is_drawn_as_xml_with_all_of_its_pieces_and_messages(plan: Pl
     assert len(single) + sum(shared) == len(plan.messages)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(32))
 @given(plans(shared=True))
 def test_nothing_lies_outside_the_picture(plan: Plan) -> None:
     root = drawn(plan)

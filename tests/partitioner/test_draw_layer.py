@@ -28,6 +28,7 @@ from partita.partitioner.drawing.cells import CELL, place_of, senders
 from partita.partitioner.drawing.marks import NODES
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.travels import travels
+from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans
 
@@ -87,7 +88,7 @@ def test_senders_are_those_of_the_connectivity(graph: Graph, data: st.DataObject
             )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(plans(shared=True), st.data())
 def test_every_layer_of_every_plan_is_drawn_with_all_that_travels(plan: Plan, data: st.DataObject) -> None:
     grid = data.draw(st.sampled_from(plan.graph.computed))
@@ -109,7 +110,7 @@ def test_every_layer_of_every_plan_is_drawn_with_all_that_travels(plan: Plan, da
             assert 0 <= float(y) <= height
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(plans(shared=True))
 def test_what_an_input_sends_is_drawn_once_for_each_layer_that_hears_it(plan: Plan) -> None:
     """Every message of states, errors, weights and summaries is in the picture of some layer."""

@@ -19,6 +19,7 @@ from partita.partitioner.drawing.columns import columns_for, split
 from partita.partitioner.drawing.folds import FOLDED, LEAST, runs, sketched
 from partita.partitioner.drawing.layout import Wiring, ranks_of
 from partita.partitioner.drawing.routes import route
+from tests.draws import examples
 from tests.networks import networks
 from tests.partitioner.test_draw import SVG, texts, tooltips
 
@@ -98,7 +99,7 @@ def test_a_tall_picture_goes_on_in_columns_and_loses_nothing(machines: int) -> N
     assert 0.5 < width / height < 3
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(networks(max_layers=9), st.integers(1, 3))
 def test_columns_hold_each_layer_once_above_all_that_it_listens_to(graph: Graph, count: int) -> None:
     fed = frozenset(grid.name for grid in graph.grids if grid.is_given)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Network, SquaredError
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
+from tests.draws import examples
 from tests.partitioner.expected import Expected
 from tests.partitioner.interpreter import Choice, Interpreter
 from tests.plans import flowing, kinds, plans
@@ -32,13 +33,13 @@ def chooser(order: str, seed: int) -> Choice:
     return picks[order]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(plan=plans(shared=True), kind=kinds, order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
     Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=chooser(order, seed))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(
     plan=plans(shared=True, micro_batches=3, max_batch=1, max_layers=4),
     kind=flowing,
@@ -54,7 +55,7 @@ def test_any_order_of_several_portions_gives_the_same_sums(
     Interpreter(plan, plan.programs_for(kind), keep=keep).run(steps=2, choose=chooser(order, seed))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(plan=plans(shared=True), order=st.sampled_from(ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_prediction_gives_every_state(plan: Plan, order: str, seed: int) -> None:
     alone = plan.for_prediction()

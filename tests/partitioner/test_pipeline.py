@@ -25,6 +25,7 @@ from partita.partitioner.depths import depths
 from partita.partitioner.pipeline import Pipeline
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import play
+from tests.draws import examples
 from tests.partitioner.test_simulate import Prices, one_slow
 from tests.plans import flowing, plans
 
@@ -124,7 +125,7 @@ def test_names_with_numbers() -> None:
 
 
 @given(plan=plans(shared=True, micro_batches=3, max_layers=4), kind=flowing)
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 def test_programs_of_portions_parse_back(plan: Plan, kind: StepKind) -> None:
     for program in plan.programs_for(kind):
         text = str(program)
@@ -132,7 +133,7 @@ def test_programs_of_portions_parse_back(plan: Plan, kind: StepKind) -> None:
 
 
 @given(plan=plans(shared=True, micro_batches=3, max_layers=5), kind=flowing, data=st.data())
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 def test_no_order_of_portions_deadlocks(plan: Plan, kind: StepKind, data: st.DataObject) -> None:
     machines = len(plan.cluster)
     slow = data.draw(st.integers(0, machines))

@@ -13,6 +13,7 @@ from partita.layers.rows import from_indices, intersection
 from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
 from partita.partitioner.access import Access
 from partita.partitioner.program import Operand, ordered, parse_instruction
+from tests.draws import examples
 from tests.plans import kinds, plans
 
 A, B, C = (Operand(name, ((0, 4),)) for name in "abc")
@@ -60,7 +61,7 @@ def ordered_by_pairs(uses: Uses) -> list[tuple[int, ...]]:
     return found
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(plans(shared=True), kinds)
 def test_the_order_is_that_of_comparing_all_pairs(plan: Plan, kind: StepKind) -> None:
     for program in plan.programs_for(kind):
@@ -89,7 +90,7 @@ operands = st.builds(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(80))
 @given(
     st.lists(
         st.tuples(st.sampled_from([Op.SEND, Op.UP]), operands, st.lists(operands, max_size=3)), max_size=25

@@ -30,6 +30,7 @@ from partita.partitioner.playback import Playback, Times
 from partita.partitioner.program import COMPUTES, Operand, parse_program
 from partita.partitioner.simulate import play
 from partita.partitioner.sizes import Sizes
+from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.plans import kinds, plans
 
@@ -97,7 +98,7 @@ def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
     assert plan.predicted_step_s > 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(plans(shared=True))
 def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(plan: Plan) -> None:
     costs = plan.costs

@@ -15,6 +15,7 @@ from partita.layers import Conv2D, Dense, Edges, LocallyConnected2D, Network, No
 from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Ownership, Piece, Pieces, Plan, StepKind, Tiles, partition
 from partita.partitioner.cuts import Cut
+from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.partitioner import test_messages, test_order, test_program, test_simulate
 from tests.partitioner.expected import Expected, members
@@ -29,13 +30,13 @@ def as_for_rows(test: Callable[..., None]) -> Callable[..., None]:
     return test.hypothesis.inner_test  # type: ignore[attr-defined, no-any-return]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(plan=tiled, kind=kinds, order=st.sampled_from(test_order.ORDERS), seed=st.integers(0, 2**32))
 def test_any_order_of_a_step_gives_the_same_sums(plan: Plan, kind: StepKind, order: str, seed: int) -> None:
     Interpreter(plan, plan.programs_for(kind)).run(steps=2, choose=test_order.chooser(order, seed))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(plan=tiled, order=st.sampled_from(test_order.ORDERS), seed=st.integers(0, 2**32))
 def test_windows_that_share_memory_spoil_nothing(plan: Plan, order: str, seed: int) -> None:
     interpreter = Interpreter(plan, plan.programs, keep=plan.kept)
@@ -53,10 +54,10 @@ def test_windows_that_share_memory_spoil_nothing(plan: Plan, order: str, seed: i
     ],
 )
 def test_messages_are_those_that_the_edges_of_nodes_ask_for(test: Callable[..., None]) -> None:
-    given(tiled)(settings(max_examples=25)(as_for_rows(test)))()
+    given(tiled)(settings(max_examples=examples(10))(as_for_rows(test)))()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(tiled, kinds)
 def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKind) -> None:
     as_for_rows(test_program.test_every_program_parses_back_from_its_text)(plan, kind)
@@ -64,7 +65,7 @@ def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKin
     as_for_rows(test_simulate.test_no_plan_deadlocks_whatever_takes_how_long)(plan, kind)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(tiled)
 def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None:
     expected = Expected(plan.ownership)
@@ -82,7 +83,7 @@ def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None
     assert flops == pytest.approx(sum(grid.flops_per_node * grid.n_nodes for grid in once))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(tiled)
 def test_what_a_machine_needs_and_touches_lies_in_its_windows(plan: Plan) -> None:
     owned, expected = plan.ownership, Expected(plan.ownership)

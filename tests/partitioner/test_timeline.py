@@ -30,6 +30,7 @@ from partita.partitioner.drawing.timeline import (
     merged,
 )
 from partita.partitioner.playback import Bar
+from tests.draws import examples
 from tests.partitioner.test_draw import SVG, digits, texts, tooltips
 from tests.plans import plans
 
@@ -88,7 +89,7 @@ def test_a_bar_of_an_unknown_kind_is_refused() -> None:
         draw_timeline(bars((4, 0.0, 1.0, "up")))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(plans(shared=True))
 def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> None:
     timeline, playback = predicted_timeline(plan), plan.playback

@@ -8,7 +8,7 @@ from partita.engine.runtime.simulation.downpour import play
 from tests.simulation.judged import all_hold, is_caught
 from tests.simulation.planted_downpour import FAULTS, Planted
 
-SCHEDULES = 2000
+SCHEDULES = 1000
 
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, SCHEDULES // 4))

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.rules import LARS, SGD, Momentum, Rule
 from partita.partitioner import Cluster, Plan, StepKind, partition
+from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
 
 SLOW_DRAWS = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 SEEDS = st.integers(0, 1 << 30)
 

@@ -14,13 +14,16 @@ from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.rules import LARS, Rule
 from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
+from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
 from tests.truth.test_learning import assert_close
 from tests.truth.test_truth import assert_same, whole
 
 FEW_DRAWS = settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(8),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 SEEDS = st.integers(0, 1 << 30)
 portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2, max_layers=4)

@@ -25,12 +25,15 @@ from partita.layers import (
 )
 from partita.partitioner import Cluster, Pieces, Plan, StepKind, Tiles, Whole, partition
 from partita.partitioner.cuts import Cut
+from tests.draws import examples
 from tests.plans import plans
 from tests.truth.orchestra import Orchestra, draw_batch
 from tests.truth.test_truth import assert_same, play, whole
 
 DRAWS = settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(8),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 

@@ -15,11 +15,14 @@ from partita.engine.parameters.rules import SGD
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.layer import Given
 from partita.partitioner import Cluster, Pieces, Plan, StepKind, partition
+from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
 
 SLOW_DRAWS = settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(20),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 
@@ -116,7 +119,7 @@ def test_nothing_is_left_over_from_the_step_before(plan: Plan, seed: int) -> Non
     assert_same(orchestra.step(batch, number=1), first, tolerance=0.0)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(precision="float64", shared=True), seed=st.integers(0, 1 << 30))
 def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
     """The gradient of the partitioned network along a random direction is the loss's slope there.
@@ -142,7 +145,7 @@ def test_gradients_equal_differences(plan: Plan, seed: int) -> None:
     assert along == pytest.approx((right - left) / (2 * step), rel=1e-3, abs=1e-4)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(max_layers=5, shared=True), seed=st.integers(0, 1 << 30))
 def test_threads_and_mailboxes_change_no_bit(plan: Plan, seed: int) -> None:
     """The same plan on hosts with threads of their own, over the in-process transport."""
@@ -200,7 +203,7 @@ def play_with(plan: Plan, parameters: dict[str, np.ndarray], batch: dict[str, np
     return Orchestra(plan, parameters, seed=1).step(batch)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     inputs=st.integers(1, 300),
     units=st.integers(2, 12),

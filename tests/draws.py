@@ -1,0 +1,26 @@
+"""How many examples Hypothesis draws: few for each change, four times as many in `make slow`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hypothesis import settings
+
+HOUSE: Final = 25
+"""Of a test that says nothing else, in `make test`."""
+
+
+def register_profiles() -> None:
+    """Makes `house` the profile; `--hypothesis-profile=thorough` takes the other one.
+
+    Cores that compile kernels inside a test are noisy: its time says nothing, so examples have no deadline.
+    """
+    settings.register_profile("house", deadline=None, max_examples=HOUSE, print_blob=True)
+    settings.register_profile("thorough", settings.get_profile("house"), max_examples=4 * HOUSE)
+    settings.load_profile("house")
+
+
+def examples(number: int) -> int:
+    """`max_examples` of a test that needs so many in `make test`, and in proportion in another profile."""
+    found: int = settings.default.max_examples
+    return number * found // HOUSE
