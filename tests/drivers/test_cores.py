@@ -44,8 +44,8 @@ def test_processors_of_one_core_are_told_apart_from_cores(tmp_path: Path) -> Non
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system keeps no thread to a core")
 def test_processes_keep_to_their_cores_while_they_play() -> None:
     cores = physical_cores(os.sched_getaffinity(0))
-    if len(cores) < 2:
-        pytest.skip("one core is not shared out")
+    if not 2 <= len(cores) <= 16:
+        pytest.skip(f"{len(cores)} processes: one core is not shared out, and very many are slow to start")
     net = Network("cores")
     net.loss = SquaredError(name="loss")(
         Dense(len(cores), name="out")(net.input("x", shape=4)), net.target("y")
