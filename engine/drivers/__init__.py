@@ -2,13 +2,14 @@
 
 `downpour` and `sandblaster` hold a `driver`'s settings; before anything starts, `checks` looks at arguments,
 `arrays` reads what a user has as arrays, and `data` compares them with the network. `job` is what is trained
-and its files; `training` is any driver at work on it, `downpour_training` and `sandblaster_training` (with
-its `run_journal`) are what is a driver's own: tasks, coordinator, what is kept. `train` runs one after
-another and `supervisor` carries out what the coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up
-what parts report, `iterations` what a batch method says, and `display` shows it; `run` is what is left in the
-end. `session` plays single steps of one replica (`stages`: where its parts are; `step`: what they come to;
-`tracing`: what each did when); `evaluate` and `predict` stand on it. `minimise` plays a batch method in this
-process, on any function.
+and its files (in a `temporary` folder), and `identity` what its network is known by; `training` is any driver
+at work on it, `downpour_training` and `sandblaster_training` (with its `run_journal`) are what is a driver's
+own: tasks, coordinator, what is kept. `train` runs one after another and `supervisor` carries out what the
+coordinator asks for; `interrupt` is Ctrl-C. `progress` adds up what parts report, `iterations` what a batch
+method says, and `display` shows it, with the `phases` before; `caller` knows how the user started it; `run`
+is what is left in the end. `session` plays single steps of one replica (`stages`: where its parts are;
+`step`: what they come to; `tracing`: what each did when); `evaluate` and `predict` stand on it. `minimise`
+plays a batch method in this process, on any function.
 """
 
 from partita.engine.drivers.downpour import Downpour

@@ -3,7 +3,8 @@
 `launcher` is the interface, and hosts as threads of this process; `processes` starts them as processes, each
 with a key pair of its own, on this machine or where a `placement` says. On this machine a `template` imports
 the engine once and forks each host; `forks` is its launcher's side. `start` is the first file of any process,
-`bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to.
+`bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to; `descriptors` sees
+to it that there are enough open files.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

@@ -4,10 +4,10 @@
 `storage` keeps a shard's vectors, `rules` changes them in one pass over memory, `vectors` does a batch
 method's operations on vectors of any name, by `vector_loops`, `initialise` makes first values from names and
 a seed, `checkpoint` writes what a shard holds (`tensors` without a copy) and `reader` reads it into any other
-layout, `manifest` says what is in it, `files` keeps whole networks, `journal` keeps what a batch method was
-told (as `journal_format` says it). No module here knows a socket or a thread. A part makes its local steps
-with the same rules and a state of its own: for `SGD` that is the paper's w <- w - alpha*g, for the others it
-is ours (the paper does not say what a part's own rate is).
+layout, `manifest` says what is in it, `folder_lock` lets one run at a time write there, `files` keeps whole
+networks, `journal` keeps what a batch method was told (as `journal_format` says it). No module here knows a
+socket or a thread. A part makes its local steps with the same rules and a state of its own: for `SGD` that is
+the paper's w <- w - alpha*g, for the others it is ours (the paper does not say what a part's own rate is).
 """
 
 from partita.engine.parameters.checkpoint import Checkpoints

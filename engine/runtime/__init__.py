@@ -10,8 +10,9 @@ tells what was done when; `compute` turns instructions into calls, `buffers` hol
 on one of the `devices` (a GPU is a `torch_device`; `open_device` finds the machine's), of which `views` shows
 a kernel its part, `feed` brings the examples; `learn` takes gradients block by block, `norms` adds up squares
 over machines, `updates` steps the rule; `metrics` counts what losses come to, and `finite` finds where
-numbers went wrong; `underway` knows what is being computed. `simulation` plays the same machines on a virtual
-clock instead. Import the modules themselves: a shard does not need what a part needs.
+numbers went wrong; `underway` knows what is being computed, `compiling` counts what is compiled, and
+`acknowledged` keeps on disk which pushes were. `simulation` plays the same machines on a virtual clock
+instead. Import the modules themselves: a shard does not need what a part needs.
 """
 
 __all__: list[str] = []

@@ -1,11 +1,12 @@
 """How hosts talk: mailboxes, and what lies between two of them.
 
 `mailbox` is the interface that the runtime knows. `zeromq` is the real one: it stands on `sockets` (the one
-factory of sockets), `authenticator` (who may get in), `keys` and `outgoing` (the way to a peer). `in_process`
-is its twin for threads, `simulated` a network with faults on a virtual clock. The first two share `wire`
-(what a message looks like), `assembly` and `senders` (putting it together again, sender by sender), `payload`
-and `counters`. Between hosts of one machine, `neighbour` puts large payloads into a `ring` of shared memory,
-whose descriptor goes through a `doorway`.
+factory of sockets), `authenticator` (who may get in), `keys`, `outgoing` (the way to a peer, on which what
+was not acknowledged is `kept`) and `connections` (which are watched, and cut where they cost too much).
+`in_process` is its twin for threads, `simulated` a network with faults on a virtual clock. The first two
+share `wire` (what a message looks like), `assembly` and `senders` (putting it together again, sender by
+sender), `payload` and `counters`. Between hosts of one machine, `neighbour` puts large payloads into a `ring`
+of shared memory, whose descriptor goes through a `doorway`.
 """
 
 from partita.engine.transport.counters import Count, Counters
