@@ -24,20 +24,21 @@ all: test
 
 install: $(STAMP)
 
+# Two makes at once in one checkout install one after the other, and the second finds everything done.
+LOCKED := $(shell command -v flock > /dev/null && echo flock .install.lock) sh -ec
+UP_TO_DATE = test $@ -nt pyproject.toml -a $@ -nt setup.py -a $@ -nt constraints.txt
+
 # Modules are compiled to bytecode when they are first imported, and most of the packages' never are.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt
 
 $(RUNS): pyproject.toml setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found: install it, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("%s is Python %d.%d; 3.11 or newer is needed: set PYTHON=..." % (sys.executable, v[0], v[1]))'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP_INSTALL) -e '.[examples]'
-	@touch $@
+	$(LOCKED) "$(UP_TO_DATE) || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(PIP_INSTALL) -e '.[examples]'; touch $@; }"
 
 # One after the other, also under -j: two pips at once spoil an environment.
 $(STAMP): $(RUNS)
-	$(PIP_INSTALL) -e '.[dev,docs,examples]'
-	@touch $@
+	$(LOCKED) "$(UP_TO_DATE) -a $@ -nt $(RUNS) || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; touch $@; }"
 
 demo: $(RUNS)
 	$(BIN)/python examples/digits.py
