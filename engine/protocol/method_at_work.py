@@ -6,7 +6,9 @@ It must not know who does what is asked for: shards and replicas, or a function 
 from __future__ import annotations
 
 import zlib
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TypeAlias
 
 import msgspec
@@ -33,10 +35,14 @@ class JournalMismatch(ValueError):
 
 
 class MethodAtWork:
-    """A method at work, and everything that it has asked and was told."""
+    """A method at work, and what it has asked that may have to be done again.
+
+    Attributes:
+        asks: what it asks for now; None when it has ended.
+        answered: how many requests it was told the scalars of.
+    """
 
     asks: Request | None
-    """What it asks for now; None when it has ended."""
 
     def __init__(self, steps: Steps, journal: Sequence[Entry] = ()) -> None:
         """Started, and told what the journal holds.
@@ -46,7 +52,8 @@ class MethodAtWork:
             ValueError: it asks for what nobody can do, or does not say how it ended.
         """
         self._steps = steps
-        self.requests: list[Request] = []
+        self.answered = 0
+        self._requests: deque[Request] = deque()  # the last ones of those that are answered
         self.outcome: Outcome | None = None
         self.iterated: Iterated | None = None
         self._listen(None)
@@ -66,8 +73,20 @@ class MethodAtWork:
             ValueError: it asks for what nobody can do, or does not say how it ended.
         """
         assert self.asks is not None
-        self.requests.append(self.asks)
+        self._requests.append(self.asks)
+        self.answered += 1
         return self._listen(scalars)
+
+    def since(self, position: int) -> list[Request]:
+        """The requests from this number on that are answered. None before it was forgotten."""
+        first = self.answered - len(self._requests)
+        assert first <= position <= self.answered, (first, position, self.answered)
+        return [*islice(self._requests, position - first, None)]
+
+    def forget(self, position: int) -> None:
+        """The requests below this number will not be done again: a checkpoint holds what they led to."""
+        while self._requests and self.answered - len(self._requests) < position:
+            self._requests.popleft()
 
     def _listen(self, scalars: Scalars | None) -> list[Iterated]:
         done: list[Iterated] = []

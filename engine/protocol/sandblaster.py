@@ -51,6 +51,9 @@ from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
 from partita.engine.protocol.supervision import Phase, Supervision
 
+MOST_REPEATED: Final = 4096
+"""Requests since the last checkpoint after which the next one is due: they are kept, to be done again."""
+
 
 class Purpose(Enum):
     """Why a command was given."""
@@ -113,6 +116,7 @@ class SandblasterCoordinator(Supervision):
         self._method: Final = MethodAtWork(begin(), journal)
         self._stretch: Final = stretch
         self._held = position  # requests that the committed checkpoint holds
+        self._method.forget(position)
         self._in_round = position  # those that the round under way does
         self._hand: Final = HandOuts(topology.machines, backups=backups)
         self._replay: deque[Request] = deque(still_needed_of(self._method, position))
@@ -131,7 +135,7 @@ class SandblasterCoordinator(Supervision):
     @property
     def recorded(self) -> int:
         """Requests whose scalars are in the journal."""
-        return len(self._method.requests)
+        return self._method.answered
 
     @property
     def outcome(self) -> Outcome | None:
@@ -173,7 +177,8 @@ class SandblasterCoordinator(Supervision):
             return []  # the last checkpoint is being written
         if asks is None or self.phase is Phase.STOPPING:
             return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
-        if now >= self._next_round_at and self._checkpoints.round is None:
+        many = self.recorded - self._held >= MOST_REPEATED
+        if (many or now >= self._next_round_at) and self._checkpoints.round is None:
             asks = (self._snapshot(now), *asks)
         return self._give(asks, Purpose.REQUEST, now)
 
@@ -288,6 +293,7 @@ class SandblasterCoordinator(Supervision):
             match effect:
                 case Commit(checkpoint=checkpoint, entries=entries, steps=steps, lost=lost):
                     self._held = self._in_round
+                    self._method.forget(self._held)
                     effects.append(Commit(checkpoint, entries, steps, lost, position=self._held))
                 case _:
                     effects.append(effect)
@@ -368,4 +374,4 @@ class SandblasterCoordinator(Supervision):
 
 def still_needed_of(method: MethodAtWork, position: int) -> list[Request]:
     """What is to be repeated of a method's requests from this one on."""
-    return still_needed(method.requests[position:], method.asks)
+    return still_needed(method.since(position), method.asks)

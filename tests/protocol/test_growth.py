@@ -1,0 +1,104 @@
+"""What machines remember does not grow with the run: requests, pushes, fetches, checkpoints, reports."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from itertools import count
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import pytest
+
+from partita.engine.protocol.commands import Outcome, Steps, dot
+from partita.engine.protocol.events import Persisted, Received, Tick
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, Pushed, Save
+from partita.engine.protocol.orders import Patience
+from partita.engine.protocol.replica import DownpourClient, Started, StepBegins, StepEnded
+from partita.engine.protocol.sandblaster import MOST_REPEATED
+from partita.engine.protocol.shard import MOST_STALE, ShardMachine
+from tests.protocol.coordinating import PARTS, SHARDS, Run
+from tests.protocol.directing import staged
+
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
+
+
+def reachable(machine: object) -> int:
+    """How many objects a machine holds, at any depth."""
+    found, waiting = {id(machine)}, [machine]
+    while waiting:
+        for one in gc.get_referents(waiting.pop()):
+            if id(one) not in found and not isinstance(one, _CODE):
+                found.add(id(one))
+                waiting.append(one)
+    return len(found)
+
+
+def coordinator() -> Iterator[object]:
+    run = Run(steps=1 << 40).start()
+    step = 0
+    while True:
+        for _ in range(500):
+            step += 1
+            for part in PARTS:
+                run.report(part, step)
+        for shard in (*SHARDS, *SHARDS):
+            run.wait(5.0)
+            run.saved(shard, run.machine._checkpoints._next - 1)
+        yield run.machine
+
+
+def shard() -> Iterator[object]:
+    machine, now = ShardMachine("shard 0", epoch=0, ranges={0: (0, 1)}), 0.0
+    sequence = 0
+    while True:
+        machine.receive(Received("coordinator", 0, Heartbeat(0, clock=now)), now)
+        for _ in range(MOST_STALE):
+            for part in ("part 0.0", "part 1.0"):
+                machine.receive(Received(part, 0, Fetch(sequence, sequence)), now)
+                machine.receive(Received(part, 0, Push(0, sequence, 0, 0), bytes(4)), now)
+            sequence += 1
+        machine.receive(Received("coordinator", 0, Save(sequence)), now)
+        machine.receive(Persisted(sequence, machine.version, "file", "hash"), now)
+        now += 1.0
+        yield machine
+
+
+def client() -> Iterator[object]:
+    machine = DownpourClient(incarnation=0, shards=(("shard 0", 0, 1),))
+    machine.receive(Started(), 0.0)
+    step = 0
+    while True:
+        for _ in range(1000):
+            machine.receive(Received("shard 0", 0, Parameters(step, 0, step), bytes(4)), 0.0)
+            machine.receive(StepBegins(step), 0.0)
+            machine.receive(StepEnded(step), 0.0)
+            machine.receive(Received("shard 0", 0, Pushed(0, 0, step, step, 0)), 0.0)
+            machine.receive(Tick(), 0.0)
+            step += 1
+        yield machine
+
+
+def batch_method() -> Iterator[object]:
+    """A checkpoint lies between two looks, although none is due by the clock."""
+
+    def many() -> Steps:
+        while True:
+            yield (dot("x", "x"),)
+        return Outcome("stopped", "never")
+
+    stage = staged(begin=many, patience=Patience(checkpoint_every_s=None))
+    for looked in count(1):
+        wanted = MOST_REPEATED // 2 + looked * MOST_REPEATED
+        stage.play(until=lambda wanted=wanted: stage.coordinator.recorded >= wanted)  # type: ignore[misc]
+        stage.effects.clear()
+        stage.files.clear()
+        yield stage.coordinator
+
+
+@pytest.mark.parametrize("looks", [coordinator, shard, client, batch_method])
+def test_a_machine_does_not_grow(looks: Callable[[], Iterator[object]]) -> None:
+    look = looks()
+    next(look)
+    before = [reachable(next(look)) for _ in range(2)]
+    after = [reachable(next(look)) for _ in range(2)]
+    assert max(after) <= 1.02 * max(before) + 20, (before, after)
