@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from rich.progress import Progress
 from typer import Argument, Option
 
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.cli.terminal import terminal_width
+from partita.engine.drivers.phases import Phases
+from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
 from partita.engine.profile.calibration_table import calibration_text
 from partita.engine.profile.signature import signature
@@ -42,14 +43,15 @@ def calibrate(
             print(trouble)
         print(signature())
         network = None if file is None else UserFile.load(file).network()
-        with Progress(transient=True) as bar:
-            task = bar.add_task("", total=None)
-
-            def tell(told: str, done: int, total: int) -> None:
-                bar.update(task, description=told, completed=done, total=total)
-
+        with Phases(after_s=0.0) as tell:
             found = calibrate_machine(
-                network, batch=batch, precision=precision, threads=threads, progress=tell, store=store
+                network,
+                batch=batch,
+                precision=precision,
+                threads=threads,
+                progress=lambda told, done, total: tell(f"measuring {told}: {done} of {total}"),
+                bench=HostBench(tell=lambda phase: tell(f"measuring: {phase}")),
+                store=store,
             )
         print(calibration_text(found, width=terminal_width()))
         if found.refused is not None:

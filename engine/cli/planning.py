@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from partita.engine.cli.loading import UserFile
+from partita.engine.drivers.phases import Phases
+from partita.layers.text import counted
 from partita.partitioner.cluster import Cluster
 from partita.partitioner.cut_text import parse_cut
 from partita.partitioner.partition import partition
@@ -27,15 +29,17 @@ def make_plan(
         ValueError: a cut is none, or the network cannot be cut so.
     """
     network = file.network()
-    return partition(
-        network,
-        cluster,
-        batch=batch,
-        cuts=dict(map(parse_cut, cuts)),
-        strategy=strategy,
-        micro_batches=micro_batches,
-        precision=precision,
-    )
+    with Phases() as tell:
+        tell(f"planning {network.name} for {counted(len(cluster), 'machine')}")
+        return partition(
+            network,
+            cluster,
+            batch=batch,
+            cuts=dict(map(parse_cut, cuts)),
+            strategy=strategy,
+            micro_batches=micro_batches,
+            precision=precision,
+        )
 
 
 def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-
 from partita.engine.cli import options
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.sentences import one_sentence_each
 from partita.engine.cli.terminal import terminal_width
+from partita.engine.drivers.phases import Phases
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
 from partita.partitioner.cluster import Cluster
@@ -38,7 +37,8 @@ def profile(
         for target in (trace, page, json):
             if target is not None:
                 check_target(target)
-        with Console(stderr=True).status("planning") as status:
+        with Phases(after_s=0.0) as tell:
+            tell("planning")
             found = profile_network(
                 users.network(),
                 counts,
@@ -52,7 +52,7 @@ def profile(
                 micro_batches=micro_batches,
                 data=users.data()[0] if users.has_data else None,
                 steps=steps,
-                tell=status.update,
+                tell=tell,
             )
         print(found.report().text(terminal_width()))
         written = [(page, found.write_page), (trace, found.write_trace), (json, found.write_json)]

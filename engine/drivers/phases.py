@@ -90,19 +90,19 @@ def silent(text: str) -> None:
     """Shows nothing."""
 
 
-def starting(hosts: int, *, what: str = "processes", ready: int, compiled: int) -> str:
+def starting(hosts: str, *, ready: int, compiled: int) -> str:
     """How far hosts have come that are started, as a phase.
 
     Args:
-        hosts: number of them.
-        what: they are, in the plural.
+        hosts: how many there are, in words.
         ready: hosts that are ready to work.
         compiled: functions that they have compiled so far.
     """
-    text = f"starting {counted(hosts, _SINGULAR[what], what)}"
-    far = [f"{ready} ready"] if ready else []
+    far = [f"{ready:,} ready"] if ready else []
     far += [f"{counted(compiled, 'function')} compiled"] if compiled else []
-    return f"{text}: {', '.join(far)}" if far else text
+    return f"starting {hosts}: {', '.join(far)}" if far else f"starting {hosts}"
 
 
-_SINGULAR: Final = {"processes": "process", "threads": "thread"}
+def compiling(compiled: int) -> str:
+    """How many functions are compiled, as a phase."""
+    return f"compiling: {counted(compiled, 'function')} so far"

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from partita.engine.drivers.phases import Tell, silent, starting
+from partita.engine.drivers.phases import Tell, compiling, silent, starting
 from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.blas import blas_on_one_thread
@@ -47,6 +47,7 @@ from partita.engine.runtime.session import SessionPart, SessionTask
 from partita.engine.runtime.task import Task, pack_task
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
+from partita.layers.text import counted
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -126,7 +127,10 @@ class InlineStage(Stage):
         self._limits = ExitStack()
         self._limits.enter_context(blas_on_one_thread())
         try:
-            with self._told(), told_of_compiling(lambda n: tell(f"compiling: {n} functions so far")):
+            with (
+                self._told(),
+                told_of_compiling(lambda compiled: tell(compiling(compiled))),
+            ):
                 self._part = SessionPart(task)
         except BaseException:
             self._limits.close()
@@ -299,8 +303,8 @@ class HostedStage(Stage):
 
     def _assemble(self, tasks: Sequence[HostedTask]) -> None:
         def tell(ready: int) -> None:
-            compiled = sum(self._compiled.values())
-            self._tell(starting(len(tasks), what=self.launcher.kind, ready=ready, compiled=compiled))
+            hosts = counted(len(tasks), *self.launcher.kind)
+            self._tell(starting(hosts, ready=ready, compiled=sum(self._compiled.values())))
 
         tell(0)
         for name in self._names:
@@ -320,13 +324,16 @@ class HostedStage(Stage):
     def _say(self, name: str, message: Message, payload: object = None) -> None:
         self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
 
+    def _tell_of_compiling(self) -> None:
+        self._tell(compiling(sum(self._compiled.values())))
+
     def _answers(
         self,
         kind: type[Answer],
         doing: str,
         *,
         names: Sequence[str] | None = None,
-        tell: Callable[[int], None] = lambda answers: None,
+        tell: Callable[[int], None] | None = None,
     ) -> list[tuple[Answer, Payload | None]]:
         """The next message of this kind from each of some hosts, or from all in the order of the machines.
 
@@ -334,7 +341,7 @@ class HostedStage(Stage):
             kind: of the messages.
             doing: what a host does that has not answered.
             names: of the hosts.
-            tell: is called with the number of answers when it has grown, or a function was compiled.
+            tell: is called with the number of answers when it has grown, or functions were compiled.
         """
         names = self._names if names is None else names
         found: dict[str, tuple[Answer, Payload | None]] = {}
@@ -344,11 +351,12 @@ class HostedStage(Stage):
                 _check(event)
                 if isinstance(event.message, Preparing):
                     self._compiled[event.sender], alive_at = event.message.compiled, time.monotonic()
-                    tell(len(found))
+                    self._tell_of_compiling() if tell is None else tell(len(found))
                 elif isinstance(event.message, kind):
                     assert event.payload is None or isinstance(event.payload, Payload)
                     found.setdefault(event.sender, (event.message, event.payload))
-                    tell(len(found))
+                    if tell is not None:
+                        tell(len(found))
             if self.launcher.began():
                 alive_at = time.monotonic()
             for name, _, reason in self.launcher.ended():

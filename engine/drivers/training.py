@@ -144,7 +144,8 @@ class Training(ABC):
 
     def _keep(self, effect: CoordinatorEffect, display: Display) -> None:
         if isinstance(effect, Starting):
-            display.phase(starting(effect.hosts, ready=effect.ready, compiled=effect.compiled))
+            hosts = counted(effect.hosts, "process", "processes")
+            display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
         elif isinstance(effect, Commit):
             self._before_commit()
             self.store.commit(self._manifest(effect))

@@ -32,8 +32,8 @@ class Launcher(ABC):
     mailbox: Mailbox
     """The coordinator's."""
 
-    kind: ClassVar[str]
-    """What its hosts are, in the plural."""
+    kind: ClassVar[tuple[str, str]]
+    """What one of its hosts is, and what several are."""
 
     def __init__(self) -> None:
         self._running: dict[str, Peer] = {}
@@ -131,7 +131,7 @@ class ThreadLauncher(Launcher):
     A host ends when it is told to stop; a thread cannot be killed.
     """
 
-    kind = "threads"
+    kind = ("thread", "threads")
 
     def __init__(self, *, join_s: float = JOIN_S) -> None:
         """No host runs yet.

@@ -42,7 +42,7 @@ class ProcessLauncher(Launcher):
     On this machine it is forked from a template, in other places it is started by a command.
     """
 
-    kind = "processes"
+    kind = ("process", "processes")
 
     def __init__(
         self, *, hosts: int = 1, listen: str | None = None, places: Mapping[str, Placement] | None = None

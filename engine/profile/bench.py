@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import psutil
 
+from partita.engine.drivers.phases import Tell, silent
 from partita.engine.drivers.stages import HostedStage, PartStep
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
@@ -108,9 +109,14 @@ def on_processes(places: Mapping[str, Placement]) -> Launcher:
 class HostBench(Bench):
     """Real hosts."""
 
-    def __init__(self, launch: Launch = on_processes) -> None:
-        """With hosts that are put somewhere by such launchers."""
-        self._launch = launch
+    def __init__(self, launch: Launch = on_processes, *, tell: Tell = silent) -> None:
+        """No host runs yet.
+
+        Args:
+            launch: opens the launchers of hosts.
+            tell: is told how far hosts are that start, and what they compile.
+        """
+        self._launch, self._tell = launch, tell
 
     def rehearse(
         self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
@@ -120,7 +126,7 @@ class HostBench(Bench):
             RehearsalTask(n, tuple(group[n] for group in scenes), threads) for n in range(len(scenes[0]))
         ]
         found = []
-        with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S)) as stage:
+        with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
             for n in range(len(scenes)):
                 tell(n)
                 stage.play(2 * n, None, 0, ())
@@ -137,7 +143,7 @@ class HostBench(Bench):
         )
         tasks = [TallyTask(machine, tuple(plans), cold) for machine in machines]
         found = []
-        with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S)) as stage:
+        with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
             for number, plan in enumerate(plans):
                 stage.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.drivers.data import Data, check_data
+from partita.engine.drivers.phases import Tell, silent
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.rules import SGD
@@ -89,6 +90,7 @@ def measure(
     steps: int,
     hosts: Hosts = "processes",
     tell: Callable[[int], object] = lambda done: None,
+    tell_phase: Tell = silent,
 ) -> Measured:
     """Plays a plan: whole training steps, or the way up where the network has no loss.
 
@@ -98,6 +100,7 @@ def measure(
         steps: how many are measured; as many are traced, in turn.
         hosts: "processes", or "threads" of this process, which share one interpreter.
         tell: is told how many steps are done.
+        tell_phase: is told how far the hosts are while they start.
 
     Raises:
         ValueError: the batch does not fit the network.
@@ -105,7 +108,8 @@ def measure(
     """
     train = bool(plan.graph.losses)
     found, traces = [], []
-    with Session(plan, SEED, train=train, rule=SGD(RATE) if train else None, hosts=hosts) as session:
+    rule = SGD(RATE) if train else None
+    with Session(plan, SEED, train=train, rule=rule, hosts=hosts, show=tell_phase) as session:
         session.step(batch)
         for _ in range(WARM_UP - 1):
             session.step()

@@ -11,6 +11,7 @@ from typing import Final
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.data import Data
 from partita.engine.drivers.session import Hosts
+from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import calibrate
 from partita.engine.profile.changes import best_changes
 from partita.engine.profile.measure import batch_for, measure
@@ -114,7 +115,14 @@ def profile_network(
         name = f"{len(plan.cluster)} of {counted(counts[-1], 'machine')}"
         measured = None
         if cluster is None and _played_here(plan, cores):
-            measured = measure(plan, fed, steps=steps, hosts=hosts, tell=partial(_tell, tell, name, steps))
+            measured = measure(
+                plan,
+                fed,
+                steps=steps,
+                hosts=hosts,
+                tell=partial(_tell, tell, name, steps),
+                tell_phase=partial(_tell_phase, tell, name),
+            )
         tell(f"{name}: simulating")
         predicted = Timeline.of_playback(plan)
         points.append(Point(plan, predicted, measured, best_changes(plan, planned)))
@@ -150,7 +158,13 @@ class _Measuring:
             tell(f"calibrating {told}: {done} of {total}")
 
         self._again = partial(
-            calibrate, precision=precision, threads=threads, batch=batch, products=False, progress=progress
+            calibrate,
+            precision=precision,
+            threads=threads,
+            batch=batch,
+            products=False,
+            progress=progress,
+            bench=HostBench(tell=partial(_tell_phase, tell, "calibrating")),
         )
         self.calibration = self._again(network)
 
@@ -161,6 +175,10 @@ class _Measuring:
             plan.on(self.calibration.cluster(len(plan.cluster), threads=plan.cluster.machines[0].threads))
             for plan in plans
         ]
+
+
+def _tell_phase(tell: Tell, name: str, phase: str) -> None:
+    tell(f"{name}: {phase}")
 
 
 def _tell(tell: Tell, name: str, steps: int, done: int) -> None:

@@ -47,7 +47,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_run_goes_on(
         assert_nothing_left(command, hosts)
     found = newest(tmp_path)
     assert found is not None and min(found.steps) > 0
-    assert f"holds {sum(found.steps):,} of" in command.said[-1]
+    assert f"holds {sum(found.steps)} of" in command.said[-1]
     again = f"`partita train {FILE} {' '.join(SIZES)} --epochs 100000 --resume` goes on from it"
     assert command.said[-1].endswith(again)
     assert "Traceback" not in "\n".join(command.said)
