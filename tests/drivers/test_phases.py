@@ -1,4 +1,4 @@
-"""A start says what it is doing: a live line in a terminal, else lines, or nothing where that is asked for."""
+"""A start says what it is doing: a live line in a terminal, lines elsewhere, nothing where nothing is wanted."""
 
 from __future__ import annotations
 
