@@ -1,4 +1,4 @@
-"""A start says what it is doing: a live line in a terminal, lines elsewhere, nothing where nothing is wanted."""
+"""A start says what it is doing: a live line in a terminal, lines elsewhere, nothing where none is wanted."""
 
 from __future__ import annotations
 
