@@ -92,7 +92,7 @@ def _start(folder: Path) -> Start:
         [sys.executable, "-m", "benchmarks._digits_session"],
         check=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "numba"), "XDG_CACHE_HOME": str(folder)},
+        env={**os.environ, "XDG_CACHE_HOME": str(folder)},
     )
     whole_s = time.perf_counter() - began
     kept = _kept(folder)
@@ -100,7 +100,7 @@ def _start(folder: Path) -> Start:
 
 
 def _kept(folder: Path) -> set[Path]:
-    """Numba writes a file of machine code for each function and combination of types."""
+    """The files of machine code: one for each function and combination of types."""
     return set(folder.rglob("*.nbc"))
 
 

@@ -1,4 +1,6 @@
-"""Compiled kernels are kept on disk: when the digits example starts again, none of its processes compiles."""
+"""Compiled kernels are kept on disk: the processes of the digits example compile each function once, and
+nothing when it starts again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from numba.core import event
 class Tell(event.Listener):
     def on_start(self, found):
         with open(os.environ["COMPILED"], "a") as told:
-            told.write(f"{os.getpid()} {found.data['dispatcher'].py_func.__qualname__}\\n")
+            function = found.data["dispatcher"]
+            told.write(f"{type(function).__name__} {function.py_func.__qualname__} {found.data['args']}\\n")
 
     def on_end(self, found):
         pass
@@ -33,16 +36,17 @@ def test_a_second_start_of_the_digits_example_compiles_nothing(tmp_path: Path) -
     (tmp_path / "sitecustomize.py").write_text(LISTENER)
     first, second = (compiled_in_a_run(tmp_path, name) for name in ("first", "second"))
     assert second == [], f"compiled again: {second}"
+    ours = [line for line in first if line.startswith("CompiledFunction ")]
+    assert len(set(ours)) == len(ours), "several processes have compiled the same function"
     assert first != [], "a first start with an empty cache compiles, or nothing was counted"
 
 
 def compiled_in_a_run(folder: Path, name: str) -> list[str]:
-    """What the processes of a run compile; the caches of both runs are the folder's."""
+    """What the processes of a run compile; the cache of both runs is the folder's."""
     told = folder / name
     told.touch()
     environment = os.environ | {
         "COMPILED": str(told),
-        "NUMBA_CACHE_DIR": str(folder / "numba"),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONPATH": str(folder),
     }
