@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from platformdirs import user_cache_path
 
 from tests.draws import register_profiles
 from tests.leaks import Census, mark_descendants, orphans_killed
@@ -15,16 +17,31 @@ register_profiles()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is kept between runs (calibrations, compiled nodes) is the user's own: tests have a folder, which
-    the workers of a run share.
+    """Gives the tests a cache folder of their own, which the workers of a run share: what a user keeps, such
+    as a calibration, decides nothing here.
     """
     for name in _OF_A_TERMINAL:
         os.environ.pop(name, None)
     if hasattr(config, "workerinput"):
         return  # a process of pytest-xdist inherits the folder
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
+    _share_code(Path(folder.name))
     os.environ["XDG_CACHE_HOME"] = folder.name
     _KEPT.append(folder)  # until the interpreter ends
+
+
+def _share_code(caches: Path) -> None:
+    """Keeps machine code from run to run, in `partita-tests` beside the user's own caches: a file's name
+    follows from its content, and whoever writes at the same time writes the same. With XDG_CACHE_HOME at an
+    empty folder, everything is compiled.
+    """
+    kept = user_cache_path("partita-tests", appauthor=False) / "code"
+    try:
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return  # no home, or none that can be written to
+    (caches / "partita").mkdir(mode=0o700)
+    (caches / "partita" / "code").symlink_to(kept)
 
 
 _OF_A_TERMINAL = (
