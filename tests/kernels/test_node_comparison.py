@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core import event
 
 from partita.engine.kernels import NodeCompileError
 from partita.engine.kernels.nodes import comparison, loops, vectors
@@ -17,6 +18,7 @@ from partita.engine.kernels.nodes.comparison import Inputs, difference
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.layers import Full, Node, OneToOne, per_edge
 from tests.kernels.cases import case
+from tests.kernels.test_node_cache import Compilations
 
 ALONE = Signature((), 1, "float64")
 
@@ -168,3 +170,25 @@ def test_loops_that_do_not_end_where_python_does_are_refused(monkeypatch: pytest
     let_go.set()
     assert found is not None
     assert "no result after" in found.compiled
+
+
+def test_nothing_is_compiled_for_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a limit of time, which compiling must not take."""
+    counts: list[int] = []
+    compare = difference
+
+    def counted(*given: Any) -> Any:
+        with event.install_listener("numba:compile", Compilations()) as listener:
+            found = compare(*given)
+        assert isinstance(listener, Compilations)
+        counts.append(listener.count)
+        return found
+
+    monkeypatch.setattr(loops, "difference", counted)
+    for compiled in (loops.sum_loops, loops.up_loop, loops.down_loops):
+        compiled.cache_clear()
+    learns = (("weight", per_edge()),)
+    for functions in ((weighs, weighs_errors), (squares, squares_errors)):
+        case(Node(Full(), *functions, learns, (2,)), (3,), batch=2, dtype=np.float32).kernel()
+    case(Node(OneToOne(), raises_on_some), (3,), batch=2, dtype=np.float32).kernel()
+    assert counts == [0] * 5
