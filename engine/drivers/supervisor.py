@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from partita.engine.launch.launcher import Launcher
-from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
+from partita.engine.protocol.failure import sentence
 from partita.engine.protocol.messages import Assign, Hello, Refused
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
@@ -106,7 +107,9 @@ class Supervisor:
 
     def _receive(self, event: Received) -> None:
         """What a host may not say has no effect."""
-        reason = why_not(event.message, sender=event.sender, receiver=COORDINATOR)
+        reason = why_not(
+            event.message, sender=event.sender, receiver=COORDINATOR, incarnation=event.incarnation
+        )
         match event.message:
             case _ if reason is not None:
                 self._refuse(event.sender, reason)
@@ -118,7 +121,7 @@ class Supervisor:
                     self._refuse(event.sender, f"a Hello: {error}")
                     return
             case Refused(by=by, reason=why):
-                self._warn(f"{event.sender} refused what {by} sent: {why}")
+                self._warn(f"{event.sender} refused what {sentence(by)} sent: {sentence(why)}")
         self._tell(event)
 
     def _refuse(self, sender: str, reason: str) -> None:
@@ -138,6 +141,8 @@ class Supervisor:
                 self._send(effect)
             case Restart():
                 self._restart(effect)
+            case Refuse(sender=sender, reason=reason):
+                self._refuse(sender, reason)
             case Warn(text=text):
                 self._warn(text)
             case Done():

@@ -172,6 +172,11 @@ def n_scalars(operation: Operation) -> int:
             return 0
 
 
+def scalars_of_shard(request: Request) -> int:
+    """How many scalars each shard gives for a request: those of all operations but `Evaluate`."""
+    return sum(n_scalars(one) for one in request if not isinstance(one, Evaluate))
+
+
 def evaluation_in(request: Request) -> Evaluate | None:
     """The evaluation among the operations, if there is one."""
     return next((operation for operation in request if isinstance(operation, Evaluate)), None)

@@ -127,7 +127,7 @@ class Coordinator(Supervision):
         if host.replica is None:
             return []
         host.acknowledged, host.step = True, max(host.step, min(finished.step, self._steps))
-        host.finished = max(host.finished, finished.directory)
+        host.finished = max(host.finished, min(finished.directory, self._roster.revision))
         return self._finish_if_complete(now)
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from partita.engine.protocol.messages import Message
+from partita.engine.protocol.messages import Malformed, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Received:
 
     sender: str
     incarnation: int
-    message: Message
+    message: Message | Malformed
     payload: object = None
 
 

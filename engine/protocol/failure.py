@@ -37,8 +37,8 @@ def report_of(error: BaseException, *, final: bool = False, expected: bool = Fal
     kind = type(error).__name__
     text = _text_of(error)
     if expected:
-        return Failed(_sentence(text or kind), "", final=final)
-    return Failed(_sentence(f"{kind}: {text}" if text else kind), _screen(error), final=final)
+        return Failed(sentence(text or kind), "", final=final)
+    return Failed(sentence(f"{kind}: {text}" if text else kind), _screen(error), final=final)
 
 
 def _text_of(error: BaseException) -> str:
@@ -48,7 +48,16 @@ def _text_of(error: BaseException) -> str:
         return f"(its text cannot be shown: __str__ raised {type(second).__name__})"
 
 
-def _sentence(text: str) -> str:
+def bounded(report: Failed) -> Failed:
+    """A report of another host, cut to the size that it should have had."""
+    text = report.traceback
+    most = MOST_LINES * (MOST_COLUMNS + 1)
+    text = _readable(text if len(text) <= most else f"{text[: most // 2]}\n  ...\n{text[-most // 2 :]}")
+    return Failed(sentence(report.reason), text, final=report.final)
+
+
+def sentence(text: str) -> str:
+    """Any text as one that can be sent and shown: without what a terminal would obey, cut in its middle."""
     if len(text) <= MOST_REASON:
         return _readable(text)
     half = MOST_REASON // 2

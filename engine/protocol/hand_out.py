@@ -11,6 +11,7 @@ Source: DistBelief, section 4.2 (load balancing, and backup tasks as in MapReduc
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -186,6 +187,20 @@ class HandOuts:
         if now >= self.next_backup_at:
             handed += self._backups_for_idle(now)
         return handed
+
+    def was_handed(self, replica: int, machine: int, message: Computed) -> bool:
+        """Whether a result is of a turn as it was handed out, or of one that nobody waits for any more."""
+        crew = self._crews.get(replica)
+        turn = None if crew is None else crew.turns.get(message.turn)
+        if crew is None or turn is None:
+            return crew is None or message.turn < crew.next_turn
+        given = turn.order.evaluation, turn.order.stretch
+        return machine < self._machines and (message.evaluation, message.stretch) == given
+
+    def are_ranges(self, ranges: Sequence[tuple[int, int]]) -> bool:
+        """Whether these are ascending ranges of the stretches of the evaluation under way."""
+        ends = [0, *(number for each in ranges for number in each), len(self._progress)]
+        return all(a <= b for a, b in itertools.pairwise(ends))
 
     def computed(self, replica: int, machine: int, message: Computed, now: float) -> None:
         """A part of the present processes is through with a turn."""

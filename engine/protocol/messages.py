@@ -6,18 +6,34 @@ array, and nothing here is ever pickled.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from partita.engine.protocol.commands import Operation, Scalars
 
-Rows: TypeAlias = tuple[tuple[int, ...], ...]
+MOST: Final = 1 << 53
+"""No number of a message is larger: sums of a few of them can still be sent."""
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+"""Every number of a message counts something. The decoder refuses any other, whoever sent it."""
+
+Rows: TypeAlias = tuple[tuple[Count, ...], ...]
 """Runs of rows of a layer, `(start, stop)` each, or boxes `(start, stop, left, right)`; disjoint."""
 
 
 class MalformedMessage(ValueError):
     """Bytes that are not a message of this protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """Stands for a message that could not be decoded. Never sent: the transport gives it to the receiver, so
+    that the sender is named.
+    """
+
+    reason: str
 
 
 class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True, array_like=True):
@@ -30,7 +46,7 @@ class _Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True
 class Tensor(_Message, frozen=True, tag=True):
     """States or errors of some rows of a layer, for the step they belong to. The payload is their numbers."""
 
-    step: int
+    step: Count
     buffer: str
     rows: Rows
 
@@ -38,7 +54,7 @@ class Tensor(_Message, frozen=True, tag=True):
 class Credit(_Message, frozen=True, tag=True):
     """The sender has finished this step: whoever only sends to it may begin the one after the next."""
 
-    step: int
+    step: Count
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):
@@ -47,9 +63,9 @@ class Settled(msgspec.Struct, frozen=True, array_like=True):
     They and those of earlier processes of the part hold the gradients of the steps below `stop`.
     """
 
-    incarnation: int
-    pushes: int
-    stop: int = 0
+    incarnation: Count
+    pushes: Count
+    stop: Count = 0
 
 
 class Fetch(_Message, frozen=True, tag=True):
@@ -60,8 +76,8 @@ class Fetch(_Message, frozen=True, tag=True):
     from a part that has nothing left to push.
     """
 
-    request: int
-    settled: int = 0
+    request: Count
+    settled: Count = 0
     earlier: tuple[Settled, ...] = ()
 
 
@@ -72,11 +88,11 @@ class Parameters(_Message, frozen=True, tag=True):
     the values hold of the processes of the part before the sender: it acknowledges those pushes.
     """
 
-    request: int
-    epoch: int
-    version: int
-    updates: int = 0
-    incarnation: int = 0
+    request: Count
+    epoch: Count
+    version: Count
+    updates: Count = 0
+    incarnation: Count = 0
     earlier: Settled | None = None
 
 
@@ -86,21 +102,21 @@ class Push(_Message, frozen=True, tag=True):
     With the pushes before it, it holds the gradients of all steps below `stop`.
     """
 
-    incarnation: int
-    sequence: int
-    epoch: int
-    version: int
-    stop: int = 0
+    incarnation: Count
+    sequence: Count
+    epoch: Count
+    version: Count
+    stop: Count = 0
 
 
 class Pushed(_Message, frozen=True, tag=True):
     """Acknowledges `Push`: applied, once. `staleness` pushes to the same numbers were applied in between."""
 
-    epoch: int
-    incarnation: int
-    sequence: int
-    version: int
-    staleness: int
+    epoch: Count
+    incarnation: Count
+    sequence: Count
+    version: Count
+    staleness: Count
 
 
 # Control: between the coordinator and everybody else.
@@ -113,7 +129,7 @@ class Peer(msgspec.Struct, frozen=True, array_like=True):
     """
 
     name: str
-    incarnation: int
+    incarnation: Count
     endpoint: str
     public_key: str
     machine: str = ""
@@ -140,32 +156,32 @@ class Directory(_Message, frozen=True, tag=True):
     """
 
     peers: tuple[Peer, ...]
-    revision: int = 0
+    revision: Count = 0
 
 
 class Informed(_Message, frozen=True, tag=True):
     """Answers `Directory`: the revision of the one that the sender has now."""
 
-    revision: int
+    revision: Count
 
 
 class Preparing(_Message, frozen=True, tag=True):
     """Sign of life of a host that sets up its task: how many functions it has compiled so far."""
 
-    compiled: int
+    compiled: Count
 
 
 class Ready(_Message, frozen=True, tag=True):
     """The task is understood and everything is compiled; a shard adds the version it starts from."""
 
-    version: int = 0
+    version: Count = 0
 
 
 class Begin(_Message, frozen=True, tag=True):
     """Starts the training loop of a part, from this step up to (not including) `stop`."""
 
-    step: int
-    stop: int
+    step: Count
+    stop: Count
 
 
 class Continues(_Message, frozen=True, tag=True):
@@ -174,7 +190,7 @@ class Continues(_Message, frozen=True, tag=True):
     None: the machine has no parameters, and can go on from any step. Repeated until `Begin`.
     """
 
-    step: int | None
+    step: Count | None
 
 
 class Report(_Message, frozen=True, tag=True):
@@ -182,12 +198,12 @@ class Report(_Message, frozen=True, tag=True):
     so far.
     """
 
-    step: int
-    examples: int
+    step: Count
+    examples: Count
     loss: float
-    correct: int
+    correct: Count
     staleness: float
-    pushes: int
+    pushes: Count
 
 
 class Finished(_Message, frozen=True, tag=True):
@@ -197,8 +213,16 @@ class Finished(_Message, frozen=True, tag=True):
     has answered a fetch too (`Fetch.settled`).
     """
 
-    step: int
-    directory: int = 0
+    step: Count
+    directory: Count = 0
+
+
+class Waits(_Message, frozen=True, tag=True):
+    """A part gets no further without something of another host, for so many seconds by now."""
+
+    host: str
+    what: str
+    waited_s: Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Play(_Message, frozen=True, tag=True):
@@ -208,8 +232,8 @@ class Play(_Message, frozen=True, tag=True):
     `collect` names buffers to send back; with `trace`, what was done when follows them.
     """
 
-    step: int
-    examples: int
+    step: Count
+    examples: Count
     collect: tuple[str, ...] = ()
     trace: bool = False
 
@@ -220,13 +244,13 @@ class Played(_Message, frozen=True, tag=True):
     The payload is what was collected.
     """
 
-    step: int
+    step: Count
     loss: float
-    correct: int
+    correct: Count
     step_s: float
     busy_s: float
-    sent_messages: int
-    sent_bytes: int
+    sent_messages: Count
+    sent_bytes: Count
 
 
 class Ping(_Message, frozen=True, tag=True):
@@ -255,14 +279,14 @@ class Heartbeat(_Message, frozen=True, tag=True):
     never prolongs it. None where none is known.
     """
 
-    epoch: int
+    epoch: Count
     clock: float | None = None
 
 
 class Save(_Message, frozen=True, tag=True):
     """Asks a shard for its file of this checkpoint."""
 
-    checkpoint: int
+    checkpoint: Count
 
 
 class Saved(_Message, frozen=True, tag=True):
@@ -271,12 +295,12 @@ class Saved(_Message, frozen=True, tag=True):
     `lost` counts the acknowledged pushes that this epoch has found missing, up to the version in the file.
     """
 
-    checkpoint: int
-    epoch: int
-    version: int
+    checkpoint: Count
+    epoch: Count
+    version: Count
     file: str
     sha256: str
-    lost: int = 0
+    lost: Count = 0
 
 
 class Lost(_Message, frozen=True, tag=True):
@@ -287,7 +311,7 @@ class Lost(_Message, frozen=True, tag=True):
     """
 
     part: str
-    pushes: int
+    pushes: Count
 
 
 # Sandblaster: the coordinator directs shards by commands and replicas by portions.
@@ -300,7 +324,7 @@ class Command(_Message, frozen=True, tag=True):
     evaluation.
     """
 
-    number: int
+    number: Count
     operations: tuple[Operation, ...]
 
 
@@ -309,7 +333,7 @@ class Answer(_Message, frozen=True, tag=True):
     repeat.
     """
 
-    number: int
+    number: Count
     scalars: Scalars
 
 
@@ -319,8 +343,8 @@ class Missing(_Message, frozen=True, tag=True):
     Ranges `[start, stop)` of their numbers, ascending.
     """
 
-    number: int
-    stretches: tuple[tuple[int, int], ...]
+    number: Count
+    stretches: tuple[tuple[Count, Count], ...]
 
 
 class HandOut(_Message, frozen=True, tag=True):
@@ -329,11 +353,11 @@ class HandOut(_Message, frozen=True, tag=True):
     Turns count what a replica's process was given, from 0; they are played in this order.
     """
 
-    evaluation: int
-    turn: int
-    stretch: int
-    first: int
-    count: int
+    evaluation: Count
+    turn: Count
+    stretch: Count
+    first: Count
+    count: Count
 
 
 class Computed(_Message, frozen=True, tag=True):
@@ -342,37 +366,37 @@ class Computed(_Message, frozen=True, tag=True):
     Said again for a repeat of its `HandOut`.
     """
 
-    turn: int
-    evaluation: int
-    stretch: int
+    turn: Count
+    evaluation: Count
+    stretch: Count
     loss: float
-    correct: int
+    correct: Count
 
 
 class FetchPoint(_Message, frozen=True, tag=True):
     """Asks a shard for its slice of `x` in the first evaluation above `after`: answered when that begins."""
 
-    after: int
+    after: Count
 
 
 class Point(_Message, frozen=True, tag=True):
     """Answers `FetchPoint`. The payload is the machine's slice of `x` in this evaluation."""
 
-    evaluation: int
+    evaluation: Count
 
 
 class Contribution(_Message, frozen=True, tag=True):
     """The gradient (the payload) of a machine's numbers on a shard, summed over the portions of a stretch."""
 
-    evaluation: int
-    stretch: int
+    evaluation: Count
+    stretch: Count
 
 
 class Taken(_Message, frozen=True, tag=True):
     """Acknowledges `Contribution`: it counts, another of this stretch does, or the evaluation is over."""
 
-    evaluation: int
-    stretch: int
+    evaluation: Count
+    stretch: Count
 
 
 class Failed(_Message, frozen=True, tag=True):
@@ -414,6 +438,7 @@ Message: TypeAlias = (
     | Continues
     | Report
     | Finished
+    | Waits
     | Play
     | Played
     | Ping

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.commands import Iterated, Outcome, Scalars
-from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
 from partita.engine.protocol.membership import Pace
 
 Host: TypeAlias = tuple[str, int]
@@ -181,7 +181,7 @@ class Advanced:
 
 CoordinatorEvent: TypeAlias = Opened | Launched | Began | Received | Tick | Died | StopRequested
 CoordinatorEffect: TypeAlias = (
-    Send | Restart | Starting | Progress | Commit | Record | Advanced | Fail | Done | Warn
+    Refuse | Send | Restart | Starting | Progress | Commit | Record | Advanced | Fail | Done | Warn
 )
 
 

@@ -145,6 +145,11 @@ class PartMachine:
             return tuple((self._works[n].peer, self._works[n].buffer) for n in sorted(self._open))
         return tuple((peer, "credit") for peer, done in self._credit.items() if done < self.step + 1 - AHEAD)
 
+    @property
+    def stuck_on(self) -> tuple[tuple[str, str], ...]:
+        """What it waits for, if there is nothing else to do."""
+        return () if self._computing or self._ready or self._sending else self.waits_for
+
     def receive(self, event: PartEvent, now: float) -> list[PartEffect]:
         """What follows from an event, to be done in order."""
         effects: list[PartEffect] = []
@@ -162,8 +167,10 @@ class PartMachine:
                 )
                 self._begin(step, effects)
             case Received(sender=sender, message=Credit(step=step)):
-                if sender in self._credit:
+                if sender in self._credit and step <= self.step:
                     self._credit[sender] = max(self._credit[sender], step)
+                elif sender in self._credit:
+                    effects.append(Refuse(sender, f"it has finished step {step}, and this is {self.step}"))
                 else:
                     effects.append(Refuse(sender, "nobody waits for its credit"))
             case Received(sender=sender, message=message):

@@ -29,6 +29,7 @@ from partita.engine.protocol.commands import (
     Steps,
     evaluation_in,
     joined,
+    scalars_of_shard,
     stretches_of,
 )
 from partita.engine.protocol.events import Send
@@ -215,6 +216,22 @@ class SandblasterCoordinator(Supervision):
                 return self._hand_out(now)
             case _:
                 return []
+
+    def _refusal(self, host: HostRecord, message: object) -> str | None:
+        """See `Supervision`."""
+        indices = part_indices(host.name)
+        match message:
+            case Answer(number=number, scalars=scalars) if self._is_asked(number):
+                assert self._command is not None
+                expected = scalars_of_shard(self._command.operations)
+                if len(scalars) != expected:
+                    return f"{len(scalars)} scalars for command {number}, which gives {expected}"
+            case Missing(number=number, stretches=ranges) if self._is_asked(number):
+                if not self._hand.are_ranges(ranges):
+                    return f"that it lacks stretches which command {number} does not have"
+            case Computed() if indices is not None and not self._hand.was_handed(*indices, message):
+                return f"a result of stretch {message.stretch} in turn {message.turn}, which it was not given"
+        return super()._refusal(host, message)
 
     def _is_asked(self, number: int) -> bool:
         return self._command is not None and self._command.number == number

@@ -11,14 +11,27 @@ Source: DistBelief, section 4 (the coordinator's role); supervising and restarti
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
-from partita.engine.protocol.events import Died, Received, Send, Span, Tick
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.failure import bounded, sentence
 from partita.engine.protocol.membership import HeardAgain, Membership, Suspected
-from partita.engine.protocol.messages import Assign, Failed, Hello, Informed, Preparing, Ready, Saved, Stop
+from partita.engine.protocol.messages import (
+    Assign,
+    Failed,
+    Hello,
+    Informed,
+    Lost,
+    Preparing,
+    Ready,
+    Saved,
+    Stop,
+    Waits,
+)
 from partita.engine.protocol.orders import (
     Began,
     CoordinatorEffect,
@@ -40,6 +53,8 @@ _AWAITED: Final = (HostState.LAUNCHED, HostState.PREPARING)
 """Of hosts that are not ready yet."""
 _STUCK: Final = 2
 """Times that a host may have a computation that does not end."""
+
+_FILE: Final = re.compile(r"(?!.*\.\.)\w[\w ./-]{0,200}", flags=re.ASCII)
 
 
 class Phase(Enum):
@@ -158,7 +173,26 @@ class Supervision(ABC):
                 effects.append(Warn(f"{sign.name} is heard again after {sign.silent_s:.1f} s"))
             elif isinstance(sign, Send):
                 effects.append(sign)
+        reason = self._refusal(host, event.message)
+        if reason is not None:
+            return [*effects, Refuse(host.name, reason)]
         return effects + self._understood(host, event.message, now)
+
+    def _refusal(self, host: HostRecord, message: object) -> str | None:
+        """Why a message cannot be meant as it stands, by names and numbers that only a coordinator knows."""
+        match message:
+            case Saved(file=file) if not _FILE.fullmatch(file):
+                return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
+            case Waits(host=other) if other not in self._roster.hosts:
+                return f"that it waits for {sentence(other)!r}, which is no host of this run"
+            case Lost(part=part) if not self._is_part(part):
+                return f"lost pushes of {sentence(part)!r}, which is no part of this run"
+            case _:
+                return None
+
+    def _is_part(self, name: str) -> bool:
+        host = self._roster.hosts.get(name)
+        return host is not None and host.replica is not None
 
     def _from_the_past(self, event: Received) -> list[CoordinatorEffect]:
         """Of a process that was replaced: another one is this host now, whatever it says.
@@ -183,6 +217,8 @@ class Supervision(ABC):
                 return []
             case Ready():
                 return self._ready(host, now)
+            case Waits(host=other, what=what, waited_s=waited_s):
+                return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case Saved():
                 return self._saved(host, message, now)
             case Failed():
@@ -304,6 +340,7 @@ class Supervision(ABC):
         return effects if self.phase is Phase.OVER else effects + self._lose(host, "ended by its error", now)
 
     def _count_failure(self, host: HostRecord, failed: Failed, incarnation: int) -> list[CoordinatorEffect]:
+        failed = bounded(failed)
         host.failed += (incarnation,)
         times, limit = len(host.failed), self._patience.failures
         if failed.final:

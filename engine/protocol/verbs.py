@@ -29,6 +29,7 @@ from partita.engine.protocol.messages import (
     Informed,
     Load,
     Lost,
+    Malformed,
     Message,
     Missing,
     Parameters,
@@ -48,6 +49,7 @@ from partita.engine.protocol.messages import (
     Stop,
     Taken,
     Tensor,
+    Waits,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 
@@ -63,13 +65,16 @@ VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
         {Assign, Directory, Heartbeat, Begin, HandOut, Load, Play, Ping, Stop}
     ),
     ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Command, Save, Stop}),
-    ("part", "coordinator"): _ANY_HOST | {Continues, Report, Finished, Computed, Played, Pong},
+    ("part", "coordinator"): _ANY_HOST | {Continues, Report, Finished, Waits, Computed, Played, Pong},
     ("shard", "coordinator"): _ANY_HOST | {Answer, Missing, Saved, Lost},
     ("part", "part"): frozenset({Tensor, Credit}),
     ("part", "shard"): frozenset({Fetch, Push, FetchPoint, Contribution}),
     ("shard", "part"): frozenset({Parameters, Pushed, Point, Taken}),
 }
 """By (sender, receiver); who is in none of the pairs says nothing to the other."""
+
+_OF_EPOCH: Final = (Parameters, Pushed, Saved)
+"""What a shard says under its own epoch, which is its incarnation."""
 
 
 def role_of(name: str) -> Role:
@@ -81,12 +86,25 @@ def role_of(name: str) -> Role:
     return "shard" if shard_index(name) is not None else "stranger"
 
 
-def why_not(message: Message, *, sender: str, receiver: str) -> str | None:
-    """Why this host may not say this to that one, in a few words; None when it may."""
+def why_not(
+    message: Message | Malformed, *, sender: str, receiver: str, incarnation: int | None = None
+) -> str | None:
+    """Why this host may not say this to that one, in a few words; None when it may.
+
+    Args:
+        message: what it says.
+        sender: the host's name.
+        receiver: to whom.
+        incarnation: the sender's, by its key; None checks nothing that depends on it.
+    """
+    if isinstance(message, Malformed):
+        return message.reason
     said = VERBS.get((role_of(sender), role_of(receiver)), frozenset())
     if type(message) not in said:
         return f"a {type(message).__name__}, which is not for '{sender}' to say"
     ours, theirs = part_indices(receiver), part_indices(sender)
     if ours is not None and theirs is not None and ours[0] != theirs[0]:
         return f"a {type(message).__name__} of another replica"
+    if incarnation is not None and isinstance(message, _OF_EPOCH) and message.epoch != incarnation:
+        return f"a {type(message).__name__} of epoch {message.epoch}, and it is incarnation {incarnation}"
     return None

@@ -166,7 +166,9 @@ class Host:
         self._guarded(lambda: role.tick(now))
 
     def _receive(self, event: Received, now: float) -> None:
-        reason = why_not(event.message, sender=event.sender, receiver=self._link.name)
+        reason = why_not(
+            event.message, sender=event.sender, receiver=self._link.name, incarnation=event.incarnation
+        )
         if reason is not None:
             self._refuse(event.sender, reason)
             return

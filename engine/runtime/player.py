@@ -113,10 +113,10 @@ class Player:
             return self._machine.may_begin()
 
     @property
-    def waits_for(self) -> tuple[tuple[str, str], ...]:
-        """(host, buffer) of every message that is missing now."""
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        """The step, and (host, what) of every message that is missing while nothing is computed."""
         with self._lock:
-            return self._machine.waits_for
+            return self._machine.step, self._machine.stuck_on
 
     def begin(self, step: int) -> None:
         """Begins a step; `poll` says when it is over."""

@@ -18,7 +18,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Credit, HandOut, Heartbeat, Point, Taken, Tensor
-from partita.engine.protocol.names import part_name, shard_name
+from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
 from partita.engine.protocol.portion_client import (
     Flip,
     PlayTurn,
@@ -28,6 +28,7 @@ from partita.engine.protocol.portion_client import (
     TurnOver,
 )
 from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.protocol.stuck import Stuck
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
@@ -95,7 +96,9 @@ class PortionRole(Role):
         self._wanted = {shard_name(o.shard) for o in overlaps}
         self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
         self._staged: dict[int, Payload] = {}
-        self._early: list[Received] = []  # before everybody was known to whom this one speaks
+        self._stuck = Stuck()
+        # Before everybody was known to whom this one speaks; a repeat takes the place of the first.
+        self._early: dict[tuple[str, type, int], Received] = {}
         self._known: dict[str, int] | None = None
 
     def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> Turns:
@@ -130,15 +133,14 @@ class PortionRole(Role):
                 self._turns.receive(event)
             case HandOut() | Point() | Taken():
                 if self._known is None:
-                    self._early.append(event)
+                    self._early[event.sender, type(event.message), getattr(event.message, "turn", 0)] = event
                 else:
                     self._tell(event, now)
             case Heartbeat():
                 return
             case _:
-                raise ValueError(
-                    f"'{event.sender}' sent a {type(event.message).__name__} to a part under Sandblaster"
-                )
+                kind = type(event.message).__name__
+                self._link.refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
 
     def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
         """Shards that were started again are asked again; the first time all are there, the client starts."""
@@ -149,7 +151,7 @@ class PortionRole(Role):
         if self._known is None and self._wanted <= set(peers):
             self._known = dict(peers)
             self._tell(Started(), now)
-            for event in self._early:
+            for event in self._early.values():
                 self._tell(event, now)
             self._early.clear()
         elif self._known is not None:
@@ -160,6 +162,17 @@ class PortionRole(Role):
         self._computations.check_underway(now, self._task.instruction_timeout_s)
         if self._known is not None:
             self._tell(Tick(), now)
+            for waits in self._stuck.look(*self._waits(), now):
+                self._link.send(COORDINATOR, waits, None)
+
+    def _waits(self) -> tuple[object, list[tuple[str, str]]]:
+        """Where the part is, and what it gets no further without."""
+        with self._lock:
+            shards = self._client.waits_for
+        if shards:
+            return None, [(shard, "an answer") for shard in shards]
+        step, missing = self._turns.stuck_on
+        return step, list(missing)
 
     def wakened(self, now: float) -> None:
         """Says what a kernel thread has left to be said, and plays on."""

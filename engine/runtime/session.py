@@ -216,9 +216,8 @@ class SessionRole(Role):
             case Heartbeat():
                 return
             case _:
-                raise ValueError(
-                    f"'{event.sender}' sent a {type(event.message).__name__} to a part in a session"
-                )
+                kind = type(event.message).__name__
+                self._link.refuse(event.sender, f"a {kind}, which is not for a part in a session")
 
     def wakened(self, now: float) -> None:
         """Answers what is over and begins what may begin."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +30,7 @@ from partita.engine.protocol.messages import (
     Tensor,
 )
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
+from partita.engine.protocol.part import AHEAD
 from partita.engine.protocol.replica import (
     Discard,
     DownpourClient,
@@ -44,6 +45,7 @@ from partita.engine.protocol.replica import (
     StepBegins,
     StepEnded,
 )
+from partita.engine.protocol.stuck import Stuck
 from partita.engine.runtime.acknowledged import Acknowledged, acknowledged_to
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
@@ -147,7 +149,9 @@ class TrainRole(Role):
         self._delay = program.pipeline.delay
         self._staged: dict[int, Payload] = {}
         self._heard: int | None = None  # of the updates, since the last step began
+        self._stuck = Stuck()
         self._early: list[Received] = []
+        self._most_early = (AHEAD + 1) * (len(program.instructions) + len(self._mates))
         self._revision = 0
         self._known = False
         self._epochs: dict[str, int] = {}
@@ -165,7 +169,7 @@ class TrainRole(Role):
         """Messages of other parts go to the player, those of shards to the client."""
         match event.message:
             case Tensor() | Credit():
-                self._early.append(event) if self._step < 0 else self._player.receive(event)
+                self._of_mate(event)
             case Parameters(updates=updates):
                 self._heard = max(updates, self._heard or 0)
                 self._carry_out(self._client.receive(event, now))
@@ -177,9 +181,17 @@ class TrainRole(Role):
             case Heartbeat():
                 return
             case _:
-                raise ValueError(
-                    f"'{event.sender}' sent a {type(event.message).__name__} to a part in training"
-                )
+                kind = type(event.message).__name__
+                self._link.refuse(event.sender, f"a {kind}, which is not for a part in training")
+
+    def _of_mate(self, event: Received) -> None:
+        """Gives a message of another part to the player, once that knows where to begin."""
+        if self._step >= 0:
+            self._player.receive(event)
+        elif len(self._early) < self._most_early:
+            self._early.append(event)
+        else:
+            self._link.refuse(event.sender, "more than the messages of the first steps")
 
     def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
         """Shards that were started again are asked again; the first time all are there, the client starts."""
@@ -206,6 +218,17 @@ class TrainRole(Role):
         if self._drained and now - self._said_at >= SAY_AGAIN_S:
             self._said_at = now
             self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
+        for waits in self._stuck.look(*self._waits(), now):
+            self._link.send(COORDINATOR, waits, None)
+
+    def _waits(self) -> tuple[object, Sequence[tuple[str, str]]]:
+        """Where the part is, and what it gets no further without."""
+        if self._step < 0 or self._drained:
+            return self._step, ()
+        if self._draining or not (self._inside or self._client.ready):
+            return self._step, [(shard, "an answer") for shard in self._client.waits_for]
+        step, missing = self._player.stuck_on
+        return step, [(host, f"{what} in step {self._step}") for host, what in missing]
 
     def _say_continues(self, now: float) -> None:
         """The coordinator waits for this before it says `Begin`."""

@@ -45,6 +45,11 @@ class Turns(ABC):
     def receive(self, event: Received) -> None:
         """Takes in a message of another part."""
 
+    @property
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        """See `Player.stuck_on`; alone it waits for nobody."""
+        return 0, ()
+
     @abstractmethod
     def refused(self) -> list[Refuse]:
         """Messages that did not fit the program, since the last call."""
@@ -163,6 +168,11 @@ class TurnsTogether(Turns):
     def receive(self, event: Received) -> None:
         """See `Turns`."""
         self._player.receive(event)
+
+    @property
+    def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
+        """See `Player.stuck_on`; between two portions nothing of another part is missing."""
+        return self._player.stuck_on if self._playing else (self._step, ())
 
     def refused(self) -> list[Refuse]:
         """See `Turns`."""

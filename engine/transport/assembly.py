@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.messages import MalformedMessage, Message, decode
+from partita.engine.protocol.messages import Malformed, MalformedMessage, Message, decode
 from partita.engine.transport.neighbour import FromNeighbour
 from partita.engine.transport.payload import Payload
 from partita.engine.transport.ring import RingReader, UnfitMemory
@@ -31,7 +31,7 @@ from partita.engine.transport.wire import (
     decode_envelope,
 )
 
-Complete: TypeAlias = tuple[Message, Payload | None]
+Complete: TypeAlias = tuple[Message | Malformed, Payload | None]
 
 Accept: TypeAlias = Callable[[Offer], FromNeighbour | None]
 """Opens the near way that somebody offers; None where nobody came with its token."""
@@ -132,7 +132,7 @@ class Assembly:
         complete: list[Complete] = []
         try:
             self._add(frames, complete)
-        except (MalformedFrames, MalformedMessage, UnfitMemory):
+        except (MalformedFrames, UnfitMemory):
             self.malformed += 1
             self._unfinished = None
         return complete
@@ -211,7 +211,10 @@ class Assembly:
         """One that can never be taken is not asked for again."""
         try:
             return self._opened(opening, chunk)
-        except (MalformedFrames, MalformedMessage, UnfitMemory):
+        except MalformedMessage as error:
+            self.malformed += 1
+            return Malformed(str(error)), None
+        except (MalformedFrames, UnfitMemory):
             self.following = opening.number + 1
             raise
 
@@ -259,7 +262,10 @@ class Assembly:
             self.following = max(self.following, opening.number + 1)
             try:
                 complete.append(self._whole(opening, ring))
-            except (MalformedFrames, MalformedMessage, UnfitMemory):
+            except MalformedMessage as error:
+                self.malformed += 1
+                complete.append((Malformed(str(error)), None))
+            except (MalformedFrames, UnfitMemory):
                 self.malformed += 1
 
     def _opened(self, opening: Opening, chunk: memoryview | None) -> Complete | None:

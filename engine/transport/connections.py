@@ -9,6 +9,7 @@ a handshake may take. A connection that is cut without reason is opened anew, an
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from collections.abc import Callable
@@ -121,14 +122,12 @@ class Connections:
 
     def _received(self, descriptor: int) -> tuple[int, int] | None:
         """Bytes received on a connection, and the size of the kernel's buffer; None where it has ended."""
-        view = tcp_view(descriptor)
         try:
-            info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            buffer_bytes = view.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            with tcp_view(descriptor) as view:
+                info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                buffer_bytes = view.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         except OSError:
             return None
-        finally:
-            view.detach()  # the descriptor is libzmq's
         if len(info) < _TCP_INFO_BYTES:  # a kernel that does not count
             return 0, buffer_bytes
         return int.from_bytes(info[_BYTES_RECEIVED:_TCP_INFO_BYTES], "little"), buffer_bytes
@@ -136,12 +135,7 @@ class Connections:
     def _cut(self, descriptor: int) -> None:
         """Ends a connection; libzmq sees that as if the other side had, and closes the descriptor."""
         self._forget(descriptor)
-        view = tcp_view(descriptor)
-        try:
+        with contextlib.suppress(OSError, IndexError), tcp_view(descriptor) as view:
             if view.getsockname()[1] == self._port:  # it was not closed and used again meanwhile
                 view.shutdown(socket.SHUT_RDWR)
                 self._on_cut()
-        except (OSError, IndexError):
-            return
-        finally:
-            view.detach()

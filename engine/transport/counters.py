@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from partita.engine.protocol.messages import Message
+from partita.engine.protocol.messages import Malformed, Message
 
 
 @dataclass(slots=True)
@@ -66,7 +66,9 @@ class Counters:
         if is_shared:
             self.sent_shared.add(n_bytes)
 
-    def note_received(self, sender: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
+    def note_received(
+        self, sender: str, message: Message | Malformed, n_bytes: int, *, is_shared: bool = False
+    ) -> None:
         """Counts a delivered message."""
         self.received[sender, type(message).__name__].add(n_bytes)
         if is_shared:

@@ -11,9 +11,11 @@ busy receiver has not taken yet, and its connection would be cut for being busy.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import socket
+from collections.abc import Iterator
 
 import zmq
 from zmq.utils import z85
@@ -95,9 +97,18 @@ def given_socket(descriptor: int) -> socket.socket:
     return socket.socket(fileno=descriptor)
 
 
-def tcp_view(descriptor: int) -> socket.socket:
-    """A TCP connection of libzmq's, to look at; to be `detach`ed, because the descriptor stays libzmq's."""
-    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+@contextlib.contextmanager
+def tcp_view(descriptor: int) -> Iterator[socket.socket]:
+    """A TCP connection of libzmq's, which keeps the descriptor, and may close it at any moment.
+
+    Raises:
+        OSError: it has, or what is done inside fails.
+    """
+    view = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
+    try:
+        yield view
+    finally:
+        view.detach()
 
 
 class SocketFactory:

@@ -8,7 +8,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import psutil
@@ -31,6 +33,8 @@ _TURNED_AWAY = (
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
 
+STANDING = 200
+
 
 @pytest.fixture
 def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
@@ -45,36 +49,63 @@ def port_of(process: psutil.Process) -> int:
 
 
 class Strangers:
-    """Knock at ports in every way, on a thread of their own, until each has been turned away."""
+    """Knock at ports in every way, each on a thread of its own, until they have been turned away."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], ports: list[int], server_key: str) -> None:
-        self._context, self._ports, self._server_key = context, ports, server_key
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], ports: list[int], server_key: str, *, crowd: int
+    ) -> None:
+        self._context, self._ports, self._server_key, self._crowd = context, ports, server_key, crowd
         self.failures: list[BaseException] = []
-        self._thread = threading.Thread(target=self._knock, name="strangers")
-        self._thread.start()
+        knocks: list[Callable[[], None]] = [self._come_in_crowds]
+        for port in ports:
+            for mechanism in ("NULL", "PLAIN", "unknown key"):
+                knocks.append(partial(self._knock_by_zeromq, port, mechanism))
+            for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70):
+                knocks.append(partial(self._knock, port, data))
+        self._threads = [threading.Thread(target=self._try, args=(knock,)) for knock in knocks]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def are_done(self) -> bool:
-        return not self._thread.is_alive()
+        return not any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        self._thread.join(DEADLINE_S)
-        assert not self._thread.is_alive()
+        for thread in self._threads:
+            thread.join(10 * DEADLINE_S)
+            assert not thread.is_alive()
         assert not self.failures, self.failures
 
-    def _knock(self) -> None:
+    def _try(self, knock: Callable[[], None]) -> None:
         try:
-            for port in self._ports:
-                for mechanism in ("NULL", "PLAIN", "unknown key"):
-                    self._knock_by_zeromq(port, mechanism)
-                for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 70):
-                    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as raw:
-                        raw.sendall(data)
-                        with contextlib.suppress(ConnectionError):
-                            while raw.recv(4096):  # a greeting at most, and the end of the connection
-                                pass
+            knock()
         except BaseException as error:  # noqa: BLE001 - shown by join
             self.failures.append(error)
+
+    @staticmethod
+    def _knock(port: int, data: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as raw:
+            raw.sendall(data)
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(4096):  # a greeting at most, and the end of the connection
+                    pass
+
+    def _come_in_crowds(self) -> None:
+        """Raw connections, `STANDING` at a time, which say nothing, too little, or nonsense."""
+        greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(48)
+        says = b"", greeting[:10], greeting, greeting + bytes(200), b"\x00" * 64, os.urandom(300)
+        standing: deque[socket.socket] = deque()
+        try:
+            for n in range(self._crowd):
+                port = self._ports[n % len(self._ports)]
+                with contextlib.suppress(ConnectionError):
+                    standing.append(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S))
+                    standing[-1].sendall(says[n // len(self._ports) % len(says)])
+                if len(standing) > STANDING:
+                    standing.popleft().close()
+        finally:
+            for one in standing:
+                one.close()
 
     def _knock_by_zeromq(self, port: int, mechanism: str) -> None:
         push = getattr(self._context, "socket")(zmq.PUSH)  # noqa: B009 (elsewhere it is searched for as text)
@@ -97,8 +128,11 @@ class Strangers:
         assert turned_away, f"nobody turned {mechanism} away"
 
 
+@pytest.mark.parametrize(
+    "crowd", [600, pytest.param(24_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+)
 def test_strangers_get_nowhere_and_stop_nothing(
-    witness: Witness, monkeypatch: pytest.MonkeyPatch, context: zmq.Context[zmq.Socket[bytes]]
+    witness: Witness, monkeypatch: pytest.MonkeyPatch, context: zmq.Context[zmq.Socket[bytes]], crowd: int
 ) -> None:
     launchers: list[ProcessLauncher] = []
     strangers: list[Strangers] = []
@@ -117,7 +151,7 @@ def test_strangers_get_nowhere_and_stop_nothing(
             int(mailbox.endpoint.rsplit(":", 1)[1]),
             *(port_of(hosts[n]) for n in ("shard 0", "part 0.1")),
         ]
-        strangers.append(Strangers(context, ports, mailbox.public_key))
+        strangers.append(Strangers(context, ports, mailbox.public_key, crowd=crowd))
 
     witness.when(lambda progress: progress.step > 1, knock)
     witness.when(lambda progress: strangers[0].are_done, lambda: None)

@@ -16,7 +16,7 @@ import pytest
 
 from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import KeyPair, ZmqMailbox
-from partita.engine.transport.connections import MOST_UNDELIVERED, MOST_YOUNG
+from partita.engine.transport.connections import MOST_UNDELIVERED, MOST_YOUNG, _Connection
 from tests.transport.helpers import DEADLINE_S, MIB, Hosts, collect
 
 ENDLESS = """
@@ -162,3 +162,16 @@ def test_closing_forgets_the_watched_connections(nothing_left: None) -> None:
             box.receive(0.01)
     for one in silent:
         one.close()
+
+
+def test_a_descriptor_that_libzmq_has_closed_is_forgotten(zmq_hosts: Hosts) -> None:
+    box, _ = zmq_hosts.open("box")
+    assert isinstance(box, ZmqMailbox)
+    gone = os.dup(0)
+    os.close(gone)
+    box._connections._open[gone] = _Connection(0.0)
+    box._connections._cut(gone)
+    box._connections._open[gone] = _Connection(0.0)
+    box._connections.look_when_due(float("inf"))
+    assert gone not in box._connections._open
+    assert box.counters.cut_connections == 0

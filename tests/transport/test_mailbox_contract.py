@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -345,3 +347,28 @@ def test_a_peer_that_took_nothing_is_reached_again(hosts: Hosts) -> None:
     while last != Fetch(1):
         left.receive(0.0)
         (*_, last) = [last, *(event.message for event in right.receive(0.01))]
+
+
+def test_thousands_of_messages_leave_nothing_in_memory(hosts: Hosts) -> None:
+    left, right = hosts.pair()
+
+    def exchange(n: int) -> None:
+        for number in range(n):
+            left.send("right", Fetch(number), bytes(number % 3 * 1000))
+            right.send("left", Credit(number))
+            if number % 50 == 49:
+                arrived = 0
+                while arrived < 100:
+                    arrived += len(left.receive(0.001)) + len(right.receive(0.001))
+
+    tracemalloc.start()
+    try:
+        exchange(500)  # what is kept until it is acknowledged is there
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        exchange(3000)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000, f"{(after - before) / 3000:.0f} bytes for each exchange"

@@ -1,0 +1,248 @@
+"""A member may say anything that its role may say: it is refused or has an effect, and raises nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, get_args
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import inspect
+
+from partita.engine.protocol.commands import Evaluate, Segment, dot
+from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.messages import (
+    Answer,
+    Command,
+    Computed,
+    Failed,
+    Finished,
+    Heartbeat,
+    Malformed,
+    MalformedMessage,
+    Message,
+    Missing,
+    Point,
+    Report,
+    Saved,
+    decode,
+    encode,
+)
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.orders import Warn
+from partita.engine.protocol.part import BeginStep, Kind, PartMachine, Work
+from partita.engine.protocol.portion_client import PortionClient
+from partita.engine.protocol.replica import Started
+from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.vector_shard import VectorShard
+from partita.engine.protocol.verbs import VERBS, role_of, why_not
+from tests.protocol import directing, test_portion_client, test_replica, test_shard
+from tests.protocol.coordinating import Run, of
+
+integers = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 7, 10, 1000, 2**31, 2**53, 2**53 + 1, 2**64 - 1])
+floats = st.sampled_from([-1.0, 0.0, 0.5, 3.0, 1e308, math.inf, -math.inf, math.nan])
+texts = st.sampled_from(["", "x", "b", "part 0.0", "part 9.9", "shard 0", "../../etc", "\x1b[2J", "a" * 3000])
+
+
+Said: TypeAlias = Message | Malformed
+
+
+def values(kind: inspect.Type) -> st.SearchStrategy[Any]:
+    """Anything of a field's type, numbers without regard to their bounds."""
+    match kind:
+        case inspect.IntType():
+            return integers
+        case inspect.FloatType():
+            return floats
+        case inspect.StrType():
+            return texts
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.NoneType():
+            return st.none()
+        case inspect.DictType():
+            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=2)
+        case inspect.VarTupleType():
+            return st.lists(values(kind.item_type), max_size=3).map(tuple)
+        case inspect.TupleType():
+            return st.tuples(*map(values, kind.item_types))
+        case inspect.UnionType():
+            return st.one_of(*map(values, kind.types))
+        case inspect.StructType():
+            return structs(kind.cls)
+    raise AssertionError(kind)
+
+
+def structs(kind: type) -> st.SearchStrategy[Any]:
+    found = inspect.type_info(kind)
+    assert isinstance(found, inspect.StructType)
+    return st.builds(kind, *(values(field.type) for field in found.fields))
+
+
+def arrived(message: Message) -> Said:
+    """What comes out of the wire: the decoder is the first to refuse numbers."""
+    try:
+        return decode(encode(message))
+    except (MalformedMessage, msgspec.MsgspecError, OverflowError, ValueError) as error:
+        return Malformed(str(error))
+
+
+def said_by(
+    sender: str, receiver: str, *, without: tuple[type, ...] = ()
+) -> st.SearchStrategy[Message | Malformed]:
+    kinds = sorted(VERBS[role_of(sender), role_of(receiver)] - set(without), key=lambda kind: kind.__name__)
+    return st.sampled_from(kinds).flatmap(structs).map(arrived)
+
+
+def to_coordinator(*senders: str) -> st.SearchStrategy[list[tuple[str, Said]]]:
+    each = [st.tuples(st.just(s), said_by(s, COORDINATOR, without=(Failed,))) for s in senders]
+    return st.lists(st.one_of(*each), max_size=15)
+
+
+def test_every_number_of_every_message_has_bounds() -> None:
+    for kind in get_args(Message):
+        for field in inspect.type_info(kind).fields:  # type: ignore[union-attr]
+            if isinstance(field.type, inspect.IntType):
+                assert (field.type.ge, field.type.le) == (0, 2**53), (kind, field.name)
+
+
+@given(to_coordinator("part 0.0", "part 1.1", "shard 0"))
+def test_a_downpour_coordinator(said: list[tuple[str, Said]]) -> None:
+    run = Run().start()
+    for sender, message in said:
+        incarnation = run.incarnations[sender]
+        if why_not(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
+            run.tell(Received(sender, incarnation, message))
+        run.now += 0.3
+        run.tell(Tick())
+
+
+@given(to_coordinator("part 0.0", "part 1.0", "shard 0", "shard 1"))
+def test_a_sandblaster_coordinator(said: list[tuple[str, Said]]) -> None:
+    stage = in_an_evaluation()
+    for sender, message in said:
+        incarnation = stage.incarnations[sender]
+        if why_not(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
+            stage.tell(Received(sender, incarnation, message), wait_s=0.3)
+        stage.tell(Tick())
+
+
+def in_an_evaluation() -> directing.Stage:
+    """A run whose first evaluation nobody has computed yet."""
+    coordinator = SandblasterCoordinator(
+        directing.Topology(2, 1, 2), begin=directing.descent, stretch=directing.STRETCH
+    )
+    stage = directing.Stage(coordinator)
+    stage.deliver = lambda to, message: not isinstance(message, Command | directing.HandOut)
+    stage.play()
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        ("part 0.0", Computed(0, 1, 99, 0.0, 0)),
+        ("part 0.0", Computed(5, 1, 0, 0.0, 0)),
+        ("shard 0", Missing(1, ((0, 99),))),
+        ("shard 0", Missing(1, ((3, 1),))),
+        ("shard 0", Answer(1, (1.0, 2.0, 3.0))),
+        ("shard 0", Saved(1, 0, 0, "../there", "")),
+    ],
+)
+def test_numbers_that_a_sandblaster_coordinator_knows_better_are_refused(
+    sender: str, message: Message
+) -> None:
+    stage = in_an_evaluation()
+    stage.tell(Received(sender, 0, message))
+    (refused,) = [effect for effect in stage.effects if isinstance(effect, Refuse)]
+    assert refused.sender == sender
+
+
+def test_who_has_finished_under_a_directory_of_the_future_has_not() -> None:
+    run = Run().start()
+    for name in ("part 0.0", "part 0.1", "part 1.0", "part 1.1"):
+        run.hear(name, Report(10, 1, 0.0, 0, 0.0, 0))
+        run.hear(name, Finished(10, 2**50))
+    run.machine.validate()
+    assert max(host.finished for host in run.machine._roster.hosts.values()) <= run.machine._roster.revision
+
+
+def test_a_report_of_another_host_is_cut() -> None:
+    run = Run().start()
+    (warned,) = of(Warn, run.hear("part 0.0", Failed("\x1b" + "x" * 500_000, "y\n" * 200_000)))[:1]
+    assert len(warned.text) < 5000 and "\x1b" not in warned.text
+
+
+payloads = st.none() | st.sampled_from([b"", bytes(8), bytes(12), bytes(20)])
+parts = st.sampled_from(["part 0.0", "part 3.1", "part 0.7"])
+to_shard = st.lists(st.tuples(parts, said_by("part 0.0", "shard 0"), payloads))
+
+
+@given(to_shard)
+def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
+    machine = test_shard.shard()
+    for sender, message, payload in said:
+        if why_not(message, sender=sender, receiver="shard 0", incarnation=0) is None:
+            for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
+                assert not isinstance(effect, Send) or encode(effect.message)
+            machine.validate()
+
+
+@given(to_shard)
+def test_a_shard_of_vectors(said: list[tuple[str, Said, object]]) -> None:
+    machine = VectorShard("shard 0", epoch=0, ranges=test_shard.RANGES, stretch=2)
+    machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
+    request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
+    machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)
+    for sender, message, payload in said:
+        if why_not(message, sender=sender, receiver="shard 0", incarnation=0) is None:
+            for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
+                assert not isinstance(effect, Send) or encode(effect.message)
+            machine.validate()
+
+
+def to_part(sender: str) -> st.SearchStrategy[list[tuple[Said, object]]]:
+    return st.lists(st.tuples(said_by(sender, "part 0.0"), payloads), max_size=15)
+
+
+def play(said: list[tuple[Said, object]], sender: str, receive: Callable[[Received], object]) -> None:
+    for message, payload in said:
+        if why_not(message, sender=sender, receiver="part 0.0", incarnation=0) is None:
+            receive(Received(sender, 0, message, payload))
+
+
+@given(to_part("part 0.1"))
+def test_a_part(said: list[tuple[Said, object]]) -> None:
+    machine = PartMachine(
+        [
+            Work(Kind.COMPUTE),
+            Work(Kind.SEND, (0,), "part 0.1", "y", ((0, 2),)),
+            Work(Kind.RECEIVE, (), "part 0.2", "x", ((0, 2),), n_bytes=8),
+        ]
+    )
+    machine.receive(BeginStep(0), 0.0)
+
+    def receive(event: Received) -> None:
+        machine.receive(event, 0.1)
+        machine.validate()
+
+    play(said, "part 0.1", receive)
+    assert machine.waits_for == (("part 0.2", "x"),)
+
+
+@given(to_part("shard 0"))
+def test_a_downpour_client(said: list[tuple[Said, object]]) -> None:
+    client = test_replica.started()
+    play(said, "shard 0", lambda event: test_replica.feed(client, event))
+
+
+@given(to_part("shard 0"))
+def test_a_sandblaster_client(said: list[tuple[Said, object]]) -> None:
+    client = PortionClient(shards=test_portion_client.SHARDS, alone=False)
+    test_portion_client.feed(client, Started())
+    test_portion_client.hand(client, 0, 1)
+    play(said, "shard 0", lambda event: test_portion_client.feed(client, event))
+    test_portion_client.tell(client, "shard 2", Point(1), bytes(12))
