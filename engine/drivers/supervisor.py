@@ -128,7 +128,7 @@ class Supervisor:
         self._launcher.mailbox.counters.refused_messages += 1
         if sender not in self._refused:
             self._refused.add(sender)
-            self._warn(f"the coordinator refused what {sender} sent: {reason}")
+            self._warn(f"the coordinator refused what {sender} sent: {sentence(reason)}")
 
     def _tell(self, event: CoordinatorEvent) -> None:
         if self._done is None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final
 
+import msgspec
+
 from partita.engine.protocol.messages import Failed
 
 MOST_REASON: Final = 2000
@@ -21,6 +23,7 @@ MOST_LINES: Final = 40
 MOST_COLUMNS: Final = 160
 """A screen: lines of a traceback, and characters of each of them."""
 
+_MOST_SCREENS: Final = 4  # of another host: stacks of several threads
 _FIRST_LINES: Final = 4  # kept where a traceback is cut: how it begins; its end says most
 _MOST_FRAMES: Final = 10_000  # that are looked at: a recursion error has about a thousand
 _LIBRARIES: Final = ("site-packages", "dist-packages", "/lib/python", "<frozen ", "<string>")
@@ -51,9 +54,9 @@ def _text_of(error: BaseException) -> str:
 def bounded(report: Failed) -> Failed:
     """A report of another host, cut to the size that it should have had."""
     text = report.traceback
-    most = MOST_LINES * (MOST_COLUMNS + 1)
+    most = _MOST_SCREENS * MOST_LINES * (MOST_COLUMNS + 1)
     text = _readable(text if len(text) <= most else f"{text[: most // 2]}\n  ...\n{text[-most // 2 :]}")
-    return Failed(sentence(report.reason), text, final=report.final)
+    return msgspec.structs.replace(report, reason=sentence(report.reason), traceback=text)
 
 
 def sentence(text: str) -> str:

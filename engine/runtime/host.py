@@ -19,7 +19,7 @@ import zmq
 
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.failure import report_of
+from partita.engine.protocol.failure import report_of, sentence
 from partita.engine.protocol.membership import PACE
 from partita.engine.protocol.messages import (
     Assign,
@@ -229,7 +229,7 @@ class Host:
         self._mailbox.counters.refused_messages += 1
         if sender not in self._refused:
             self._refused.add(sender)
-            self._send(COORDINATOR, Refused(sender, reason), None)
+            self._send(COORDINATOR, Refused(sender, sentence(reason)), None)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again.
