@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import ZERO, compiled, narrow, widen
+from partita.engine.numerics import ZERO, compiled, compiled_to_be_called, narrow, widen
 from partita.engine.numerics.functions import exponential, logistic
 
 _FACTORS = 512
@@ -41,7 +41,7 @@ def all_fit(labels: Array, classes: int) -> bool:
     return fit
 
 
-@compiled
+@compiled_to_be_called
 def find_largest(scores: Array, largest: Array, begin: int, end: int) -> None:
     """The largest score of each example."""
     most = largest[begin:end]
@@ -53,7 +53,7 @@ def find_largest(scores: Array, largest: Array, begin: int, end: int) -> None:
             most[e] = score if score > most[e] else most[e]
 
 
-@compiled
+@compiled_to_be_called
 def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, end: int) -> None:
     """Row 0: the largest score of each example. Row 1: the sum of exponentials relative to it."""
     find_largest(scores, summary[0], begin, end)
@@ -67,7 +67,7 @@ def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, 
         summary[1, begin + e] = total[e]
 
 
-@compiled
+@compiled_to_be_called
 def judge_softmax(
     scores: Array,
     first: int,
@@ -130,7 +130,7 @@ def write_softmax_errors(
             out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
 
 
-@compiled
+@compiled_to_be_called
 def add_softplus(scores: Array, losses: Array, products: Array, begin: int, end: int) -> None:
     """Each example's sum over these scores of `log(1 + exp(score))`.
 
@@ -152,7 +152,7 @@ def add_softplus(scores: Array, losses: Array, products: Array, begin: int, end:
                 product[e] = 1
 
 
-@compiled
+@compiled_to_be_called
 def judge_one_against_all(
     scores: Array,
     first: int,

@@ -42,12 +42,16 @@ def compiled_reassociating(function: F) -> F:
 
 
 def compiled_to_be_called(function: F) -> F:
-    """As `compiled`, for large functions with several callers: compiled once, and called from compiled code
-    alone. Whatever it raises is lost.
+    """As `compiled`, for large functions with compiled callers: these call it, and have no copy of its code.
+    What it raises is lost where compiled code has called it.
     """
-    return cast(
-        F, CompiledFunction(function, targetoptions={**_OPTIONS, "no_cpython_wrapper": True}, called=True)
-    )
+    return cast(F, CompiledFunction(function, targetoptions=_OPTIONS, called=True))
+
+
+def compiled_for_pointers(function: F) -> F:
+    """As `compiled_to_be_called`, where arguments are pointers: Python cannot call it."""
+    options = {**_OPTIONS, "no_cpython_wrapper": True}
+    return cast(F, CompiledFunction(function, targetoptions=options, called=True))
 
 
 def compiled_checked(function: F) -> F:

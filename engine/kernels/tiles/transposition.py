@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.llvm_vectors import Vectors, data_of, lanes_of, number
-from partita.engine.numerics import compiled
+from partita.engine.numerics import compiled_to_be_called
 
 
 def _turned(vectors: Vectors, rows: list[ir.Value]) -> list[ir.Value]:
@@ -52,7 +52,7 @@ def _declare_turn(typing_context, x, x_at, x_stride, out, out_at, out_stride, ro
 _turn = cast(Callable[..., None], intrinsic(_declare_turn))
 
 
-@compiled
+@compiled_to_be_called
 def transpose(
     x: Array, x_at: int, x_stride: int, out: Array, out_at: int, out_stride: int, rows: int, columns: int
 ) -> None:

@@ -32,7 +32,7 @@ from partita.engine.kernels.tiles.llvm_vectors import (
     number,
     pointer_to,
 )
-from partita.engine.numerics import compiled_to_be_called
+from partita.engine.numerics import compiled_for_pointers
 
 ROWS, VECTORS = (8, 3) if REGISTERS == 32 else (6, 2)
 """Of the largest tile: its sums, a vector of each operand, and one to spare, fill the registers."""
@@ -195,7 +195,7 @@ def _declare_tile(  # type: ignore[no-untyped-def]
 _tile = cast(Callable[..., None], intrinsic(_declare_tile))
 
 
-@compiled_to_be_called
+@compiled_for_pointers
 def _multiply_tile(
     out: Any,
     into: tuple[int, int],
