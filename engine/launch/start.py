@@ -7,6 +7,7 @@ import the whole package before the first line. Nothing but the standard library
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -45,6 +46,7 @@ def main() -> None:
     die_with_parent(int(parent))
     set_name(name)
     if kind == "template":
+        gc.disable()  # nearly all that imports make stays; the template collects again when it serves
         with _without_threads():
             from partita.engine.launch.worker import template as live
     else:

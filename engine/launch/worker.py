@@ -54,6 +54,7 @@ def template() -> None:
     cpu_target.target_context.refresh()
     code_folder()  # where it cannot be used, a warning; hosts have none
     gc.freeze()  # a collection in a host would write to, and so copy, nearly all that is shared with it
+    gc.enable()
     Template(control, live).serve()
     os._exit(0)
 

@@ -86,3 +86,20 @@ def test_a_worker_whose_parent_is_gone_ends_before_it_imports_anything() -> None
     assert ended.returncode == 1
     assert "the process that started this one is gone" in ended.stderr
     assert "numpy" not in ended.stderr and "zmq" not in ended.stderr
+
+
+def test_a_script_needs_no_main_guard() -> None:
+    """Hosts import nothing of the script that calls `train`; here it even comes from standard input."""
+    script = (
+        "from partita.engine import Downpour, train\n"
+        "from partita.partitioner import Cluster, partition\n"
+        "from tests.faults import toy\n"
+        "plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy='balanced')\n"
+        "run = train(plan, toy.data(), driver=Downpour(), epochs=1, show='nothing')\n"
+        "print('steps', run.steps)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-"], input=script, cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "steps (32,)\n", "")
