@@ -13,8 +13,8 @@ from typing import Final
 
 _COUNTED_S: Final = 1.0
 """Seconds that count between two looks at most: a host that was stopped meanwhile has not computed."""
-_LINES: Final = 60
-"""Lines of a stack that are kept."""
+_LINES, _COLUMNS = 40, 160
+"""A screen of the stacks is kept."""
 
 
 class Stuck(Exception):
@@ -74,4 +74,4 @@ def stacks() -> str:
         faulthandler.dump_traceback(file, all_threads=True)
         file.seek(0)
         lines = file.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[:_LINES]) + "\n"
+    return "\n".join(line[:_COLUMNS] for line in lines[:_LINES]) + "\n"
