@@ -87,10 +87,10 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
 def _check_finite(name: str, given: Array, converted: Array) -> None:
     """Raises ValueError where a number is NaN or infinite, or becomes it by conversion."""
     axes = tuple(range(1, converted.ndim))
-    bad = ~np.isfinite(converted).all(axis=axes)
+    bad: Array = ~np.asarray(np.isfinite(converted).all(axis=axes))
     if not bad.any():
         return
-    large = bad & np.isfinite(given).all(axis=axes)
+    large: Array = bad & np.isfinite(given).all(axis=axes)
     if large.any():
         raise ValueError(
             f"'{name}' has numbers too large for {converted.dtype} in {int(large.sum())} of {len(bad)} "

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.engine.drivers.data import Array, Data, check_data
+from partita.engine.drivers.arrays import Array
+from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.phases import Phases
 from partita.engine.drivers.progress import Show
 from partita.engine.drivers.run import Run

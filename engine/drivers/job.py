@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from partita.engine.drivers.arrays import Array
 from partita.engine.drivers.caller import CALL, Caller
-from partita.engine.drivers.data import Array
 from partita.engine.drivers.identity import identity
 from partita.engine.numerics import master
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from partita.engine.drivers.arrays import Array
 from partita.engine.drivers.caller import CALL, Caller
 from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
-from partita.engine.drivers.data import Array, Data, check_data
+from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.downpour_training import DownpourTraining
 from partita.engine.drivers.interrupt import ends_on_sigterm

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 
 import numpy as np
@@ -148,20 +149,26 @@ def test_lbfgs_needs_as_many_iterations_as_scipy_for_long(name: str) -> None:
     check_depth(found[name])
 
 
+@cache
+def minima(name: str) -> tuple[Found, Found]:
+    """Of a convex problem, as SciPy and PyTorch find it."""
+    reference = started(PROBLEMS[name]())
+    start = reference.point
+    scipy = by_scipy(reference.at, start, gtol=1e-7, ftol=0.0)
+    reference.move(start)
+    return scipy, by_torch(reference, gtol=1e-7)
+
+
 @pytest.mark.parametrize("method", [LBFGS, NonlinearCG])
 @pytest.mark.parametrize("name", [pytest.param("digits", marks=pytest.mark.slow), *CONVEX[1:]])
 def test_a_convex_problem_has_the_minimum_of_scipy_and_of_pytorch(
     name: str, method: type[LineSearchMethod]
 ) -> None:
     problem = PROBLEMS[name]()
-    reference = started(problem)
-    start = reference.point
     with played(problem) as function:
-        ours = minimise(function, start, method(gtol=1e-7, ftol=0.0))
+        ours = minimise(function, started(problem).point, method(gtol=1e-7, ftol=0.0))
     assert ours.outcome.kind == "converged"
-    scipy = by_scipy(reference.at, start, gtol=1e-7, ftol=0.0)
-    reference.move(start)
-    pytorch = by_torch(reference, gtol=1e-7)
+    scipy, pytorch = minima(name)
     assert ours.loss == pytest.approx(scipy.loss, rel=1e-6)
     assert ours.loss == pytest.approx(pytorch.loss, rel=1e-6)
     np.testing.assert_allclose(ours.x, scipy.point, atol=1e-3)

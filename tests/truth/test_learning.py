@@ -16,7 +16,7 @@ from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
 
 SLOW_DRAWS = settings(
-    max_examples=examples(20),
+    max_examples=examples(12),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -79,7 +79,7 @@ def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, s
     assert_close(trained(plan, kind, rule, seed=seed), trained(alone, kind, rule), tolerance=1e-9)
 
 
-@SLOW_DRAWS
+@settings(SLOW_DRAWS, max_examples=examples(10))
 @given(plan=plans(shared=True), kind=kinds, seed=SEEDS)
 def test_windows_that_share_memory_change_no_bit(plan: Plan, kind: StepKind, seed: int) -> None:
     """They begin as NaN, which shows wherever something reads what it has not been given."""
