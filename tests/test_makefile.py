@@ -34,7 +34,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_two_makes_at_once_install_once(checkout: Path) -> None:
     make = ["make", "--silent", "test", "PYTHON=./fake"]
     both = [subprocess.Popen(make, cwd=checkout) for _ in range(2)]
-    assert [process.wait(timeout=60) for process in both] == [0, 0]
+    assert [process.wait(timeout=280) for process in both] == [0, 0]
     asked = (checkout / "asked").read_text().splitlines()
     assert asked[:2] == ["venv", "install .[examples]"]
     assert sorted(asked[2:]) == ["install .[dev,docs,examples]", "test", "test"]

@@ -25,7 +25,7 @@ def test_the_tests_of_a_gpu_pass_on_a_simulated_one() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert simulated.returncode == 0, simulated.stdout[-20_000:] + simulated.stderr
     found = re.search(r"(\d+) passed", simulated.stdout)

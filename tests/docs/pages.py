@@ -128,7 +128,7 @@ def prints(code: Block, names: dict[str, Any]) -> str:
 def answers(words: list[str]) -> str:
     """Runs a command `partita ...` or `python -m ...`; what it writes, and fails if it does."""
     arguments = words[1:] if words[0] == "python" else ["-m", "partita.engine.cli", *words[1:]]
-    return _written_by(*arguments, timeout_s=900 if takes_minutes(words) else 110)
+    return _written_by(*arguments, timeout_s=900 if takes_minutes(words) else 280)
 
 
 def demo() -> str:
@@ -137,7 +137,7 @@ def demo() -> str:
     return f"{command}\n{_written_by(str(ROOT / 'examples' / 'digits.py'))}"
 
 
-def _written_by(*arguments: str, timeout_s: float = 110) -> str:
+def _written_by(*arguments: str, timeout_s: float = 280) -> str:
     command = [sys.executable, "-u", *arguments]
     run = subprocess.run(
         command,

@@ -179,7 +179,7 @@ def test_a_second_process_compiles_nothing(folder: Path, tmp_path: Path) -> None
 
     def counted() -> int:
         done = subprocess.run(
-            [sys.executable, script], check=True, capture_output=True, text=True, timeout=100
+            [sys.executable, script], check=True, capture_output=True, text=True, timeout=280
         )
         return int(done.stdout)
 
@@ -196,6 +196,6 @@ def test_processes_may_write_at_the_same_time(folder: Path, tmp_path: Path) -> N
     both = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    assert [process.communicate(timeout=100)[0] for process in both] == ["4.0\n", "4.0\n"]
+    assert [process.communicate(timeout=280)[0] for process in both] == ["4.0\n", "4.0\n"]
     assert [path.suffix for path in (folder / "code").iterdir() if path.name != "swept"] == [".nbc"]
     assert compilations_of(TEXT) == 0

@@ -53,7 +53,7 @@ def test_each_function_is_compiled_by_one_of_many_processes(tmp_path: Path) -> N
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     compiled = done.stdout.splitlines()
