@@ -45,12 +45,14 @@ class NodeKernel(Kernel):
     def _by_products(self) -> Kernel | None:
         if self.site.grid.layer.padding_value != 0:
             return None
-        signature, upward, downward = signature_of(self.site), *self._functions.values()
+        signature, upward = signature_of(self.site), self._function("upward")
+        downward = self._functions["downward"]
         loops = self._explained("upward", lambda: sum_loops(upward, downward, signature))
         return None if loops is None else sum_kernel(self.site, self.arrays, self.team, loops)
 
     def _by_loops(self) -> Kernel:
-        signature, upward, downward = signature_of(self.site), *self._functions.values()
+        signature, upward = signature_of(self.site), self._function("upward")
+        downward = self._functions["downward"]
         up = self._explained("upward", lambda: up_loop(upward, signature))
         down = downward and self._explained("downward", lambda: down_loops(downward, signature))
         return NodeLoopKernel(self.site, self.arrays, self.team, up, down)

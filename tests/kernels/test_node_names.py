@@ -188,6 +188,25 @@ def test_a_helpers_number_is_not_taken_for_the_nodes() -> None:
     np.testing.assert_allclose(kernel.arrays.state, -0.3)
 
 
+factor = 2.0
+
+
+def multiplied(incoming):  # type: ignore[no-untyped-def]
+    return doubled(incoming[0])
+
+
+def doubled(x):  # type: ignore[no-untyped-def]
+    return factor * x
+
+
+def test_a_global_counts_as_it_is_when_the_node_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (2.0, 3.0, True, 2.0):
+        monkeypatch.setitem(globals(), "factor", value)
+        kernel = case(Node(Full(), multiplied, nodes=(1,)), (1,), batch=1).kernel()
+        kernel.up()()
+        np.testing.assert_allclose(kernel.arrays.state, value * kernel.arrays.sources[0])
+
+
 def reassigns(incoming, state, error):  # type: ignore[no-untyped-def]
     errors = np.zeros(len(incoming))
     for k in range(len(incoming)):

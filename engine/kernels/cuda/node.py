@@ -7,7 +7,7 @@ as numbers; and a place outside of an array, which is an error on a CPU, gives a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -24,7 +24,7 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.node import signature_of
 from partita.engine.kernels.nodes.arithmetic import NotUnderstood
 from partita.engine.kernels.nodes.compiler import NodeCompileError
-from partita.engine.kernels.nodes.source import written
+from partita.engine.kernels.nodes.source import meaning, written
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
@@ -62,7 +62,7 @@ class NodeKernel(TensorKernel):
     def _compiled(self, function: Callable[..., Any], write: Callable[..., str]) -> dict[str, Any]:
         try:
             outside = self.site.grid.layer.padding_value
-            return _kernels(function, write, self._signature, self._wiring.width, outside)
+            return _kernels(function, write, self._signature, self._wiring.width, outside, meaning(function))
         except NotUnderstood as found:
             what = f"{self.site.grid.layer.kind} '{self.site.grid.name}': {function.__name__}"
             raise NodeCompileError(
@@ -150,6 +150,7 @@ def _kernels(
     signature: Signature,
     width: int,
     outside: float = 0.0,
+    meant: Hashable = (),
 ) -> dict[str, Any]:
     """The kernels of a function, by their names.
 

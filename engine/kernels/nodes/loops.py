@@ -9,7 +9,7 @@ Loops are kept for the life of the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -27,7 +27,7 @@ from partita.engine.kernels.nodes.generated import Names, NotCompiled, ready
 from partita.engine.kernels.nodes.plays import downward_play, finish_play, turn_play, upward_play
 from partita.engine.kernels.nodes.portable import portable
 from partita.engine.kernels.nodes.reader import read_function
-from partita.engine.kernels.nodes.source import first_line, written
+from partita.engine.kernels.nodes.source import first_line, meaning, written
 from partita.engine.kernels.nodes.sums import WeightedSum, weighted_sum
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.numerics import master, storage
@@ -80,7 +80,6 @@ class SumLoops:
     turn: Callable[..., None] | None
 
 
-@lru_cache(maxsize=128)
 def sum_loops(
     upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature
 ) -> SumLoops | None:
@@ -89,6 +88,14 @@ def sum_loops(
     Raises:
         Different: they give other numbers than the functions do in plain Python.
     """
+    return kept_sum_loops(upward, downward, signature, meaning(upward), meaning(downward))
+
+
+@lru_cache(maxsize=128)
+def kept_sum_loops(
+    upward: Callable[..., Any], downward: Callable[..., Any] | None, signature: Signature, *meant: Hashable
+) -> SumLoops | None:
+    """As `sum_loops`, for functions whose names stand for this."""
     loops = _sum_loops(upward, downward, signature)
     if loops is not None:
         differences = [difference(upward, signature, "upward", finish_play(loops.finish, loops.weight))]
@@ -135,7 +142,6 @@ def _loops_of_sum(found: WeightedSum, up: Function, down: Function | None, signa
     return SumLoops(weight, names["finish"], turns["turn"])
 
 
-@lru_cache(maxsize=128)
 def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     """Compiles `upward` and the loop around it.
 
@@ -143,6 +149,12 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
         Uncompilable: Numba refuses the function, or it does not return a number.
         Different: compiled, it gives other numbers than in plain Python.
     """
+    return kept_up_loop(upward, signature, meaning(upward))
+
+
+@lru_cache(maxsize=128)
+def kept_up_loop(upward: Callable[..., Any], signature: Signature, meant: Hashable) -> UpLoop:
+    """As `up_loop`, for a function whose names stand for this."""
     loop = _up_loop(upward, signature)
     found = difference(upward, signature, "upward", upward_play(loop.states))
     _settle([found], signature, lambda exact: up_loop(upward, exact))
@@ -178,7 +190,6 @@ def _up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
     return UpLoop(names["states"], in_vectors)
 
 
-@lru_cache(maxsize=128)
 def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
     """Compiles `downward` and the loops around it; as `up_loop`.
 
@@ -186,6 +197,12 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
         Uncompilable: Numba refuses the function, or it does not return what it must.
         Different: compiled, it gives other numbers than in plain Python.
     """
+    return kept_down_loops(downward, signature, meaning(downward))
+
+
+@lru_cache(maxsize=128)
+def kept_down_loops(downward: Callable[..., Any], signature: Signature, meant: Hashable) -> DownLoops:
+    """As `down_loops`, for a function whose names stand for this."""
     loops = _down_loops(downward, signature)
     found = difference(downward, signature, "downward", downward_play(loops.errors, loops.gradients))
     _settle([found], signature, lambda exact: down_loops(downward, exact))

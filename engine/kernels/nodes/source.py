@@ -11,7 +11,7 @@ import ast
 import builtins
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
@@ -66,6 +66,27 @@ def _names(function: FunctionType) -> dict[str, Any]:
         with suppress(ValueError):  # an empty cell
             found[name] = cell.cell_contents
     return found
+
+
+def meaning(function: Callable[..., Any] | None) -> Hashable:
+    """What the names in a function, and in those that it calls, stand for now.
+
+    Two meanings are equal where compiled code may be the same. A global may change between two uses of one
+    function, and Python looks it up anew each time.
+    """
+    found: list[Hashable] = []
+    waiting: list[Any] = [function]
+    seen: set[FunctionType] = set()
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, FunctionType) or one in seen:
+            continue
+        seen.add(one)
+        for name, value in _names(one).items():
+            if is_plain(value):
+                waiting.append(value)
+            found.append((name, type(value), repr(value) if plain_number(value) else id(value)))
+    return tuple(found)
 
 
 def first_line(function: Callable[..., Any]) -> tuple[str, int]:
