@@ -174,15 +174,17 @@ class SandblasterTraining(Training):
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         match effect:
-            case Record(index=index, digest=digest, scalars=scalars):
-                if self.job.keep:  # else nobody can resume, and a restart is the coordinator's own business
-                    self._journal.append(index, digest, scalars, start=self.job.initial)
             case Advanced(iterated=iterated):
                 display.update(effect)
                 if iterated.note:
                     display.say(f"iteration {iterated.iteration}: {iterated.note}")
             case _:
                 raise AssertionError(effect)
+
+    def record(self, record: Record) -> None:
+        """See `Work`."""
+        if self.job.keep:  # else nobody can resume, and a restart is the coordinator's own business
+            self._journal.append(record.index, record.digest, record.scalars, start=self.job.initial)
 
     def _before_commit(self) -> None:
         if self.job.keep:

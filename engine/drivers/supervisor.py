@@ -2,13 +2,17 @@
 progress.
 
 It runs in the user's process and thread, until the coordinator says that the run is done or cannot go on.
+What takes long is done beside it, on two threads of its own: tasks are packed on one, and whatever waits for
+the disk is written on the other, in order; heartbeats and leases are answered meanwhile.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
 
 from partita.engine.launch.launcher import Launcher
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
@@ -17,18 +21,23 @@ from partita.engine.protocol.messages import Assign, Hello, Refused
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
     Began,
+    Commit,
+    Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Done,
     Fail,
     Launched,
+    NotCommitted,
     Opened,
+    Record,
     Restart,
     StopRequested,
     Warn,
 )
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.verbs import why_not
+from partita.engine.runtime.beside import Beside
 from partita.engine.runtime.task import Task, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 
@@ -46,6 +55,37 @@ class RunFailed(RuntimeError):
         return told
 
 
+class Work(Protocol):
+    """What is a driver's own."""
+
+    def task_of(self, name: str, checkpoint: int | None) -> Task:
+        """Makes the task of a host that starts from a checkpoint (None: from the beginning).
+
+        Called on the thread of the tasks.
+        """
+
+    def record(self, record: Record) -> None:
+        """Writes an entry of the journal. In order, from one thread at a time. Raises OSError."""
+
+    def commit(self, commit: Commit) -> str | None:
+        """Writes a manifest and removes what it replaces; returns what could not be removed, as a sentence.
+
+        Called on the thread of the disk. Raises OSError or ValueError where the manifest cannot be written.
+        """
+
+    def note(self, effect: CoordinatorEffect) -> None:
+        """Shows how far the run is."""
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A task, for the process that asked for it."""
+
+    assign: Send
+    incarnation: int
+    payload: bytes
+
+
 class Supervisor:
     """Carries out what the coordinator asks for, in order."""
 
@@ -53,9 +93,8 @@ class Supervisor:
         self,
         launcher: Launcher,
         coordinator: Supervision,
+        work: Work,
         *,
-        task_of: Callable[[str, int | None], Task],
-        keep: Callable[[CoordinatorEffect], None],
         warn: Callable[[str], None],
     ) -> None:
         """A run that has not started.
@@ -63,13 +102,18 @@ class Supervisor:
         Args:
             launcher: where hosts are started.
             coordinator: what decides.
-            task_of: the task of a host that starts from a checkpoint (None: from the beginning).
-            keep: carries out what is the driver's own business: writes manifests, shows how far it is.
+            work: what is the driver's own.
             warn: shows a line.
         """
         self._launcher, self._coordinator = launcher, coordinator
-        self._task_of, self._keep, self._warn = task_of, keep, warn
-        self._from: dict[str, int | None] = {}
+        self._work, self._warn = work, warn
+        self._from: dict[str, tuple[int, int | None]] = {}  # incarnation, and the checkpoint it starts from
+        self._packing: set[tuple[str, int]] = set()
+        self._packed: Final[Beside[_Packed]] = Beside("tasks", launcher.mailbox.wake)
+        self._disk: Final[Beside[tuple[CoordinatorEvent, str | None] | None]] = Beside(
+            "disk", launcher.mailbox.wake
+        )
+        self._has_journal = False
         self._done: Done | None = None
         self._stop_requested = False
         self._refused: set[str] = set()
@@ -84,7 +128,18 @@ class Supervisor:
 
         Raises:
             RunFailed: it cannot go on.
+            ValueError: a task cannot be packed.
+            OSError: the journal cannot be written.
         """
+        try:
+            done = self._run()
+        finally:
+            self._packed.close()
+            self._disk.close()
+        self._look_at_disk()  # an entry of the journal that was not written is said
+        return done
+
+    def _run(self) -> Done:
         self._tell(Opened())
         told_stop, ticked_at = False, float("-inf")
         while self._done is None:
@@ -95,6 +150,8 @@ class Supervisor:
                 self._tell(Began(name, incarnation))
             for name, incarnation, reason in self._launcher.ended():
                 self._tell(Died(name, incarnation, reason))
+            self._send_packed()
+            self._look_at_disk()
             if self._stop_requested and not told_stop:
                 told_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
@@ -137,8 +194,14 @@ class Supervisor:
 
     def _carry_out(self, effect: CoordinatorEffect) -> None:
         match effect:
+            case Send(message=Assign()):
+                self._pack(effect)
             case Send():
-                self._send(effect)
+                self._send(effect, None)
+            case Record():
+                self._record(effect)
+            case Commit():
+                self._disk.start(partial(self._committed, effect))
             case Restart():
                 self._restart(effect)
             case Refuse(sender=sender, reason=reason):
@@ -153,12 +216,51 @@ class Supervisor:
                     failure.add_note(traceback)
                 raise failure
             case _:
-                self._keep(effect)
+                self._work.note(effect)
 
-    def _send(self, effect: Send) -> None:
-        payload = None
-        if isinstance(effect.message, Assign):
-            payload = pack_task(self._task_of(effect.to, self._from[effect.to]))
+    def _record(self, record: Record) -> None:
+        """At once, which takes microseconds; but the first one makes the journal, and none overtakes."""
+        if self._has_journal and self._disk.idle:
+            self._work.record(record)
+        else:
+            self._has_journal = True
+            self._disk.start(partial(self._recorded, record))
+
+    def _recorded(self, record: Record) -> None:
+        self._work.record(record)
+
+    def _committed(self, commit: Commit) -> tuple[CoordinatorEvent, str | None]:
+        try:
+            return Committed(commit.checkpoint), self._work.commit(commit)
+        except (OSError, ValueError) as error:
+            return NotCommitted(commit.checkpoint, str(error)), None
+
+    def _look_at_disk(self) -> None:
+        for done in self._disk.finished():
+            if done is not None:
+                event, trouble = done
+                self._tell(event)
+                if trouble is not None:
+                    self._warn(trouble)
+
+    def _pack(self, assign: Send) -> None:
+        """Packs a task beside the talk. A process that asks again meanwhile gets the same one."""
+        incarnation, checkpoint = self._from[assign.to]
+        if (assign.to, incarnation) not in self._packing:
+            self._packing.add((assign.to, incarnation))
+            self._packed.start(
+                lambda: _Packed(assign, incarnation, pack_task(self._work.task_of(assign.to, checkpoint)))
+            )
+
+    def _send_packed(self) -> None:
+        """Sends the tasks that are packed, unless another process has taken the host's place."""
+        for packed in self._packed.finished():
+            name = packed.assign.to
+            self._packing.discard((name, packed.incarnation))
+            if self._done is None and self._from[name][0] == packed.incarnation:
+                self._send(packed.assign, packed.payload)
+
+    def _send(self, effect: Send, payload: bytes | None) -> None:
         try:
             self._launcher.mailbox.send(effect.to, effect.message, payload)
         except UnknownPeer:
@@ -168,6 +270,6 @@ class Supervisor:
 
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:
-            self._from[name] = restart.checkpoint
+            self._from[name] = incarnation, restart.checkpoint
             host = self._launcher.launch(name, incarnation)
             self._tell(Launched(name, incarnation, host.public_key, host.machine))

@@ -24,7 +24,7 @@ from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.names import Topology, part_indices, shard_index
-from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience, Starting
+from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience, Record, Starting
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.runtime.task import Task
 from partita.layers.text import counted
@@ -115,15 +115,8 @@ class Training(ABC):
         self._patience = patience = Patience(
             checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
         )
-        supervisor = Supervisor(
-            launcher,
-            self._coordinator(patience),
-            task_of=lambda name, checkpoint: self._task_of(
-                name, self.resumed if checkpoint is None else checkpoint
-            ),
-            keep=lambda effect: self._keep(effect, display),
-            warn=display.say,
-        )
+        self._display = display
+        supervisor = Supervisor(launcher, self._coordinator(patience), self, warn=display.say)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce(display)
             display.follow(self._gauge())
@@ -142,17 +135,31 @@ class Training(ABC):
         for text in (*self.skipped, *self._beginning()):
             display.say(text)
 
-    def _keep(self, effect: CoordinatorEffect, display: Display) -> None:
+    def commit(self, commit: Commit) -> str | None:
+        """See `Work`."""
+        self._before_commit()
+        self.store.commit(self._manifest(commit))
+        self._committed(commit)
+        try:
+            self.store.prune(first=self._keeping.first)
+        except OSError as error:
+            return (
+                f"checkpoint {commit.checkpoint} is kept, and an older one could not be removed ({error}); "
+                "the next one tries again"
+            )
+        return None
+
+    def record(self, record: Record) -> None:
+        """See `Work`; a driver without a journal is asked for none."""
+        raise AssertionError(record)
+
+    def note(self, effect: CoordinatorEffect) -> None:
+        """See `Work`."""
         if isinstance(effect, Starting):
             hosts = counted(effect.hosts, "process", "processes")
-            display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
-        elif isinstance(effect, Commit):
-            self._before_commit()
-            self.store.commit(self._manifest(effect))
-            self._committed(effect)
-            self.store.prune(first=self._keeping.first)
+            self._display.phase(starting(hosts, ready=effect.ready, compiled=effect.compiled))
         else:
-            self._note(effect, display)
+            self._note(effect, self._display)
 
     def _goes_on(self) -> str:
         """What is written to go on with the run."""
@@ -169,8 +176,9 @@ class Training(ABC):
         kept = self._kept()
         return Interrupted(f"{how_far}; {kept}" if kept else how_far, run)
 
-    def _task_of(self, name: str, checkpoint: int | None) -> Task:
-        """The task of a host, which starts from this checkpoint (a shard; None: from the beginning)."""
+    def task_of(self, name: str, checkpoint: int | None) -> Task:
+        """See `Work`."""
+        checkpoint = self.resumed if checkpoint is None else checkpoint
         part, shard = part_indices(name), shard_index(name)
         if part is not None:
             return self._part(replica=part[0], machine=part[1])

@@ -21,7 +21,7 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -139,13 +139,12 @@ class Checkpoints:
         sync_folder(self.folder)
         write_atomically(folder / MANIFEST, data)
 
-    def prune(self, *, first: int = 0, spare: Collection[int] = ()) -> None:
+    def prune(self, *, first: int = 0) -> None:
         """Removes complete checkpoints beyond the newest `keep`, and unfinished ones older than the newest.
 
         Args:
             first: those below this number are of a run that this one replaces: they go as soon as there is a
                 newer one.
-            spare: numbers that stay.
 
         Raises:
             OSError: something could not be removed. What is kept is untouched.
@@ -154,7 +153,7 @@ class Checkpoints:
         if not complete:
             return
         own = [number for number in complete if number >= first] or complete
-        kept = {*own[: self._keep], *spare}
+        kept = set(own[: self._keep])
         for number, path in list(self._found()):
             if number < complete[0] and number not in kept and _is_marked(path):
                 _remove(path)

@@ -27,7 +27,7 @@ from partita.engine.parameters.vector import Vector
 
 _DIGEST: Final = re.compile(r"#[0-9a-f]+")
 
-_SYNC_BYTES: Final = 1 << 25
+_SYNC_BYTES: Final = 1 << 24
 """Bytes after which a long file is forced to the disk: how far it has come is then known, and its end does
 not wait for all of it."""
 
@@ -45,7 +45,7 @@ def write_atomically(
         path: of the file.
         data: its bytes, whole or piece by piece.
         mode: the file's permissions; by default only its owner reads it.
-        written: called with the number of bytes that have just reached the disk, every 32 MiB.
+        written: called with the number of bytes that have just reached the disk, every 16 MiB.
 
     Returns:
         Its SHA-256, in hexadecimal.

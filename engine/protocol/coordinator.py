@@ -133,6 +133,8 @@ class Coordinator(Supervision):
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is not Phase.RUNNING or not self._roster.shards_ready or not self._is_complete:
             return []
+        if now < self._checkpoints.retry_at:
+            return []
         self.phase = Phase.FINISHING
         return self._begin_round(now)
 
@@ -154,9 +156,11 @@ class Coordinator(Supervision):
         return list(self._checkpoints.begin(epochs, steps=self.steps_done, now=now))
 
     def _watch_work(self, now: float) -> list[CoordinatorEffect]:
-        effects = self._watch_replicas(now)
-        if self._checkpoints.round is None and self.phase is Phase.RUNNING and now >= self._next_round_at:
-            effects += self._begin_round(now) if self._roster.shards_ready else []
+        effects = self._watch_replicas(now) + self._finish_if_complete(now)
+        due_at = self._checkpoints.retry_at if self.phase is Phase.STOPPING else self._next_round_at
+        none = self._checkpoints.round is None and self.phase in (Phase.RUNNING, Phase.STOPPING)
+        if none and now >= max(due_at, self._checkpoints.retry_at) and self._roster.shards_ready:
+            effects += self._begin_round(now)
         return effects
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
@@ -217,5 +221,4 @@ class Coordinator(Supervision):
             for part in replica.parts:
                 assert part.step >= replica.step or not replica.begun, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica
-        ends = self.phase in (Phase.FINISHING, Phase.STOPPING)
-        assert not ends or self._checkpoints.round is not None
+        assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None

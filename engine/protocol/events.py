@@ -65,7 +65,7 @@ class Send:
 @dataclass(frozen=True, slots=True)
 class Persist:
     """Write what a shard holds, as it is now, to its file of this checkpoint, with what must be remembered
-    beside it; then `Persisted`. The version counts what was applied, pushes or commands.
+    beside it; then `Persisted`, or `NotPersisted`. The version counts what was applied, pushes or commands.
     """
 
     checkpoint: int
@@ -84,6 +84,15 @@ class Persisted:
     version: int
     file: str
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotPersisted:
+    """The shard's file of this checkpoint could not be written: a full disk, no free descriptor ..."""
+
+    checkpoint: int
+    version: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

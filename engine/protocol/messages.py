@@ -303,11 +303,26 @@ class Saved(_Message, frozen=True, tag=True):
     lost: Count = 0
 
 
+class NotSaved(_Message, frozen=True, tag=True):
+    """The shard's file of this checkpoint could not be written, and why. Another checkpoint may be."""
+
+    checkpoint: Count
+    epoch: Count
+    reason: str
+
+
+class Saving(_Message, frozen=True, tag=True):
+    """So many bytes of the shard's file of this checkpoint are on disk. A sign of progress, not repeated."""
+
+    checkpoint: Count
+    epoch: Count
+    n_bytes: Count
+
+
 class Lost(_Message, frozen=True, tag=True):
     """A shard that came back from a checkpoint misses this many acknowledged pushes of a part.
 
-    The count is of the sender's whole incarnation, so that a repeat or a reordering changes nothing: the
-    receiver keeps the largest for each shard, incarnation and part.
+    The count is of the sender's whole incarnation: the receiver keeps the largest for each shard and part.
     """
 
     part: str
@@ -447,6 +462,8 @@ Message: TypeAlias = (
     | Heartbeat
     | Save
     | Saved
+    | Saving
+    | NotSaved
     | Lost
     | Command
     | Answer

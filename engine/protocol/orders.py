@@ -49,6 +49,21 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class Committed:
+    """Event, answers `Commit`: the manifest is on disk."""
+
+    checkpoint: int
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """Event, answers `Commit`: the manifest could not be written."""
+
+    checkpoint: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """Effect: end every older process of these hosts, revoke its key, and launch these incarnations.
 
@@ -106,12 +121,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Effect: every shard's file of this checkpoint is on disk; write the manifest, atomically and last.
+    """Effect: every shard's file of this checkpoint is on disk; write the manifest, atomically and last, and
+    after every `Record` before it. It may take long: what follows is carried out meanwhile, and `Committed`
+    or `NotCommitted` says when it is done.
 
     `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
     that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster).
-    From the next effect on, restarts are from this checkpoint. A manifest that cannot be written ends the
-    run.
+    From `Committed` on, restarts are from this checkpoint.
     """
 
     checkpoint: int
@@ -179,7 +195,9 @@ class Advanced:
     replicas: int
 
 
-CoordinatorEvent: TypeAlias = Opened | Launched | Began | Received | Tick | Died | StopRequested
+CoordinatorEvent: TypeAlias = (
+    Opened | Launched | Began | Received | Tick | Died | StopRequested | Committed | NotCommitted
+)
 CoordinatorEffect: TypeAlias = (
     Refuse | Send | Restart | Starting | Progress | Commit | Record | Advanced | Fail | Done | Warn
 )
@@ -202,11 +220,15 @@ class Patience:
         checkpoint_every_s: from one checkpoint round to the next; None: only the last one.
         start_s: the longest time without a sign of life of a host that starts: its process runs, its first
             message comes, a function is compiled, it is ready.
-        save_s: for a checkpoint round; a round that takes longer is given up, and the last one fails the run.
+        save_s: for a checkpoint round, without progress; then it is given up, and the last one fails the run.
+            So long the last one is tried again where it cannot be written.
         retry_s: an unanswered `Begin` or `Save` is said again.
         stall_s: a replica that reports no new step for so long is restarted, as after a death; doubled each
             time, so that steps which simply take long are reached in the end.
-        stop_s: for the last checkpoint round after Ctrl-C.
+        stop_s: for the last checkpoint round after Ctrl-C, without progress.
+        restart_s: after a shard came back, until the next checkpoint round: what it has lost once is not to
+            be lost again.
+        longest_retry_s: the longest wait before a checkpoint round that could not be written is tried again.
         failures: times in all that a host may raise (I13).
         deaths: times in a row that a host may die without getting any further (a part by a reported step, a
             shard by a committed checkpoint).
@@ -218,11 +240,14 @@ class Patience:
     save_s: float = 120.0
     retry_s: float = 1.0
     stall_s: float = 120.0
-    stop_s: float = 1.0
+    stop_s: float = 3.0
+    restart_s: float = 2.0
+    longest_retry_s: float = 30.0
     failures: int = 3
     deaths: int = 5
 
     def __post_init__(self) -> None:
         waits = [self.start_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
+        waits += [self.restart_s, self.longest_retry_s]
         if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
             raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")

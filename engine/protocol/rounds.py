@@ -1,8 +1,9 @@
 """Checkpoint rounds: every shard writes its file, and only the whole set counts (I5).
 
-A round that a shard did not survive is dropped and its number is not used again, so that a late answer can
-never complete another round. Acknowledged pushes that were lost are accounted for here too, because they are
-lost in relation to a checkpoint. This module must not know files or manifests.
+A round is over when its manifest is on disk, or cannot be written. One that a shard did not survive is
+dropped and its number is not used again, so that a late answer can never complete another round. Acknowledged
+pushes that were lost are accounted for here too, because they are lost in relation to a checkpoint. This
+module must not know files or manifests.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Lost, Save, Saved
-from partita.engine.protocol.orders import Commit, Entry
+from partita.engine.protocol.messages import Lost, NotSaved, Save, Saved, Saving
+from partita.engine.protocol.orders import Commit, Entry, Patience
 
 
 class CheckpointRound:
@@ -19,7 +20,8 @@ class CheckpointRound:
 
     Attributes:
         checkpoint: its number.
-        began_at: when it began (seconds).
+        progress_at: when it began, or last came further (seconds).
+        commit: the order to write its manifest, once every shard has answered.
         steps: the steps that each replica had done when it began: what a resumed run may skip.
     """
 
@@ -28,7 +30,8 @@ class CheckpointRound:
     ) -> None:
         """A round over these shards (name -> epoch), in the order of their indices."""
         self.checkpoint = checkpoint
-        self.began_at = now
+        self.progress_at = now
+        self.commit: Commit | None = None
         self.steps = steps
         self._epochs = dict(epochs)
         self._saved: dict[str, Saved] = {}
@@ -48,11 +51,13 @@ class CheckpointRound:
         """The same when it is due."""
         return self.ask(now) if now - self._asked_at >= retry_s else []
 
+    def belongs(self, shard: str, answer: Saved | Saving | NotSaved) -> bool:
+        """Whether it is of this round, and of the process that was asked."""
+        return answer.checkpoint == self.checkpoint and self._epochs.get(shard) == answer.epoch
+
     def take(self, shard: str, saved: Saved) -> bool:
         """Notes an answer; whether it was the last. One of another round or epoch is nothing."""
-        if saved.checkpoint != self.checkpoint or self._epochs.get(shard) != saved.epoch:
-            return False
-        if shard in self._saved:
+        if not self.belongs(shard, saved) or shard in self._saved:
             return False
         self._saved[shard] = saved
         return not self.missing
@@ -74,11 +79,15 @@ class Checkpoints:
     Attributes:
         committed: the number of the newest whole checkpoint; None before the first.
         round: the round under way, if any.
+        retry_at: no round begins before (seconds): the last one could not be written.
     """
 
     def __init__(self, next_checkpoint: int) -> None:
         self.committed: int | None = None
         self.round: CheckpointRound | None = None
+        self.retry_at = float("-inf")
+        self._lost_rounds = 0  # in a row
+        self._last_lost_at: float | None = None  # when one that held all of the work was first lost
         self._next = next_checkpoint
         # Lost pushes by shard: missing in its committed file, when its epoch began, and found by it since.
         self._in_file: dict[str, int] = {}
@@ -104,15 +113,60 @@ class Checkpoints:
         """Drops the round under way."""
         self.round = None
 
-    def saved(self, shard: str, saved: Saved) -> Commit | None:
+    def saved(self, shard: str, saved: Saved, now: float) -> Commit | None:
         """An answer; the commit, if it was the last one of the round."""
         done = self.round
-        if done is None or not done.take(shard, saved):
+        if done is None or not done.belongs(shard, saved):
             return None
-        self.committed, self.round = done.checkpoint, None
-        for name, lost in done.lost().items():
-            self._in_file[name] = self._at_start.get(name, 0) + lost
-        return Commit(done.checkpoint, done.entries(), done.steps, sum(self._in_file.values()))
+        done.progress_at = now
+        if not done.take(shard, saved):
+            return None
+        lost = sum((self._in_file | self._in_files_of(done)).values())
+        done.commit = Commit(done.checkpoint, done.entries(), done.steps, lost)
+        return done.commit
+
+    def _in_files_of(self, done: CheckpointRound) -> dict[str, int]:
+        return {name: self._at_start.get(name, 0) + lost for name, lost in done.lost().items()}
+
+    def saving(self, shard: str, saving: Saving, now: float) -> bool:
+        """A shard has come further with its file; whether it is that of the round under way."""
+        if self.round is None or not self.round.belongs(shard, saving):
+            return False
+        self.round.progress_at = now
+        return True
+
+    def kept(self, checkpoint: int) -> bool:
+        """The manifest of a checkpoint is on disk; whether it is that of the round under way, now over."""
+        done = self.round
+        if done is None or done.commit is None or done.checkpoint != checkpoint:
+            return False
+        self.committed, self.round = checkpoint, None
+        self._lost_rounds, self._last_lost_at = 0, None
+        self._in_file |= self._in_files_of(done)
+        return True
+
+    def writes(self, checkpoint: int) -> bool:
+        """Whether this is the round under way."""
+        return self.round is not None and self.round.checkpoint == checkpoint
+
+    def lose(self, patience: Patience, now: float, *, last: bool) -> tuple[int, float, float]:
+        """The round under way could not be written. `last`: it held all of the work.
+
+        Returns:
+            its number, the seconds until the next round may begin (longer each time), and the seconds since
+            the first last one was lost.
+        """
+        assert self.round is not None
+        lost, self.round = self.round.checkpoint, None
+        wait_s = min(patience.retry_s * 2.0**self._lost_rounds, patience.longest_retry_s)
+        self._lost_rounds, self.retry_at = self._lost_rounds + 1, now + wait_s
+        if last and self._last_lost_at is None:
+            self._last_lost_at = now
+        return lost, wait_s, 0.0 if self._last_lost_at is None else now - self._last_lost_at
+
+    def is_lost(self, shard: str, not_saved: NotSaved) -> bool:
+        """A shard could not write its file; whether it is that of the round under way."""
+        return self.round is not None and self.round.belongs(shard, not_saved)
 
     def found(self, shard: str, lost: Lost) -> bool:
         """What a shard has found missing since its epoch began; whether that is news."""

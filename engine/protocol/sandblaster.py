@@ -174,12 +174,15 @@ class SandblasterCoordinator(Supervision):
         if self._replay:
             return self._give(self._replay.popleft(), Purpose.REPLAY, now)
         asks = self._method.asks
-        if self.phase is Phase.STOPPING and self._checkpoints.round is not None:
-            return []  # the last checkpoint is being written
         if asks is None or self.phase is Phase.STOPPING:
+            written = self._checkpoints.round
+            if written is not None and (self.phase is Phase.STOPPING or written.commit is not None):
+                return []  # the last checkpoint, or the one before it, is being written
+            if now < self._checkpoints.retry_at:
+                return []
             return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
-        many = self.recorded - self._held >= MOST_REPEATED
-        if (many or now >= self._next_round_at) and self._checkpoints.round is None:
+        due = self.recorded - self._held >= MOST_REPEATED or now >= self._next_round_at
+        if due and now >= self._checkpoints.retry_at and self._checkpoints.round is None:
             asks = (self._snapshot(now), *asks)
         return self._give(asks, Purpose.REQUEST, now)
 
@@ -309,12 +312,18 @@ class SandblasterCoordinator(Supervision):
         for effect in super()._saved(host, saved, now):  # type: ignore[arg-type]
             match effect:
                 case Commit(checkpoint=checkpoint, entries=entries, steps=steps, lost=lost):
-                    self._held = self._in_round
-                    self._method.forget(self._held)
-                    effects.append(Commit(checkpoint, entries, steps, lost, position=self._held))
+                    effects.append(Commit(checkpoint, entries, steps, lost, position=self._in_round))
                 case _:
                     effects.append(effect)
         return effects
+
+    def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
+        before = self._checkpoints.committed
+        effects = super()._committed(checkpoint, now)
+        if self._checkpoints.committed != before:
+            self._held = self._in_round
+            self._method.forget(self._held)
+        return effects or self._next(now)
 
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
         return self._next(now)  # or when the command under way is done, if there is time for that
@@ -351,10 +360,14 @@ class SandblasterCoordinator(Supervision):
         committed = self._checkpoints.committed
         what = "the start" if committed is None else f"checkpoint {committed}"
         again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
-        return [
+        effects: list[CoordinatorEffect] = [
             Warn(f"{host.name}: {reason}; all shards go back to {what}, and {again}"),
             Restart((host.relaunch(now),), committed, reason),
         ]
+        for replica in self._roster.replicas:  # one that was not needed any more is needed again
+            if any(part.state is HostState.GONE for part in replica.parts):
+                effects += self._restart_replica(replica, f"replica {replica.index} had ended", now)
+        return effects
 
     # Time.
 
@@ -368,7 +381,7 @@ class SandblasterCoordinator(Supervision):
         if now - self._asked_at >= self._patience.retry_s:
             effects += self._ask_again(now)
         effects += self._tell_replicas(self._hand.again(now, self._patience.retry_s))
-        return effects + self._hand_out(now)
+        return effects + self._hand_out(now) + self._next(now)  # a checkpoint that was lost is tried again
 
     def _ask_again(self, now: float) -> list[CoordinatorEffect]:
         """The command, to shards that have not answered: they do it, answer again, or say what they lack."""

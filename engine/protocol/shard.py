@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from partita.engine.protocol.events import (
+    NotPersisted,
     Persist,
     Persisted,
     Received,
@@ -34,6 +35,7 @@ from partita.engine.protocol.messages import (
     Fetch,
     Heartbeat,
     Lost,
+    NotSaved,
     Parameters,
     Push,
     Pushed,
@@ -62,7 +64,7 @@ class Apply:
     updates: int
 
 
-ShardEvent: TypeAlias = Received | Tick | Persisted
+ShardEvent: TypeAlias = Received | Tick | Persisted | NotPersisted
 ShardEffect: TypeAlias = Apply | Send | Persist | Fenced | Refuse
 
 
@@ -171,7 +173,7 @@ class ShardMachine(Leased):
                 return self._save(save.checkpoint, now)
             case Received(sender=sender, message=message):
                 return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
-            case Persisted():
+            case Persisted() | NotPersisted():
                 return self._persisted(event, now)
             case Tick():
                 unsaid, self._unsaid = self._unsaid, []
@@ -296,15 +298,20 @@ class ShardMachine(Leased):
         self._writing = Saved(checkpoint, self.epoch, self.version, "", "", lost)
         return [Persist(checkpoint, self.epoch, self.version, self.updates, self.seen, self.stops)]
 
-    def _persisted(self, event: Persisted, now: float) -> list[ShardEffect]:
+    def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:
         writing, self._writing = self._writing, None
         wanted, self._wanted = self._wanted, None
         expected = None if writing is None else (writing.checkpoint, writing.version)
         assert (event.checkpoint, event.version) == expected, f"{event} while writing {writing}"
         if self.fenced or writing is None:
             return []
-        self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
-        effects: list[ShardEffect] = [Send(COORDINATOR, self._saved)]
+        if isinstance(event, NotPersisted):  # asked again, it writes again
+            effects: list[ShardEffect] = [
+                Send(COORDINATOR, NotSaved(event.checkpoint, self.epoch, event.reason))
+            ]
+        else:
+            self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
+            effects = [Send(COORDINATOR, self._saved)]
         return effects if wanted is None else effects + self._save(wanted, now)
 
     def validate(self) -> None:

@@ -26,19 +26,23 @@ from partita.engine.protocol.messages import (
     Hello,
     Informed,
     Lost,
+    NotSaved,
     Preparing,
     Ready,
     Saved,
+    Saving,
     Stop,
     Waits,
 )
 from partita.engine.protocol.orders import (
     Began,
+    Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Done,
     Fail,
     Launched,
+    NotCommitted,
     Opened,
     Patience,
     Restart,
@@ -152,6 +156,10 @@ class Supervision(ABC):
                 return self._start(now)
             case StopRequested():
                 return self._stop_requested(now)
+            case Committed(checkpoint=checkpoint):
+                return self._committed(checkpoint, now)
+            case NotCommitted(checkpoint=checkpoint, reason=reason):
+                return self._lose_round(reason, now) if self._checkpoints.writes(checkpoint) else []
 
     # Bringing hosts to work.
 
@@ -221,6 +229,11 @@ class Supervision(ABC):
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case Saved():
                 return self._saved(host, message, now)
+            case Saving():
+                return self._saving(host, message, now)
+            case NotSaved(reason=reason):
+                lost = self._checkpoints.is_lost(host.name, message)
+                return self._lose_round(f"{host.name}: {reason}", now) if lost else []
             case Failed():
                 return self._failed(host, message, now)
             case _:
@@ -261,6 +274,9 @@ class Supervision(ABC):
         if self.phase is Phase.LAUNCHING and self._roster.all_in(HostState.READY):
             self.phase = Phase.RUNNING
             self._schedule_round(now)
+        elif host.replica is None and self._patience.checkpoint_every_s is not None:
+            # Its work since the last checkpoint is lost; until there is a new one, it would be lost again.
+            self._next_round_at = min(self._next_round_at, now + self._patience.restart_s)
         return self._go_on(now) if self.phase is not Phase.LAUNCHING else []
 
     # What the work is.
@@ -304,22 +320,49 @@ class Supervision(ABC):
         self._next_round_at = float("inf") if every_s is None else now + every_s
 
     def _saved(self, host: HostRecord, saved: Saved, now: float) -> list[CoordinatorEffect]:
-        commit = self._checkpoints.saved(host.name, saved)
-        if commit is None:
+        commit = self._checkpoints.saved(host.name, saved, now)
+        self._come_further(now)
+        return [] if commit is None else [commit]
+
+    def _saving(self, host: HostRecord, saving: Saving, now: float) -> list[CoordinatorEffect]:
+        if self._checkpoints.saving(host.name, saving, now):
+            self._come_further(now)
+        return []
+
+    def _come_further(self, now: float) -> None:
+        """After Ctrl-C, the last checkpoint has time as long as it comes further."""
+        if self.phase is Phase.STOPPING:
+            self._stop_at = max(self._stop_at, now + self._patience.stop_s)
+
+    def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
+        """A checkpoint is there. One whose round was dropped meanwhile is there too, and is not used."""
+        if not self._checkpoints.kept(checkpoint):
             return []
         for shard in self._roster.shards:
             shard.deaths = 0
         over = self.phase in (Phase.FINISHING, Phase.STOPPING)
-        return [commit, *(self._end(complete=self._round_is_last) if over else [])]
+        return self._end(complete=self._round_is_last) if over else []
+
+    def _lose_round(self, reason: str, now: float) -> list[CoordinatorEffect]:
+        """A round that could not be written is lost, and another one follows: disks become free again."""
+        last = self.phase is Phase.FINISHING
+        checkpoint, wait_s, tried_s = self._checkpoints.lose(self._patience, now, last=last)
+        if self._patience.checkpoint_every_s is not None:
+            self._next_round_at = min(self._next_round_at, now + wait_s)
+        what = f"checkpoint {checkpoint} was not written: {sentence(reason)}"
+        if last and tried_s >= self._patience.save_s:
+            return self._fail(f"{what}; the last one was tried for {tried_s:.0f} s, so make room for it")
+        self.phase = Phase.RUNNING if last else self.phase
+        return [Warn(f"{what}; it is tried again in {wait_s:g} s")]
 
     def _watch_round(self, now: float) -> list[CoordinatorEffect]:
         under_way = self._checkpoints.round
         if under_way is None:
             return []
-        waited_s = now - under_way.began_at
+        waited_s = now - under_way.progress_at
         if waited_s < self._patience.save_s:
             return list(under_way.ask_again(now, self._patience.retry_s))
-        missing = ", ".join(under_way.missing)
+        missing = ", ".join(under_way.missing) or "its manifest"
         what = f"checkpoint {under_way.checkpoint} waits for {missing} since {waited_s:.0f} s"
         if self.phase is Phase.FINISHING:
             return self._fail(f"{what}, and it is the last one; look for a full or slow disk")
@@ -433,7 +476,7 @@ class Supervision(ABC):
             return []
         committed = self._checkpoints.committed
         kept = "there is none before it" if committed is None else f"checkpoint {committed} is kept"
-        late = f"the last checkpoint took more than {self._patience.stop_s:g} s; {kept}"
+        late = f"the last checkpoint has come no further for {self._patience.stop_s:g} s; {kept}"
         return [Warn(late), *self._end()]
 
     def _stop_all(self) -> list[CoordinatorEffect]:

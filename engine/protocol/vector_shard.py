@@ -33,6 +33,7 @@ from partita.engine.protocol.commands import (
 )
 from partita.engine.protocol.evaluation import Evaluation
 from partita.engine.protocol.events import (
+    NotPersisted,
     Persist,
     Persisted,
     Received,
@@ -51,6 +52,7 @@ from partita.engine.protocol.messages import (
     FetchPoint,
     Heartbeat,
     Missing,
+    NotSaved,
     Point,
     Save,
     Saved,
@@ -114,7 +116,7 @@ class Drop:
     """Effect: nothing that is kept is wanted any more."""
 
 
-VectorShardEvent: TypeAlias = Received | Tick | Done | Persisted
+VectorShardEvent: TypeAlias = Received | Tick | Done | Persisted | NotPersisted
 VectorShardEffect: TypeAlias = Do | Revert | Keep | Join | Settle | Drop | Send | Persist | Fenced | Refuse
 
 
@@ -166,6 +168,7 @@ class VectorShard(Leased):
             deque()
         )  # said of files under way, but for their names and hashes
         self._saved: Saved | None = None
+        self._not_saved: NotSaved | None = None
 
     @property
     def evaluation(self) -> int | None:
@@ -190,7 +193,7 @@ class VectorShard(Leased):
                 return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
             case Done(scalars=scalars):
                 return self._done(scalars, now)
-            case Persisted():
+            case Persisted() | NotPersisted():
                 return self._persisted(event)
             case Tick():
                 return [*self._tick(now), *self._say_owed(now)]
@@ -370,20 +373,24 @@ class VectorShard(Leased):
 
     # Files.
 
-    def _persisted(self, event: Persisted) -> list[VectorShardEffect]:
+    def _persisted(self, event: Persisted | NotPersisted) -> list[VectorShardEffect]:
         writing = self._writing.popleft() if self._writing else None
         expected = None if writing is None else (writing.checkpoint, writing.version)
         assert (event.checkpoint, event.version) == expected, f"{event} while writing {writing}"
         if self.fenced or writing is None:
             return []
+        if isinstance(event, NotPersisted):
+            self._not_saved = NotSaved(event.checkpoint, self.epoch, event.reason)
+            return [Send(COORDINATOR, self._not_saved)]
         self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
         return [Send(COORDINATOR, self._saved)]
 
     def _say_saved(self, checkpoint: int, now: float) -> list[VectorShardEffect]:
         """The coordinator has not heard of the file; if it is not on disk yet, it will."""
-        if not self.holds_lease(now) or self._saved is None or self._saved.checkpoint != checkpoint:
+        if not self.holds_lease(now):
             return []
-        return [Send(COORDINATOR, self._saved)]
+        last = (self._saved, self._not_saved)
+        return [Send(COORDINATOR, one) for one in last if one is not None and one.checkpoint == checkpoint]
 
     def validate(self) -> None:
         """The invariants I4, I6 and I7 as far as one shard can see them. Raises AssertionError."""

@@ -24,13 +24,25 @@ class Beside(Generic[Outcome]):
             wake: called, from any thread, when there is something for `finished`.
         """
         self._name, self._wake = name, wake
+        self._lock = threading.Lock()
+        self._waiting: deque[Callable[[], Outcome]] = deque()
         self._thread: threading.Thread | None = None
         self._outcomes: deque[Outcome | _Raised] = deque()
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way or waits its turn."""
+        with self._lock:
+            return self._thread is None
+
     def start(self, act: Callable[[], Outcome]) -> None:
         """Begins, or waits its turn."""
-        self._thread = threading.Thread(target=self._act, args=(self._thread, act), name=self._name)
-        self._thread.start()
+        with self._lock:
+            self._waiting.append(act)
+            if self._thread is not None:
+                return
+            thread = self._thread = threading.Thread(target=self._live, name=self._name)
+        thread.start()
 
     def finished(self) -> Iterator[Outcome]:
         """What was done since the last call.
@@ -46,17 +58,24 @@ class Beside(Generic[Outcome]):
 
     def close(self) -> None:
         """Waits for all of it."""
-        if self._thread is not None:
-            self._thread.join()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
-    def _act(self, before: threading.Thread | None, act: Callable[[], Outcome]) -> None:
-        if before is not None:
-            before.join()
-        try:
-            self._outcomes.append(act())
-        except BaseException as error:  # noqa: BLE001 - raised by `finished`, on the host's thread
-            self._outcomes.append(_Raised(error))
-        self._wake()
+    def _live(self) -> None:
+        """The thread's life: as long as something waits."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                act = self._waiting.popleft()
+            try:
+                self._outcomes.append(act())
+            except BaseException as error:  # noqa: BLE001 - raised by `finished`, on the host's thread
+                self._outcomes.append(_Raised(error))
+            self._wake()
 
 
 class _Raised:

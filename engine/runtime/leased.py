@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 
-from partita.engine.protocol.events import Persisted, Received, Tick
+from partita.engine.protocol.events import NotPersisted, Persisted, Received, Tick
 from partita.engine.protocol.lease import Leased
 from partita.engine.protocol.messages import Message
 from partita.engine.runtime.task import Link, Role
@@ -43,7 +43,7 @@ class LeasedRole(Role):
                 self._tell(asked, now)
 
     def wakened(self, now: float) -> None:
-        """A file is on disk, or could not be written (which is never tried again)."""
+        """A file is on disk, or could not be written."""
         for persisted in self._writer.finished():
             self._tell(persisted, now)
 
@@ -56,7 +56,7 @@ class LeasedRole(Role):
         self._writer.close()
 
     @abstractmethod
-    def _tell(self, event: Received | Tick | Persisted, now: float) -> None:
+    def _tell(self, event: Received | Tick | Persisted | NotPersisted, now: float) -> None:
         """Tells the machine, and carries out what follows."""
 
     def _say(self, to: str, message: Message, payload: PayloadLike, *, now: float, began: float) -> None:

@@ -20,7 +20,7 @@ from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.commands import POINT, reads, writes
-from partita.engine.protocol.events import Persist, Persisted, Refuse, Send, Span
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.membership import PACE, Pace
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
@@ -160,7 +160,7 @@ class VectorShardRole(LeasedRole):
         return record.version if record is not None and record.run == task.run else 0
 
     def _tell(self, event: VectorShardEvent, now: float) -> None:
-        if isinstance(event, Persisted):
+        if isinstance(event, Persisted | NotPersisted):
             self._store.release(self._snapshots.popleft())
         began = time.monotonic()
         effects = self._machine.receive(event, now)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.storage import NotFinite, Snapshot
-from partita.engine.protocol.events import Persist, Persisted
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted
+from partita.engine.protocol.messages import Saving
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.beside import Beside
 from partita.engine.runtime.task import CannotGoOn, Link
 
 
 class NotWritten(CannotGoOn):
-    """A checkpoint that could not, or must not, be written."""
+    """A checkpoint that must not be written."""
 
 
 class Writer:
@@ -27,10 +29,10 @@ class Writer:
             checkpoints: where files go.
             slots: what the shard's vectors consist of.
             run: the run's id.
-            link: of the host; it is woken when a file is there.
+            link: of the host; it is woken when a file is there, and tells the coordinator how far one is.
         """
-        self._checkpoints, self._slots, self._run, self._name = checkpoints, slots, run, link.name
-        self._beside: Beside[Persisted] = Beside("checkpoint", link.wake)
+        self._checkpoints, self._slots, self._run, self._link = checkpoints, slots, run, link
+        self._beside: Beside[Persisted | NotPersisted] = Beside("checkpoint", link.wake)
 
     def write(self, persist: Persist, snapshot: Snapshot, *, finite: bool) -> None:
         """Begins, or waits its turn.
@@ -42,11 +44,11 @@ class Writer:
         """
         self._beside.start(lambda: self._written(persist, snapshot, finite))
 
-    def finished(self) -> Iterator[Persisted]:
-        """Files that are on disk since the last call.
+    def finished(self) -> Iterator[Persisted | NotPersisted]:
+        """Files that are on disk since the last call, and those that could not be written.
 
         Raises:
-            NotWritten: one could not be written, or must not be. It is never tried again.
+            NotWritten: one must not be written.
         """
         return self._beside.finished()
 
@@ -54,10 +56,10 @@ class Writer:
         """Waits for files that are being written."""
         self._beside.close()
 
-    def _written(self, persist: Persist, snapshot: Snapshot, finite: bool) -> Persisted:
+    def _written(self, persist: Persist, snapshot: Snapshot, finite: bool) -> Persisted | NotPersisted:
         record = ShardRecord(
             self._run,
-            self._name,
+            self._link.name,
             persist.epoch,
             persist.version,
             dict(persist.seen),
@@ -67,7 +69,22 @@ class Writer:
         try:
             if finite:
                 snapshot.check_finite()
-            file, sha256 = self._checkpoints.write_shard(persist.checkpoint, record, self._slots, snapshot)
-        except (OSError, NotFinite) as error:
+            file, sha256 = self._checkpoints.write_shard(
+                persist.checkpoint, record, self._slots, snapshot, written=self._progress_of(persist)
+            )
+        except NotFinite as error:
             raise NotWritten(f"checkpoint {persist.checkpoint} was not written: {error}") from error
+        except OSError as error:
+            return NotPersisted(persist.checkpoint, persist.version, error.strerror or str(error))
         return Persisted(persist.checkpoint, persist.version, file, sha256)
+
+    def _progress_of(self, persist: Persist) -> Callable[[int], None]:
+        """Tells the coordinator how far a file is: it waits as long as that grows."""
+        written = 0
+
+        def progress(n_bytes: int) -> None:
+            nonlocal written
+            written += n_bytes
+            self._link.send(COORDINATOR, Saving(persist.checkpoint, persist.epoch, written), None)
+
+        return progress

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Downpour, RunFailed, train
+from partita.engine import SGD, Downpour, Interrupted, RunFailed, train
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.protocol.orders import Progress
@@ -75,20 +76,78 @@ def test_numbers_that_run_away_end_the_run_and_never_become_a_checkpoint(
     assert all(np.isfinite(values).all() for values in kept.parameters().values())
 
 
-def test_a_full_disk_ends_the_run_and_keeps_the_last_checkpoint(witness: Witness, tmp_path: Path) -> None:
-    plan = plan_of_toy()
+def limit_files(name: str, n_bytes: int) -> None:
+    """From now on this process cannot write more into a file."""
+    resource.prlimit(
+        hosts_of(os.getpid())[name].pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY)
+    )
 
-    def fill() -> None:  # from now on this process cannot write more than 16 bytes into a file
-        resource.prlimit(hosts_of(os.getpid())["shard 1"].pid, resource.RLIMIT_FSIZE, (16, 16))
+
+def test_a_full_disk_costs_checkpoints_and_not_the_run(witness: Witness, tmp_path: Path) -> None:
+    plan = plan_of_toy()
 
     def has_checkpoint(progress: Progress) -> bool:
         return any(tmp_path.rglob("manifest.json")) and sum(newest(tmp_path, plan).manifest.steps) > 0
 
-    witness.when(has_checkpoint, fill)
+    witness.when(has_checkpoint, lambda: limit_files("shard 1", 16))
+    witness.when_said("was not written: shard 1: File too large; it is tried again in 1 s", lambda: None)
+    witness.when_said("was not written", lambda: limit_files("shard 1", resource.RLIM_INFINITY))
     driver = Downpour(shards=2, rule=SGD(0.05))
-    with pytest.raises(
-        RunFailed, match=r"^shard 1: checkpoint \d+ was not written: .*File too large"
-    ) as failed:
-        train(plan, toy.data(), driver=driver, epochs=10_000, checkpoints=tmp_path, checkpoint_every_s=0.2)
+    run = train(
+        plan,
+        toy.data(),
+        driver=driver,
+        epochs=300,
+        checkpoints=tmp_path,
+        checkpoint_every_s=0.2,
+        show="nothing",
+    )
     kept = newest(tmp_path, plan)
-    assert f"holds {sum(kept.manifest.steps)} of 320000 steps, and train() with" in str(failed.value)
+    assert run.steps == kept.manifest.steps == (9600,) and not run.lost_pushes
+
+
+def test_a_disk_that_stays_full_fails_the_last_checkpoint_and_keeps_the_one_before(
+    witness: Witness, tmp_path: Path
+) -> None:
+    plan = plan_of_toy()
+    train(plan, toy.data(), driver=Downpour(), epochs=1, checkpoints=tmp_path)
+    before = newest(tmp_path, plan).manifest
+    witness.when_said("resumed from", lambda: None)
+    witness.when(lambda progress: True, lambda: limit_files("shard 0", 16))
+    with pytest.raises(
+        RunFailed, match=r"not written: shard 0: File too large; the last one was tried for "
+    ) as failed:
+        train(
+            plan,
+            toy.data(),
+            driver=Downpour(),
+            epochs=20,
+            checkpoints=tmp_path,
+            checkpoint_timeout_s=0.5,
+            resume=True,
+        )
+    assert newest(tmp_path, plan).manifest == before
+    assert "and train() with the same arguments and resume=True goes on from it" in str(failed.value)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_shard_may_die_often_as_long_as_checkpoints_are_made(witness: Witness, tmp_path: Path) -> None:
+    """Each time a checkpoint follows soon, however long the usual interval is."""
+    plan, killed = plan_of_toy(), []
+
+    def kill() -> None:
+        killed.append(len(list(tmp_path.rglob("manifest.json"))))
+        hosts_of(os.getpid())["shard 0"].kill()
+
+    def has_newer(progress: Progress) -> bool:
+        found = [int(path.parent.name[:8]) for path in tmp_path.rglob("manifest.json")]
+        return max(found, default=0) >= len(killed)
+
+    for _ in range(7):
+        witness.when(has_newer, kill)
+    witness.when(has_newer, lambda: signal.raise_signal(signal.SIGINT))
+    driver = Downpour(shards=2, rule=SGD(0.05))
+    with pytest.raises(Interrupted):
+        train(plan, toy.data(), driver=driver, epochs=10**6, checkpoints=tmp_path, checkpoint_every_s=1000.0)
+    assert len(killed) == 7

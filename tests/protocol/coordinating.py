@@ -20,6 +20,8 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.orders import (
+    Commit,
+    Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Launched,
@@ -41,10 +43,13 @@ class Run:
         options = {"steps": STEPS, "run": "r", "versions": {"python": "3.11"}} | options
         self.machine = Coordinator(topology or Topology(2, 2, 2), **options)  # type: ignore[arg-type]
         self.now = 100.0
+        self.commits = True  # every manifest is written at once
         self.incarnations = dict.fromkeys(HOSTS, 0)
 
     def tell(self, event: CoordinatorEvent) -> list[CoordinatorEffect]:
         effects = self.machine.receive(event, self.now)
+        for commit in of(Commit, effects) if self.commits else ():
+            effects = [*effects, *self.machine.receive(Committed(commit.checkpoint), self.now)]
         self.machine.validate()
         for restart in of(Restart, effects):
             self.incarnations.update(restart.hosts)

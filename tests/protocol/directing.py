@@ -42,6 +42,7 @@ from partita.engine.protocol.method_at_work import Entry
 from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.orders import (
     Commit,
+    Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Launched,
@@ -109,6 +110,8 @@ class Stage:
                 case Restart(hosts=hosts, checkpoint=checkpoint):
                     for name, incarnation in hosts:
                         self._launch(name, incarnation, checkpoint)
+                case Commit(checkpoint=number):
+                    self.events.append(Committed(number))
                 case Send(to=to, message=message) if self.deliver(to, message):
                     self._hear(to, message)
         self.coordinator.validate()

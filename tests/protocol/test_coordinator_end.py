@@ -9,14 +9,18 @@ from partita.engine.protocol.messages import (
     Begin,
     Failed,
     Lost,
+    NotSaved,
     Save,
+    Saving,
     Stop,
 )
 from partita.engine.protocol.names import Topology
 from partita.engine.protocol.orders import (
     Commit,
+    Committed,
     Done,
     Fail,
+    NotCommitted,
     Opened,
     Patience,
     Restart,
@@ -117,13 +121,87 @@ def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
     assert set(messages(Stop, effects)) == set(HOSTS)
 
 
-def test_ctrl_c_does_not_wait_longer_than_a_second(run: Run) -> None:
+def test_ctrl_c_waits_as_long_as_the_last_checkpoint_comes_further(run: Run) -> None:
     run.tell(StopRequested())
+    for n_bytes in (1, 2, 3, 4):
+        assert not of(Done, run.wait(2.5))
+        run.hear("shard 1", Saving(1, 0, n_bytes))
     run.saved("shard 0", 1)
-    assert not of(Done, run.wait(0.75))
+    assert not of(Done, run.wait(2.75))
+    run.hear("shard 1", Saving(7, 0, 1))  # of another checkpoint
     effects = run.wait(0.25)
-    assert "took more than 1 s; there is none before it" in of(Warn, effects)[0].text
+    assert "has come no further for 3 s; there is none before it" in of(Warn, effects)[0].text
     assert effects[-1] == Done((0, 0), None, 0, complete=False)
+
+
+def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
+    run = Run(patience=Patience(checkpoint_every_s=30.0)).start()
+    run.commits = False
+    run.wait(30.0)
+    [warning] = run.hear("shard 1", NotSaved(1, 0, "No space left on device"))
+    assert warning == Warn(
+        "checkpoint 1 was not written: shard 1: No space left on device; it is tried again in 1 s"
+    )
+    assert run.saved("shard 0", 1) == [] and run.hear("shard 1", NotSaved(1, 0, "again")) == []
+    assert messages(Save, run.wait(0.75)) == {}
+    assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(2))
+    run.saved("shard 0", 2)
+    [commit] = of(Commit, run.saved("shard 1", 2))
+    [warning] = run.tell(NotCommitted(commit.checkpoint, "Too many open files"))
+    assert "checkpoint 2 was not written: Too many open files; it is tried again in 2 s" in str(warning)
+    assert messages(Save, run.wait(1.75)) == {}
+    assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(3))
+    run.saved("shard 0", 3)
+    run.saved("shard 1", 3)
+    assert run.tell(Committed(3)) == [] and run.machine._checkpoints.committed == 3
+    assert messages(Save, run.wait(30.0)) == dict.fromkeys(SHARDS, Save(4)), "after its usual interval"
+
+
+def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
+    run = Run(patience=Patience(save_s=20.0)).start()
+    assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
+    effects = run.hear("shard 0", NotSaved(1, 0, "No space left on device"))
+    tried, failed = [], of(Fail, effects)
+    while not failed and run.now < 1000:
+        effects = run.wait(1.0)
+        for save in messages(Save, effects).values():
+            tried.append(save.checkpoint)
+            failed = of(Fail, run.hear("shard 0", NotSaved(save.checkpoint, 0, "No space left on device")))
+            break
+    assert sorted(set(tried)) == [2, 3, 4, 5, 6], "after 1, 2, 4, 8 and 16 s"
+    assert "the last one was tried for 31 s, so make room for it" in failed[0].reason
+
+
+def test_a_last_checkpoint_that_fails_once_ends_the_run_as_usual() -> None:
+    run = Run().start()
+    run.finish(*PARTS)
+    run.hear("shard 0", NotSaved(1, 0, "No space left on device"))
+    assert messages(Save, run.wait(1.0)) == dict.fromkeys(SHARDS, Save(2))
+    run.saved("shard 0", 2)
+    effects = run.saved("shard 1", 2)
+    assert effects[-1] == Done((STEPS, STEPS), 2, 0, complete=True)
+
+
+def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_before(run: Run) -> None:
+    run.commits = False
+    run.wait(30.0)
+    run.saved("shard 0", 1)
+    assert of(Commit, run.saved("shard 1", 1))
+    [restart] = of(Restart, run.tell(Died("shard 1", 0)))
+    assert restart.checkpoint is None
+    assert run.tell(Committed(1)) == [] and run.machine._checkpoints.committed is None
+    run.restarted("shard 1")
+    assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(2)), "soon, or it is lost again"
+
+
+def test_a_shard_may_die_often_if_a_checkpoint_is_made_each_time() -> None:
+    run = Run(patience=Patience(checkpoint_every_s=3600.0)).start()
+    for n in range(10):
+        assert not of(Fail, run.tell(Died("shard 0", n)))
+        run.restarted("shard 0")
+        assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(n + 1))
+        run.saved("shard 0", n + 1)
+        run.saved("shard 1", n + 1)
 
 
 def test_ctrl_c_ends_a_run_that_has_not_begun_at_once() -> None:

@@ -202,6 +202,7 @@ def test_ctrl_c_asks_for_one_checkpoint_however_slow_the_disk_is() -> None:
     assert len(asked) == len(late) == 2
     for event in late:
         stage.tell(event)
+    stage.play()
     assert isinstance(stage.effects[-1], Done) and len(stage.commits) == 1
 
 
@@ -213,7 +214,7 @@ def test_ctrl_c_does_not_wait_long() -> None:
     stage = staged()
     stage.play(until=during(stage, 1))
     stage.tell(StopRequested())
-    stage.tell(Tick(), wait_s=1.5)
+    stage.tell(Tick(), wait_s=3.5)
     assert isinstance(stage.effects[-1], Done)
 
 

@@ -361,11 +361,12 @@ class TakesAnErrorForADeath(Coordinator):
 
 
 class Planted(NamedTuple):
-    """A fault, the invariants whose breach may be reported, and within how many seeds."""
+    """A fault, the invariants whose breach may be reported, within how many seeds, and at which one."""
 
     machine: type
     reported: str
     seeds: int
+    at: int = 0
 
     @property
     def machines(self) -> Machines:
@@ -401,7 +402,7 @@ FAULTS = [
     Planted(NotesNothing, "I1 I2", 1000),
     Planted(NotesAPushTooFew, "I2", 300),
     Planted(DoesNotInherit, "I1 I2", 600),
-    Planted(TakesAnAnswerToAnotherProcess, "I1 I2 I3 I8", 1000),
+    Planted(TakesAnAnswerToAnotherProcess, "I1 I2 I3 I8", 1000, at=2132),
     Planted(BeginsAtTheReportedStep, "I2", 300),
     Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500),
     Planted(SaysSavedBeforeItIs, "I5", 20),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
 from partita.engine.runtime.simulation.downpour import play
@@ -24,7 +26,7 @@ def test_every_invariant_holds_in_very_many_schedules() -> None:
 
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.machine.__name__)
 def test_it_bites(planted: Planted) -> None:
-    is_caught(planted, lambda seed: play(seed, planted.machines), range(planted.seeds))
+    is_caught(planted, lambda seed: play(seed, planted.machines), chain((planted.at,), range(planted.seeds)))
 
 
 def test_schedules_are_of_all_kinds() -> None:

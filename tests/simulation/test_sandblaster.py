@@ -64,6 +64,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
     objective, method = Objective(portions), LBFGS(history=3, max_iterations=3)
     around = Surroundings(
         topology=Topology(replicas, 1, 2),
+        disk_fails=0.0,
         write_s=0.01,
         checkpoint_every_s=None,
         network=NetworkFaults(),

@@ -11,9 +11,11 @@ from partita.engine.protocol.membership import Pace
 from partita.engine.protocol.messages import Heartbeat, decode
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import (
+    Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Launched,
+    NotCommitted,
     Patience,
     Restart,
     Starting,
@@ -97,6 +99,14 @@ class CoordinatorHost(Process):
         if self._around.sees_exits or host.name in awaited:  # before Ready, silence says nothing
             died = Died(host.name, host.incarnation, "its process ended")
             self.later(0.2 * self.world.random.random(), self.on_event, died)
+
+    def writes(self, checkpoint: int, write: Callable[[], None]) -> None:
+        """Writes a manifest, or fails to, and says so later; between the two anything may happen."""
+        full = self._around.is_full(self.world.random, self.world.now)
+        if not full:
+            write()
+        answer = NotCommitted(checkpoint, "no space") if full else Committed(checkpoint)
+        self.later(self._around.write_s * self.world.random.random(), self.on_event, answer)
 
     def _do(self, event: CoordinatorEvent) -> None:
         for effect in self.machine.receive(event, self.clock):

@@ -20,6 +20,7 @@ class Surroundings:
     Attributes:
         topology: the hosts.
         write_s: what writing a shard's file takes, at most.
+        disk_fails: how often a file cannot be written, until the end of the chaos.
         checkpoint_every_s: between two checkpoint rounds; None: only the last one.
         network: its faults, until the end of the chaos.
         chaos_s: when everything heals.
@@ -34,6 +35,7 @@ class Surroundings:
 
     topology: Topology
     write_s: float
+    disk_fails: float
     checkpoint_every_s: float | None
     network: NetworkFaults
     chaos_s: float
@@ -43,6 +45,10 @@ class Surroundings:
     stall_s: float
     raising: tuple[str, int] | None
     stop_at: float | None
+
+    def is_full(self, random: Random, now: float) -> bool:
+        """Whether a file that is written now cannot be."""
+        return bool(self.disk_fails) and now < self.chaos_s and random.random() < self.disk_fails
 
 
 def draw_surroundings(random: Random, topology: Topology) -> Surroundings:
@@ -63,6 +69,7 @@ def draw_surroundings(random: Random, topology: Topology) -> Surroundings:
         stall_s=15.0 if random.random() < 0.1 else 1e6,
         raising=raising,
         stop_at=random.uniform(0.1, 6.0) if random.random() < 0.05 else None,
+        disk_fails=random.choice((0.0, 0.0, 0.0, 0.3)),
     )
 
 

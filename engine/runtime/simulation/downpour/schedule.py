@@ -36,7 +36,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         """Commits, ends, or says something."""
         match effect:
             case Commit():
-                self.schedule.commit(effect)
+                self.writes(effect.checkpoint, lambda: self.schedule.commit(effect))
             case Done() | Fail():
                 self.schedule.end(effect)
             case Warn() | Progress():

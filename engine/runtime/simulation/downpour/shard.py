@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import (
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Span,
+    Tick,
+)
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Message, Parameters, Push, Pushed
 from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
@@ -126,8 +135,12 @@ class ShardHost(Host):
         )
         if effect.version != file.lineage.version:
             raise Violation(f"I1: {self.name} writes version {effect.version} at {file.lineage.version}")
-        wait_s = self.setting.scenario.around.write_s * self.world.random.random()
-        self.later(wait_s, self.on_written, (effect.checkpoint, file))
+        around, random = self.setting.scenario.around, self.world.random
+        wait_s = around.write_s * random.random()
+        if around.is_full(random, self.world.now):
+            self.later(wait_s, self._do, NotPersisted(effect.checkpoint, effect.version, "no space"))
+        else:
+            self.later(wait_s, self.on_written, (effect.checkpoint, file))
 
     def on_written(self, written: tuple[int, File]) -> None:
         """The file is on disk, whole."""

@@ -72,10 +72,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
                 setting.ledger.records(effect)
                 disk.append(effect.digest, effect.scalars)
             case Commit():
-                disk.sync()  # a checkpoint without its journal would be good for nothing
-                setting.ledger.commits(effect, self.current)
-                disk.manifests[effect.checkpoint] = effect
-                self.world.note(self, "Commit", effect)
+                self.writes(effect.checkpoint, lambda: self._commit(effect))
             case Advanced(iterated=iterated):
                 setting.ledger.tells(iterated)
             case Done() | Fail():
@@ -84,3 +81,9 @@ class SandblasterCoordinatorHost(CoordinatorHost):
                 self.world.note(self, "Warn", effect)
             case _:
                 raise AssertionError(effect)
+
+    def _commit(self, order: Commit) -> None:
+        self.setting.disk.sync()  # a checkpoint without its journal would be good for nothing
+        self.setting.ledger.commits(order, self.current)
+        self.setting.disk.manifests[order.checkpoint] = order
+        self.world.note(self, "Commit", order)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from partita.engine.protocol.events import Persist, Persisted, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.events import (
+    NotPersisted,
+    Persist,
+    Persisted,
+    Received,
+    Refuse,
+    Send,
+    Span,
+    Tick,
+)
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Answer, Contribution, Message, Point, Taken
 from partita.engine.protocol.names import machine_of
@@ -151,9 +160,14 @@ class ShardHost(Host):
         file = File(dict(self.vectors), effect.version, sha256)
         self.ledger.persists(effect.checkpoint)
         self.setting.disk.folders.add(effect.checkpoint)
-        wait_s = self.setting.scenario.around.write_s * self.world.random.random()
+        around, random = self.setting.scenario.around, self.world.random
+        wait_s = around.write_s * random.random()
         self.written_at = max(self.written_at, self.world.now + wait_s)  # one file after the other
-        self.later(self.written_at - self.world.now, self.on_written, (effect.checkpoint, name, file))
+        if around.is_full(random, self.world.now):
+            failed = NotPersisted(effect.checkpoint, effect.version, "no space")
+            self.later(self.written_at - self.world.now, self._do, failed)
+        else:
+            self.later(self.written_at - self.world.now, self.on_written, (effect.checkpoint, name, file))
 
     def on_written(self, written: tuple[int, str, File]) -> None:
         """The file is on disk, whole."""
