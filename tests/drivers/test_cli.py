@@ -14,6 +14,7 @@ import pytest
 import safetensors.numpy
 
 from partita.engine import SGD, Downpour, cli, train
+from partita.engine.drivers.phases import Phases
 from partita.layers import Dense, Network, SquaredError
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
@@ -35,7 +36,8 @@ Partita = Callable[..., Ended]
 def partita(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Iterator[Partita]:
-    """Runs a command in this process, in a folder of its own."""
+    """Runs a command in this process, in a folder of its own; no phase lasts long enough to be shown."""
+    monkeypatch.setattr(Phases.__init__, "__kwdefaults__", {"after_s": 3600.0, "stream": None})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "200")
