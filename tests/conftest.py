@@ -22,6 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     for name in _OF_A_TERMINAL:
         os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm"  # on a dumb one, nothing is live
     if hasattr(config, "workerinput"):
         return  # a process of pytest-xdist inherits the folder
     folder = tempfile.TemporaryDirectory(prefix="partita-tests-")
