@@ -119,6 +119,7 @@ class Coordinator(Supervision):
         if host.step > host.furthest:
             host.furthest, host.deaths = host.step, 0
         if replica.steps_done > before:
+            self._shards_answer()
             replica.progress_at, replica.stall_s = now, self._patience.stall_s
         sums = (report.examples, report.loss, report.correct, report.staleness, report.pushes)
         return [Progress(host.name, report.step, *sums)]
@@ -202,7 +203,9 @@ class Coordinator(Supervision):
         for replica in self._roster.replicas:
             if not replica.begun or replica.is_complete(0):
                 continue
-            if now - replica.progress_at >= replica.stall_s:
+            if self._waits_for_shard(replica):
+                replica.excused_at = now
+            if now - max(replica.progress_at, replica.excused_at) >= replica.stall_s:
                 reason = f"no step reported for {replica.stall_s:.0f} s"
                 effects += self._restart_replica(replica, reason, now)
                 replica.stall_s *= 2

@@ -355,7 +355,7 @@ class Answer(_Message, frozen=True, tag=True):
 class Missing(_Message, frozen=True, tag=True):
     """Answers a repeat of a command whose evaluation is under way: the stretches that a shard still lacks.
 
-    Ranges `[start, stop)` of their numbers, ascending.
+    Ranges `[start, stop)` of their numbers, ascending; empty where it is at work on the command itself.
     """
 
     number: Count

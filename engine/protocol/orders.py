@@ -225,13 +225,15 @@ class Patience:
         retry_s: an unanswered `Begin` or `Save` is said again.
         stall_s: a replica that reports no new step for so long is restarted, as after a death; doubled each
             time, so that steps which simply take long are reached in the end.
+        answer_s: a shard that has not answered a host for so long is replaced, although it is heard.
+        work_s: the same of one that says it is at work on a command.
         stop_s: for the last checkpoint round after Ctrl-C, without progress.
         restart_s: after a shard came back, until the next checkpoint round: what it has lost once is not to
             be lost again.
         longest_retry_s: the longest wait before a checkpoint round that could not be written is tried again.
         failures: times in all that a host may raise (I13).
         deaths: times in a row that a host may die without getting any further (a part by a reported step, a
-            shard by a committed checkpoint).
+            shard by a committed checkpoint), and that a shard may be replaced because it does not answer.
     """
 
     pace: Pace = field(default_factory=Pace)
@@ -240,6 +242,8 @@ class Patience:
     save_s: float = 120.0
     retry_s: float = 1.0
     stall_s: float = 120.0
+    answer_s: float = 60.0
+    work_s: float = 600.0
     stop_s: float = 3.0
     restart_s: float = 2.0
     longest_retry_s: float = 30.0
@@ -248,6 +252,6 @@ class Patience:
 
     def __post_init__(self) -> None:
         waits = [self.start_s, self.save_s, self.retry_s, self.stall_s, self.stop_s]
-        waits += [self.restart_s, self.longest_retry_s]
+        waits += [self.restart_s, self.longest_retry_s, self.answer_s, self.work_s]
         if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
             raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")

@@ -43,6 +43,7 @@ class HostRecord:
     finished: int = -1  # the directory under which it said Finished
     informed: int = 0  # the directory that it has
     deaths: int = 0  # in a row, without getting further
+    mute: int = 0  # times in a row that it was replaced because it did not answer (shards)
     failed: tuple[int, ...] = ()  # the incarnations that said so
 
     def relaunch(self, now: float) -> Host:
@@ -83,6 +84,7 @@ class ReplicaRecord:
     restarted: bool = False
     asked_at: float = 0.0
     progress_at: float = 0.0
+    excused_at: float = float("-inf")  # when it last waited for a shard: it could not get on
 
     @property
     def steps_done(self) -> int:

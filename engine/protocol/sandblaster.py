@@ -125,8 +125,10 @@ class SandblasterCoordinator(Supervision):
         self._number = 0
         self._command: Command | None = None
         self._purpose = Purpose.REQUEST
-        self._asked_at = 0.0
+        self._asked_at = self._given_at = 0.0
         self._answers: dict[str, Scalars] = {}
+        self._heard_at: dict[str, float] = {}  # when a shard last said something about the command
+        self._works_since: dict[str, float] = {}  # since when it says that it is at work
 
     @property
     def iterations(self) -> int:
@@ -198,8 +200,11 @@ class SandblasterCoordinator(Supervision):
 
     def _give(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
         self._number += 1
-        self._command, self._purpose, self._asked_at = Command(self._number, request), purpose, now
+        self._command, self._purpose = Command(self._number, request), purpose
+        self._asked_at = self._given_at = now
         self._answers.clear()
+        self._works_since.clear()
+        self._heard_at = {shard.name: now for shard in self._roster.shards}
         effects: list[CoordinatorEffect] = [Send(shard.name, self._command) for shard in self._roster.shards]
         evaluate = evaluation_in(request)
         if evaluate is not None:
@@ -215,6 +220,11 @@ class SandblasterCoordinator(Supervision):
                 self._answers.setdefault(host.name, scalars)
                 return self._finish_if_complete(now)
             case Missing(number=number, stretches=ranges) if self._is_asked(number):
+                self._heard_at[host.name] = now
+                if ranges:
+                    self._works_since.pop(host.name, None)
+                else:
+                    self._works_since.setdefault(host.name, now)
                 self._hand.lacking(ranges)
                 return self._hand_out(now)
             case _:
@@ -244,7 +254,8 @@ class SandblasterCoordinator(Supervision):
         if indices is None:
             return []
         host.deaths = 0
-        self._roster.replicas[indices[0]].stall_s = self._patience.stall_s
+        replica = self._roster.replicas[indices[0]]
+        replica.stall_s, replica.progress_at = self._patience.stall_s, now
         self._hand.computed(*indices, message, now)
         return self._finish_if_complete(now) or self._hand_out(now)
 
@@ -271,6 +282,7 @@ class SandblasterCoordinator(Supervision):
             return []
         if self._purpose is not Purpose.REQUEST:
             return []
+        self._shards_answer()
         answers = [self._answers[shard.name] for shard in self._roster.shards]
         scalars = joined(command.operations, answers, losses)
         index, asked = self.recorded, self._method.asks
@@ -293,6 +305,11 @@ class SandblasterCoordinator(Supervision):
 
     def _hand_out(self, now: float) -> list[CoordinatorEffect]:
         return self._tell_replicas(self._hand.hand_out(now)) if self._evaluates else []
+
+    @property
+    def _answers_since(self) -> float:
+        """Since the evaluation began: between two of them there is no point to be told."""
+        return self._given_at if self._evaluates else math.inf
 
     @property
     def _evaluates(self) -> bool:
@@ -372,8 +389,13 @@ class SandblasterCoordinator(Supervision):
     # Time.
 
     def _watch_work(self, now: float) -> list[CoordinatorEffect]:
-        effects: list[CoordinatorEffect] = []
-        stalls = {replica.index: replica.stall_s for replica in self._roster.replicas}
+        effects = self._watch_command(now)
+        if self.phase is Phase.OVER:
+            return effects
+        stalls = {
+            replica.index: math.inf if self._waits_for_shard(replica) else replica.stall_s
+            for replica in self._roster.replicas
+        }
         for index in self._hand.stalled(now, stalls):
             replica = self._roster.replicas[index]
             effects += self._restart_replica(replica, f"no portion done for {replica.stall_s:.0f} s", now)
@@ -382,6 +404,22 @@ class SandblasterCoordinator(Supervision):
             effects += self._ask_again(now)
         effects += self._tell_replicas(self._hand.again(now, self._patience.retry_s))
         return effects + self._hand_out(now) + self._next(now)  # a checkpoint that was lost is tried again
+
+    def _watch_command(self, now: float) -> list[CoordinatorEffect]:
+        """Looks for a shard that does not answer the command, or is at work on it for too long."""
+        if self._command is None:
+            return []
+        what = f"command {self._command.number} ({self._purpose.value})"
+        for shard in self._roster.shards:
+            if shard.name in self._answers or shard.state is not HostState.READY:
+                continue
+            silent_s = now - max(self._heard_at[shard.name], shard.since)
+            worked_s = now - self._works_since.get(shard.name, now)
+            if silent_s >= self._patience.answer_s:
+                return self._replace_mute(shard, f"no answer to {what} for {silent_s:.0f} s", now)
+            if worked_s >= self._patience.work_s:
+                return self._replace_mute(shard, f"it is at {what} since {worked_s:.0f} s", now)
+        return []
 
     def _ask_again(self, now: float) -> list[CoordinatorEffect]:
         """The command, to shards that have not answered: they do it, answer again, or say what they lack."""

@@ -52,6 +52,7 @@ from partita.engine.protocol.orders import (
 )
 from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
 from partita.engine.protocol.rounds import Checkpoints
+from partita.engine.protocol.unanswered import GETS_ON, Unanswered
 
 _AWAITED: Final = (HostState.LAUNCHED, HostState.PREPARING)
 """Of hosts that are not ready yet."""
@@ -107,6 +108,7 @@ class Supervision(ABC):
         self._stop_at = float("inf")
         self._round_is_last = False  # the round under way began when all of the work was done
         self._shards_revision = 0  # the first directory with the shards of today
+        self._unanswered: Final = Unanswered()
 
     @property
     def lost(self) -> int:
@@ -226,6 +228,7 @@ class Supervision(ABC):
             case Ready():
                 return self._ready(host, now)
             case Waits(host=other, what=what, waited_s=waited_s):
+                self._unanswered.note(host.name, other, now - waited_s)
                 return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
             case Saved():
                 return self._saved(host, message, now)
@@ -237,6 +240,8 @@ class Supervision(ABC):
             case Failed():
                 return self._failed(host, message, now)
             case _:
+                if isinstance(message, GETS_ON):
+                    self._unanswered.clear(host.name)
                 return self._heard(host, message, now)
 
     @staticmethod
@@ -399,6 +404,52 @@ class Supervision(ABC):
             return self._fail(told, failed.traceback)
         return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
 
+    # Shards that are heard and do not answer.
+
+    def _watch_answers(self, now: float) -> list[CoordinatorEffect]:
+        """Looks for a shard that has left a part without an answer for too long."""
+        hosts, limit_s = self._roster.hosts, self._patience.answer_s
+        for part, shard, since in self._unanswered:
+            waiting, asked = hosts[part], hosts[shard]
+            if asked.replica is not None or {waiting.state, asked.state} != {HostState.READY}:
+                continue
+            waited_s = now - max(since, waiting.since, asked.since, self._answers_since)
+            if waited_s < limit_s:
+                continue
+            why = f"{part} has no answer of {shard} for {waited_s:.0f} s ({limit_s:g} s are allowed)"
+            others = (r for r in self._roster.replicas if r.index != waiting.replica)
+            if any(replica.progress_at > now - waited_s for replica in others):
+                return self._died(waiting, f"{why}, which answers another replica", now)
+            return self._replace_mute(asked, why, now)
+        return []
+
+    @property
+    def _answers_since(self) -> float:
+        """Since when shards can answer parts (seconds; infinity: they cannot now)."""
+        return float("-inf")
+
+    def _replace_mute(self, shard: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
+        """Its lease ends before the next process works. Replicas wait, and are not restarted."""
+        shard.mute += 1
+        if shard.mute >= self._patience.deaths and not self._is_dispensable(shard):
+            return self._fail(
+                f"{shard.name} is heard and does not answer, also after {shard.mute - 1} replacements: "
+                f"{why}; look at what it printed, and at the network between these hosts"
+            )
+        return self._lose(shard, why, now)
+
+    def _shards_answer(self) -> None:
+        """The run gets on."""
+        for shard in self._roster.shards:
+            shard.mute = 0
+
+    def _waits_for_shard(self, replica: ReplicaRecord) -> bool:
+        """Whether a replica cannot be blamed for standing still."""
+        parts = {part.name for part in replica.parts}
+        return not self._roster.shards_ready or any(
+            part in parts and self._roster.hosts[other].replica is None for part, other, _ in self._unanswered
+        )
+
     def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         self._membership.forget(host.name)
         if self._is_dispensable(host):
@@ -430,7 +481,8 @@ class Supervision(ABC):
                     effects.append(sign)
                 case HeardAgain():
                     raise AssertionError(sign)
-        for watch in (self._watch_deadlines, self._watch_work, self._watch_round, self._watch_stop):
+        watches = self._watch_deadlines, self._watch_answers, self._watch_work, self._watch_round
+        for watch in (*watches, self._watch_stop):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:

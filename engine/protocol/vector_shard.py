@@ -208,7 +208,7 @@ class VectorShard(Leased):
         if self._awaited is not None:
             if self._next is None or self._next.number < command.number:
                 self._next = command
-            return []
+            return [Send(COORDINATOR, Missing(command.number, ()))]
         effects: list[VectorShardEffect] = [] if self._evaluation is None else [Drop()]
         self._evaluation = self._answer = self._next = None
         self._has_point = self._lapsed = False
@@ -220,9 +220,11 @@ class VectorShard(Leased):
         return effects + self._go_on()
 
     def _repeat(self) -> list[VectorShardEffect]:
-        """The last command again. One that is being done is answered later; one that only a process before
-        this one has done is not answered.
+        """Answers the last command again. One that is being done is answered later, and lacks nothing. One
+        that only a process before this one has done is not answered.
         """
+        if self._awaited is not None:
+            return [Send(COORDINATOR, Missing(self.number, ()))]
         if self._lapsed:
             self._lapsed = False
             return self._go_on()

@@ -223,9 +223,9 @@ class TrainRole(Role):
 
     def _waits(self) -> tuple[object, Sequence[tuple[str, str]]]:
         """Where the part is, and what it gets no further without."""
-        if self._step < 0 or self._drained:
+        if self._drained or (self._step < 0 and (not self._known or self._client.informed)):
             return self._step, ()
-        if self._draining or not (self._inside or self._client.ready):
+        if self._step < 0 or self._draining or not (self._inside or self._client.ready):
             return self._step, [(shard, "an answer") for shard in self._client.waits_for]
         step, missing = self._player.stuck_on
         return step, [(host, f"{what} in step {self._step}") for host, what in missing]

@@ -205,7 +205,7 @@ def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
     shard = Shard(slow=True)
     shard.tell("part 0.1", FetchPoint(0))
     assert shard.command(1, Restore(7), zero("x"), HALF, dot("g", "x")) == []
-    assert shard.command(1) == [], "answered when it is done"
+    assert shard.command(1) == [Missing(1, ())], "it is at work, and answers when that is done"
     assert shard.contribute(1, 0) == [Taken(1, 0)]
     shard.tell("part 0.0", FetchPoint(0))
     shard.feed(Tick(), 0.5)
@@ -237,7 +237,8 @@ def test_the_newest_command_that_comes_meanwhile_replaces_the_rest() -> None:
     shard = Shard(slow=True)
     shard.command(1, zero("a"), Snapshot(1), HALF, zero("x"))
     for number in (2, 4, 3, 1):
-        assert shard.command(number, Restore(number), dot("x", "x")) == []
+        assert shard.command(number, Restore(number), dot("x", "x")) == [Missing(number, ())]
+    shard.said.clear()
     assert (shard.machine.number, shard.done) == (1, [])
     shard.work()
     assert (shard.machine.number, shard.done) == (4, [zero("a")])
@@ -253,6 +254,7 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
     shard.tell("part 0.0", FetchPoint(0))
     shard.command(1, *request)
     shard.command(2, Restore(None))
+    shard.said.clear()
     shard.work(3.0)  # the lease has ended
     assert (shard.said, shard.done) == ([], [Largest("x")])
     assert shard.command(1, *request, now=3.5) == []

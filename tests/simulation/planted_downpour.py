@@ -355,6 +355,11 @@ class CountsALossTwice(Coordinator):
         return effects
 
 
+class WaitsForAnswersForEver(Coordinator):
+    def _watch_answers(self, now: float) -> Any:
+        return []
+
+
 class TakesAnErrorForADeath(Coordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
@@ -424,5 +429,6 @@ FAULTS = [
     Planted(TheLastRoundIsAnOlderOne, "I2", 100),
     Planted(CountsALossTwice, "I2", 1000),
     Planted(TakesAnErrorForADeath, "I13", 300),
+    Planted(WaitsForAnswersForEver, "I8", 300),
 ]
 """Found on 2,500 seeds each; the limits leave some room, because a change of the draw moves every seed."""

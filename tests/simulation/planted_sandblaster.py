@@ -370,6 +370,16 @@ class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
         return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
 
 
+class WaitsForAnswersForEver(SandblasterCoordinator):
+    def _watch_answers(self, now: float) -> Any:
+        return []
+
+
+class WaitsForCommandsForEver(SandblasterCoordinator):
+    def _watch_command(self, now: float) -> Any:
+        return []
+
+
 class TakesAnErrorForADeath(SandblasterCoordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
@@ -441,6 +451,8 @@ FAULTS = [
     Planted(JudgesBeforeTheLeaseIsOver, "I4", at=90),
     Planted(LaunchesTheSameIncarnationAgain, "I4", at=14),
     Planted(TakesAnErrorForADeath, "I13", at=2237),
+    Planted(WaitsForAnswersForEver, "I8", at=0),
+    Planted(WaitsForCommandsForEver, "I8", at=0),
 ]
 """A seed that found a fault once is tried first: a change of the draw, or of a machine, moves all seeds.
 

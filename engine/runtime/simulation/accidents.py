@@ -1,4 +1,4 @@
-"""What happens to a schedule before it heals: crashes, frozen processes and split networks.
+"""What happens to a schedule before it heals: crashes, frozen or mute processes and split networks.
 
 Every accident takes its victim from the processes that live at that moment, in the order of their launch. A
 coordinator crashes only where another one can go on with its run.
@@ -17,6 +17,7 @@ KINDS: Final = (
     "crash shard",
     "crash shard and its successor",
     "crash part and a shard",
+    "mute shard",
     "freeze",
     "freeze shard",
     "split",
@@ -51,6 +52,9 @@ def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
             shards = [process.name for process in world.processes if shard_index(process.name) is not None]
             wait_s = random.choice((0.0, random.uniform(0.0, 4.0)))
             world.at(world.now + wait_s, None, _crash_newest, (world, random.choice(shards)))
+    elif kind.startswith("mute"):
+        world.note(victim, "falls mute", None)
+        victim.mute = True
     elif kind.startswith("freeze"):
         _freeze(world, victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
     elif kind == "pause the coordinator":

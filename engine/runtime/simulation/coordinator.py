@@ -26,6 +26,7 @@ from partita.engine.runtime.simulation.scenario import Surroundings
 from partita.engine.runtime.simulation.world import Delivery, Process, World
 
 TICK_S: Final = 0.7
+ANSWER_S: Final = 12.0
 
 Launch: TypeAlias = Callable[[Run, Life, int | None], Host]
 """Makes the process of a host, which starts from its file of a checkpoint."""
@@ -54,6 +55,7 @@ def patience(around: Surroundings) -> Patience:
         pace=Pace(heartbeat_s=HEARTBEAT_S),
         checkpoint_every_s=around.checkpoint_every_s,
         stall_s=around.stall_s,
+        answer_s=ANSWER_S,
         deaths=50,
     )
 

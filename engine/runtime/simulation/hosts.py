@@ -13,22 +13,30 @@ from typing import Final
 from partita.engine.protocol.events import Received, Replaced
 from partita.engine.protocol.messages import (
     Assign,
+    Command,
+    Contribution,
     Directory,
+    Fetch,
+    FetchPoint,
     Heartbeat,
     Hello,
     Informed,
     Message,
+    Push,
     Ready,
     Stop,
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, Topology
+from partita.engine.protocol.stuck import Stuck
 from partita.engine.runtime.simulation.judgement import Life
 from partita.engine.runtime.simulation.world import Delivery, Process, World
 
 TICK_S: Final = 0.7
 HEARTBEAT_S: Final = 0.69
 RETRY_S: Final = 1.0
+_WORK: Final = (Command, Contribution, Fetch, FetchPoint, Push)
+"""What a mute shard does not answer."""
 
 
 class Numbers(tuple[float, ...]):
@@ -90,6 +98,7 @@ class Host(Process):
         self.heard_heartbeat = False
         self.revision = 0
         self.peers: dict[str, int] = {}
+        self.stuck = Stuck()
         self._left: int | None = None  # messages until it crashes
         self.later(0.0, self.on_tick)
 
@@ -142,6 +151,8 @@ class Host(Process):
         elif self.assigned:
             if isinstance(message, Heartbeat):
                 self.heard_heartbeat = True
+            if self.mute and isinstance(message, _WORK):
+                return
             self.hear(sender, message, Received(sender, incarnation, message, payload))
 
     def on_end(self, _: object) -> None:
@@ -162,6 +173,11 @@ class Host(Process):
                     self.learn(Replaced(name, incarnation))
             self.learned()
         self.send(COORDINATOR, Informed(self.revision))
+
+    def say_waits(self, at: object, shards: Sequence[str]) -> None:
+        """Says for which shards it waits, if that takes long."""
+        for waits in self.stuck.look(at, [(shard, "an answer") for shard in shards], self.clock):
+            self.send(COORDINATOR, waits)
 
     @abstractmethod
     def assign(self) -> None:

@@ -34,6 +34,7 @@ class Process(ABC):
         self.incarnation = incarnation
         self.alive = True
         self.frozen = False
+        self.mute = False  # a shard that goes on beating, and does none of its work
         self.offset = 1000.0 * world.random.random()
         self.backlog: list[tuple[Callable[[Any], None], Any]] = []
         world.processes.append(self)

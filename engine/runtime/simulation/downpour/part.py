@@ -87,6 +87,9 @@ class PartHost(Host):
             self.send(COORDINATOR, Finished(self.step, self.revision))
         self._say_continues()
         self._do(Tick())
+        client, begun = self.client, self.step >= 0
+        waits = self.draining if self.draining else not (client.ready if begun else client.informed)
+        self.say_waits(self.step, client.waits_for if self.started and waits and not self.drained else ())
 
     def hear(self, sender: str, message: Message, received: Received) -> None:
         """A message for the client, or an order to begin."""

@@ -63,6 +63,7 @@ class PartHost(Host):
         """Time passes: says that it lives."""
         self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
         self._do(Tick())
+        self.say_waits(None, self.client.waits_for)
 
     def hear(self, sender: str, message: Message, received: Received) -> None:
         """A message for the client."""
