@@ -83,6 +83,7 @@ class _Member:
     heard_at: float
     clock: float | None = None
     suspected: bool = False
+    leased: bool = True
 
 
 class Membership:
@@ -106,6 +107,10 @@ class Membership:
     def forget(self, name: str) -> None:
         """Nothing is expected of this host any more."""
         self._members.pop(name, None)
+
+    def revoke(self, name: str) -> None:
+        """This host gets no lease any more: `lease_s` from now it does nothing that matters."""
+        self._members[name].leased = False
 
     @property
     def watched(self) -> KeysView[str]:
@@ -134,7 +139,9 @@ class Membership:
             # Heartbeats may overtake one another: an older reading would only shorten the lease.
             clock = event.message.clock
             member.clock = clock if member.clock is None else max(clock, member.clock)
-            if first:  # a shard cannot work before its first lease: it does not wait for the next round
+            if (
+                first and member.leased
+            ):  # a shard cannot work before its first lease: it does not wait for the next round
                 effects.append(Send(event.sender, Heartbeat(member.incarnation, clock=member.clock)))
         if member.suspected:
             member.suspected = False
@@ -157,7 +164,8 @@ class Membership:
                 member.suspected = True
                 effects.append(Suspected(name, silent_s))
             if beats:
-                effects.append(Send(name, Heartbeat(member.incarnation, clock=member.clock)))
+                clock = member.clock if member.leased else None
+                effects.append(Send(name, Heartbeat(member.incarnation, clock=clock)))
         return effects
 
     def _forgive_own_pause(self, now: float) -> None:

@@ -44,6 +44,7 @@ class HostRecord:
     informed: int = 0  # the directory that it has
     deaths: int = 0  # in a row, without getting further
     mute: int = 0  # times in a row that it was replaced because it did not answer (shards)
+    replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
     failed: tuple[int, ...] = ()  # the incarnations that said so
 
     def relaunch(self, now: float) -> Host:
@@ -53,6 +54,7 @@ class HostRecord:
         self.public_key = self.endpoint = self.machine = ""
         self.acknowledged, self.finished, self.informed = False, -1, 0
         self.continues, self.is_informed = None, False
+        self.replaced = None
         self.runs, self.compiled = False, 0
         return self.name, self.incarnation
 

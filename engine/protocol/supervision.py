@@ -408,6 +408,9 @@ class Supervision(ABC):
 
     def _watch_answers(self, now: float) -> list[CoordinatorEffect]:
         """Looks for a shard that has left a part without an answer for too long."""
+        for old in self._roster.shards:
+            if old.replaced is not None and now >= old.replaced[0]:
+                return self._lose(old, old.replaced[1], now)
         hosts, limit_s = self._roster.hosts, self._patience.answer_s
         for part, shard, since in self._unanswered:
             waiting, asked = hosts[part], hosts[shard]
@@ -429,14 +432,20 @@ class Supervision(ABC):
         return float("-inf")
 
     def _replace_mute(self, shard: HostRecord, why: str, now: float) -> list[CoordinatorEffect]:
-        """Its lease ends before the next process works. Replicas wait, and are not restarted."""
+        """It gets no lease any more, and the next process starts when its last one has ended. Replicas wait,
+        and are not restarted.
+        """
+        if shard.replaced is not None:
+            return []
         shard.mute += 1
         if shard.mute >= self._patience.deaths and not self._is_dispensable(shard):
             return self._fail(
                 f"{shard.name} is heard and does not answer, also after {shard.mute - 1} replacements: "
                 f"{why}; look at what it printed, and at the network between these hosts"
             )
-        return self._lose(shard, why, now)
+        self._membership.revoke(shard.name)
+        shard.replaced = now + self._patience.pace.dead_s, why
+        return [Warn(f"{shard.name}: {why}; it is replaced when its lease has ended")]
 
     def _shards_answer(self) -> None:
         """The run gets on."""

@@ -115,3 +115,14 @@ def test_a_pace_must_be_in_order(times: tuple[float, float, float]) -> None:
     assert Pace().lease_s < Pace().dead_s
     with pytest.raises(ValueError, match="choose 0 < heartbeat_s"):
         Pace(*times)
+
+
+def test_a_host_whose_lease_is_revoked_gets_none_and_is_still_heard() -> None:
+    membership = Membership()
+    membership.watch("shard 0", 0, 0.0)
+    membership.receive(Received("shard 0", 0, Heartbeat(0, clock=7.0)), 0.1)
+    given = [Send("shard 0", Heartbeat(0, clock=7.0))]
+    assert membership.receive(Tick(), 0.2) == given
+    membership.revoke("shard 0")
+    membership.receive(Received("shard 0", 0, Heartbeat(0, clock=8.0)), 0.6)
+    assert membership.receive(Tick(), 0.8) == [Send("shard 0", Heartbeat(0))]
