@@ -8,9 +8,9 @@ who is alive. `supervision` is what every coordinator does, with the help of `ro
 (checkpoints) and `orders` (what it asks of its interpreter): `coordinator` is Downpour's, `sandblaster` that
 of batch methods, with a `method_at_work`, `hand_out` (who computes what, of what is `waiting`) and `recovery`
 (what is done again). `commands` is what a method asks of the shards' vectors. `failure` makes a report of
-whatever was raised; `stuck` notices who waits for whom for long; `names` says what hosts are called, `verbs`
-who may say what to whom; `clocks` is how far apart two hosts' clocks are, `repeats` when what was not
-answered is sent again. This folder imports none of its neighbours.
+whatever was raised; `stuck` notices who waits for whom for long, and `unanswered` keeps what they say of
+it; `names` says what hosts are called, `verbs` who may say what to whom; `clocks` is how far apart two hosts'
+clocks are, `repeats` when what was not answered is sent again. This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.coordinator import Coordinator

@@ -11,7 +11,7 @@ import msgspec
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.membership import Membership, Pace
-from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Pushed, Saved, Settled
+from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Saved, Settled
 from partita.engine.protocol.orders import Restart
 from partita.engine.protocol.replica import DownpourClient, Install, Note, StepBegins
 from partita.engine.protocol.shard import Apply, ShardMachine, _Part
@@ -174,14 +174,6 @@ class ARetryHasAFreshSequenceNumber(DownpourClient):
         return super()._push_again(link, push)
 
 
-class AcceptsAStaleEpoch(DownpourClient):
-    def receive(self, event: Any, now: float) -> Any:
-        if isinstance(event, Received) and isinstance(event.message, (Parameters, Pushed)):
-            link = self._links[event.sender]
-            link.epoch = min(link.epoch, event.message.epoch)
-        return super().receive(event, now)
-
-
 class NeverRetries(DownpourClient):
     def _retry(self, now: float) -> Iterator[Any]:
         return iter(())
@@ -252,11 +244,6 @@ class NotesAPushTooFew(DownpourClient):
 class DoesNotInherit(DownpourClient):
     def _inherit(self, link: Any, earlier: Any) -> Iterator[Any]:
         return iter(())
-
-
-class TakesAnAnswerToAnotherProcess(DownpourClient):
-    def _parameters(self, event: Received, message: Any) -> Iterator[Any]:
-        yield from super()._parameters(event, msgspec.structs.replace(message, incarnation=self.incarnation))
 
 
 # The coordinator.
@@ -407,13 +394,11 @@ FAULTS = [
     Planted(NotesNothing, "I1 I2", 1000),
     Planted(NotesAPushTooFew, "I2", 300),
     Planted(DoesNotInherit, "I1 I2", 600),
-    Planted(TakesAnAnswerToAnotherProcess, "I1 I2 I3 I8", 1000, at=2132),
     Planted(BeginsAtTheReportedStep, "I2", 300),
     Planted(BeginsWithoutAskingTheShards, "I2 I8", 1500),
     Planted(SaysSavedBeforeItIs, "I5", 20),
     Planted(ForgetsWhatItLostInItsFile, "I2", 1000),
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100),
-    Planted(AcceptsAStaleEpoch, "I3 validate", 1000),
     Planted(NeverRetries, "I8", 20),
     Planted(DoesNotHearOfReplacements, "I2 I8", 150),
     Planted(DrainForgetsWhatAccrued, "I2", 20),

@@ -134,6 +134,9 @@ class StaysWhereItIs(VectorShard):
 
 
 class AnswersWhateverItsLeaseIsByThen(VectorShard):
+    def may_say(self, message: Any, now: float) -> bool:
+        return not self.fenced
+
     def _done(self, scalars: Any, now: float) -> Any:
         self._awaited = None
         self._scalars += scalars
