@@ -68,12 +68,6 @@ class ShowsThePointOfAnyCommand(VectorShard):
         return super()._fetch(event, fetch, now)
 
 
-class ThePointIsGoneWhenItHasAllItNeeds(VectorShard):
-    def _end(self, evaluation: Any) -> Any:
-        self._has_point = False
-        return super()._end(evaluation)
-
-
 class DoesNotWaitForTheLastStretch(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
         effects = super()._contribution(event, contribution, now)
@@ -146,16 +140,6 @@ class AnswersWhateverItsLeaseIsByThen(VectorShard):
 class GoesBackToTheStart(VectorShard):
     def _go_on(self) -> Any:
         return [replace(e, checkpoint=None) if isinstance(e, Revert) else e for e in super()._go_on()]
-
-
-class NeverSaysWhatItLacks(VectorShard):
-    def _repeat(self) -> Any:
-        return super()._repeat() if self._evaluation is None else []
-
-
-class NeverAnswersTwice(VectorShard):
-    def _repeat(self) -> Any:
-        return super()._repeat() if self._evaluation is not None else []
 
 
 # Parts.
@@ -245,12 +229,6 @@ class NeverHandsOutAgain(_HandOuts, SandblasterCoordinator):
     class hand(HandOuts):  # noqa: N801
         def again(self, now: float, retry_s: float) -> Any:
             return []
-
-
-class IgnoresWhatAShardLacks(_HandOuts, SandblasterCoordinator):
-    class hand(HandOuts):  # noqa: N801
-        def lacking(self, ranges: Any) -> None:
-            """Whoever has computed it has sent it."""
 
 
 class OneStretchTooFar(_HandOuts, SandblasterCoordinator):
@@ -344,16 +322,6 @@ class EndsWithoutALastCheckpoint(SandblasterCoordinator):
         return self._end(complete=True) if self.outcome is not None else super()._next(now)
 
 
-class ARoundOutlivesAShard(SandblasterCoordinator):
-    def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
-        under_way = self._checkpoints.round
-        effects = super()._restart_shard(host, reason, now)
-        self._checkpoints.round = under_way
-        if under_way is not None:
-            under_way._epochs[host.name] = host.incarnation
-        return effects
-
-
 class NeverSaysACommandAgain(SandblasterCoordinator):
     def _ask_again(self, now: float) -> Any:
         return []
@@ -414,7 +382,6 @@ FAULTS = [
     Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=115),
     Planted(LeaseOutlivesTheVerdict, "I4", at=767),
     Planted(ShowsThePointOfAnyCommand, "I6", at=14),
-    Planted(ThePointIsGoneWhenItHasAllItNeeds, "I8", at=4171),
     Planted(DoesNotWaitForTheLastStretch, "I6", at=6),
     Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=6),
     Planted(AddsInTheOrderOfArrival, "I6", at=27),
@@ -423,19 +390,16 @@ FAULTS = [
     Planted(StaysWhereItIs, "I7", at=14),
     Planted(AnswersWhateverItsLeaseIsByThen, "I4 validate", at=40698),
     Planted(GoesBackToTheStart, "I7", at=64),
-    Planted(NeverSaysWhatItLacks, "I8", at=1318),
-    Planted(NeverAnswersTwice, "I8", at=6),
     Planted(NeverRetries, "I8", at=4),
     Planted(ForgetsWhatIsInFlight, "I6 I8", at=26),
     Planted(TakesAnyAcknowledgement, "I6 I8", at=427),
     Planted(SkipsTurnsThatOthersPlay, "I8", at=19),
     Planted(PlaysWhateverTurnIsThere, "I8 validate", at=14),
     Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=6),
-    Planted(ContributesToWhateverIsNewest, "I6 validate", at=6),
+    Planted(ContributesToWhateverIsNewest, "I6 validate I8", at=6),
     Planted(CountsTheLossOfABackup, "I6", at=26),
     Planted(APortionIsLostWithItsReplica, "I8 validate", at=20),
     Planted(NeverHandsOutAgain, "I8", at=34),
-    Planted(IgnoresWhatAShardLacks, "I8", at=1318),
     Planted(OneStretchTooFar, "I6", at=4),
     Planted(UsesANumberTwice, "I7", at=14),
     Planted(RecordsBeforeAllHaveAnswered, "I6", at=6),
@@ -449,7 +413,6 @@ FAULTS = [
     Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=146),
     Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=57),
     Planted(EndsWithoutALastCheckpoint, "I10", at=4),
-    Planted(ARoundOutlivesAShard, "I5", at=1435),
     Planted(NeverSaysACommandAgain, "I8", at=4),
     Planted(JudgesBeforeTheLeaseIsOver, "I4", at=90),
     Planted(LaunchesTheSameIncarnationAgain, "I4", at=14),
