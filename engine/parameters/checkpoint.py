@@ -164,7 +164,7 @@ class Checkpoints:
 
     def complete(self) -> list[int]:
         """The numbers of those with a manifest, newest first."""
-        return sorted({n for n, path in self._found() if (path / MANIFEST).exists()}, reverse=True)
+        return sorted({n for n, path in self._found() if os.path.lexists(path / MANIFEST)}, reverse=True)
 
     def next_number(self) -> int:
         """A number above every checkpoint in the folder, finished or not."""
@@ -243,9 +243,9 @@ class Checkpoints:
     def path(self, number: int) -> Path:
         """Where the checkpoint of this number is: this run's own, or that of an earlier run."""
         own = self._own(number)
-        if (own / MANIFEST).exists():
+        if os.path.lexists(own / MANIFEST):
             return own
-        found = [path for n, path in self._found() if n == number and (path / MANIFEST).exists()]
+        found = [path for n, path in self._found() if n == number and os.path.lexists(path / MANIFEST)]
         return max(found, default=own)
 
     def _found(self) -> Iterator[tuple[int, Path]]:

@@ -187,6 +187,8 @@ class Checkpoint:
             if sha256 is None:
                 open_plain(self.path / file).close()
                 return
+            open_plain(self.path / file).close()
+            self._open(file)  # its length is what its header says: of any other length it need not be read
             found = hash_plain(self.path / file)
         except FileNotFoundError as error:
             raise CheckpointError(f"{file} is missing") from error
@@ -210,7 +212,9 @@ class Checkpoint:
         try:
             return safetensors.safe_open(self.path / name, framework="numpy")
         except (safetensors.SafetensorError, OSError) as error:
-            raise CheckpointError(f"{name} is not a readable safetensors file ({error})") from error
+            raise CheckpointError(
+                f"{name} is damaged: it is not a readable safetensors file ({error})"
+            ) from error
 
     def _fill(self, kind: str, targets: Iterable[tuple[Slot, Vector]]) -> None:
         """Reads each target's slot into its vector, opening each file once."""

@@ -172,6 +172,13 @@ class Command:
                 return
         raise AssertionError(f"it ended without saying {text!r}: {self.said}")
 
+    def lines(self) -> Iterator[str]:
+        """The lines of standard error, as they come, until it ends."""
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line.rstrip("\n"))
+            yield line
+
     def interrupt(self) -> None:
         """Ctrl-C in its terminal."""
         os.killpg(self._process.pid, signal.SIGINT)
