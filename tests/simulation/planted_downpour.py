@@ -378,7 +378,7 @@ FAULTS = [
     Planted(WatermarkSavedTooEarly, "I1 I2", 300),
     Planted(RestoreForgetsTheVersion, "I1 I3", 300),
     Planted(NoFence, "I4 I1", 1000),
-    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 300),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", 2000),
     Planted(LeaseOutlivesTheVerdict, "I4", 1000),
     Planted(AcknowledgesAfterTheLease, "I4", 2000),
     Planted(AppliesARepeat, "I1", 100),
