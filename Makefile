@@ -26,7 +26,8 @@ install: $(STAMP)
 
 # Two makes at once in one checkout install one after the other, and the second finds everything done.
 LOCKED := $(shell command -v flock > /dev/null && echo flock .install.lock) sh -ec
-UP_TO_DATE = test $@ -nt pyproject.toml -a $@ -nt setup.py -a $@ -nt constraints.txt
+# A stamp as old as what it depends on is up to date: clocks of files tick in milliseconds.
+UP_TO_DATE = test -e $@ -a ! pyproject.toml -nt $@ -a ! setup.py -nt $@ -a ! constraints.txt -nt $@
 
 # Modules are compiled to bytecode when they are first imported, and most of the packages' never are.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt
@@ -38,7 +39,7 @@ $(RUNS): pyproject.toml setup.py constraints.txt
 
 # One after the other, also under -j: two pips at once spoil an environment.
 $(STAMP): $(RUNS)
-	$(LOCKED) "$(UP_TO_DATE) -a $@ -nt $(RUNS) || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; touch $@; }"
+	$(LOCKED) "$(UP_TO_DATE) -a ! $(RUNS) -nt $@ || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; touch $@; }"
 
 demo: $(RUNS)
 	$(BIN)/python examples/digits.py

@@ -28,7 +28,7 @@ PRODUCTS: Final = 1000
 SKIPPED: Final = 50
 """Evaluations that are not counted."""
 
-NAMES: Final = ("rosenbrock, 2", "iris", "digits")
+NAMES: Final = ("rosenbrock 2", "iris", "digits")
 
 
 @dataclass

@@ -127,16 +127,6 @@ class StaysWhereItIs(VectorShard):
         return [Do(()) if isinstance(e, Revert) else e for e in super()._go_on()]
 
 
-class AnswersWhateverItsLeaseIsByThen(VectorShard):
-    def may_say(self, message: Any, now: float) -> bool:
-        return not self.fenced
-
-    def _done(self, scalars: Any, now: float) -> Any:
-        self._awaited = None
-        self._scalars += scalars
-        return self._go_on() if self._next is None else self._command(self._next, now)
-
-
 class GoesBackToTheStart(VectorShard):
     def _go_on(self) -> Any:
         return [replace(e, checkpoint=None) if isinstance(e, Revert) else e for e in super()._go_on()]
@@ -375,45 +365,46 @@ class Planted(NamedTuple):
 
 
 FAULTS = [
-    Planted(CountsABackupToo, "I6", at=26),
+    Planted(CountsABackupToo, "I6", at=40),
     Planted(DoesARepeatedCommandAgain, "I6 I7", at=6),
     Planted(TakesAGradientOfAnEarlierEvaluation, "I6", at=103),
-    Planted(NoFence, "I4", at=115),
-    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=115),
+    Planted(NoFence, "I4", at=415),
+    Planted(LeaseFromWhenTheHeartbeatArrived, "I4", at=415),
+    Planted(LeaseOutlivesTheVerdict, "I4", at=438),
     Planted(ShowsThePointOfAnyCommand, "I6", at=14),
-    Planted(DoesNotWaitForTheLastStretch, "I6", at=6),
-    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=6),
-    Planted(AddsInTheOrderOfArrival, "I6", at=27),
+    Planted(DoesNotWaitForTheLastStretch, "I6", at=0),
+    Planted(AcknowledgesWhatItDoesNotCount, "I6 validate", at=0),
+    Planted(AddsInTheOrderOfArrival, "I6", at=8),
     Planted(SnapshotInTheMiddleOfACommand, "I6 I7", at=4),
     Planted(SaysSavedBeforeItIs, "I5", at=4),
-    Planted(StaysWhereItIs, "I7", at=14),
-    Planted(GoesBackToTheStart, "I7", at=64),
-    Planted(NeverRetries, "I8", at=4),
-    Planted(ForgetsWhatIsInFlight, "I6 I8", at=26),
-    Planted(TakesAnyAcknowledgement, "I6 I8", at=427),
-    Planted(SkipsTurnsThatOthersPlay, "I8", at=19),
-    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=14),
+    Planted(StaysWhereItIs, "I7", at=0),
+    Planted(GoesBackToTheStart, "I7", at=65),
+    Planted(NeverRetries, "I8", at=0),
+    Planted(ForgetsWhatIsInFlight, "I6 I8", at=4),
+    Planted(TakesAnyAcknowledgement, "I6 I8", at=51),
+    Planted(SkipsTurnsThatOthersPlay, "I8", at=102),
+    Planted(PlaysWhateverTurnIsThere, "I8 validate", at=13),
     Planted(PlaysOnWhateverPointIsThere, "I6 validate", at=6),
-    Planted(ContributesToWhateverIsNewest, "I6 validate I8", at=6),
-    Planted(CountsTheLossOfABackup, "I6", at=26),
-    Planted(APortionIsLostWithItsReplica, "I8 validate", at=20),
-    Planted(NeverHandsOutAgain, "I8", at=34),
+    Planted(ContributesToWhateverIsNewest, "I6 validate I8", at=1),
+    Planted(CountsTheLossOfABackup, "I6", at=3),
+    Planted(APortionIsLostWithItsReplica, "I8 validate", at=4),
+    Planted(NeverHandsOutAgain, "I8", at=43),
     Planted(OneStretchTooFar, "I6", at=4),
-    Planted(UsesANumberTwice, "I7", at=14),
+    Planted(UsesANumberTwice, "I7", at=0),
     Planted(RecordsBeforeAllHaveAnswered, "I6", at=6),
-    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=51),
-    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=6),
+    Planted(TakesAnswersToEarlierCommands, "I6 validate", at=13),
+    Planted(SnapshotsWhatIsNotYetRecorded, "I5", at=1),
     Planted(SaysTheWrongPosition, "I5", at=6),
-    Planted(DoesNothingAgain, "I5 I6 I7", at=34),
-    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=64),
-    Planted(GoesBackTooFar, "I7", at=139),
-    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=34),
-    Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=146),
-    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=57),
+    Planted(DoesNothingAgain, "I5 I6 I7", at=22),
+    Planted(OnlyTheDeadGoBack, "I5 I6 I7", at=40),
+    Planted(GoesBackTooFar, "I7", at=65),
+    Planted(RepeatsEvaluationsOnly, "I5 I6 I7", at=22),
+    Planted(ForgetsThatNamesWereExchanged, "I5 I6 I7", at=22),
+    Planted(ResumesAsIfNothingWereMissing, "I5 I6 I7 I10", at=12),
     Planted(EndsWithoutALastCheckpoint, "I10", at=4),
     Planted(NeverSaysACommandAgain, "I8", at=4),
-    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=90),
-    Planted(LaunchesTheSameIncarnationAgain, "I4", at=14),
+    Planted(JudgesBeforeTheLeaseIsOver, "I4", at=203),
+    Planted(LaunchesTheSameIncarnationAgain, "I4", at=0),
     Planted(TakesAnErrorForADeath, "I13", at=2237),
     Planted(WaitsForAnswersForEver, "I8", at=0),
     Planted(WaitsForCommandsForEver, "I8", at=0),
