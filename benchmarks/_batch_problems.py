@@ -131,7 +131,7 @@ PROBLEMS: Final[Mapping[str, Callable[[], Problem]]] = {
     **_of_shipped("diabetes"),
     **_of_shipped("linnerud"),
     "rosenbrock 2": partial(_rosenbrock, 2),
-    "rosenbrock, 100": partial(_rosenbrock, 100),
+    "rosenbrock 100": partial(_rosenbrock, 100),
     "quadratic": partial(_quadratic, 100, 1e4),
     "large digits, two layers": partial(
         learning, partial(digits, shifts=SHIFTS), "digits-512", l2=1e-4, hidden=(512,)

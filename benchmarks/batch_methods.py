@@ -72,7 +72,7 @@ CASES: Final = {
     "digits": Case("digits", (1797, 900), 1),
     "digits-2": Case("digits, two layers", (1797, 900), 1, after=100),
     "large": Case("large digits, two layers", (512, 512), 22, after=25, gain=1.8),
-    "rosenbrock": Case("rosenbrock, 100", (4, 2), 1, after=200, one=0.0, two=0.0),
+    "rosenbrock": Case("rosenbrock 100", (4, 2), 1, after=200, one=0.0, two=0.0),
 }
 """By the name that `--rows` takes. Rosenbrock's function computes next to nothing and shows messages."""
 

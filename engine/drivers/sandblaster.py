@@ -40,8 +40,8 @@ class Sandblaster(Driver):
         replicas: copies of the network, each over all machines of the plan. A free one gets the next
             portions.
         shards: servers among which the parameters and all vectors of the method are divided.
-        portion: examples in a portion, which a replica computes in one step. The plan's batch if not given.
-            Changes the order of sums.
+        portion: examples in a portion, which a replica computes in one step. If not given, those of the
+            plan's batch, or of `batch` or all data where these are fewer. Changes the order of sums.
         push_every: portions whose gradient a replica adds up before it sends it. If not given, 4, or fewer
             where a batch has less than 64 portions. Changes the order of sums.
         batch: examples in a sampled batch, a multiple of `portion`; all of the data if not given. Sampled
@@ -105,13 +105,13 @@ class Sandblaster(Driver):
         Raises:
             ValueError: the data has no such batches, or they no such portions.
         """
-        portions = Portions(examples, plan_batch if self.portion is None else self.portion)
         batch = examples if self.batch is None else self.batch
         if batch > examples:
             raise ValueError(
                 f"a batch of {batch} examples is more than the data has, {examples}; use a smaller one, or "
                 "leave it out to take all"
             )
+        portions = Portions(examples, min(plan_batch, batch) if self.portion is None else self.portion)
         if portions.size > batch:
             what = "the data has" if self.batch is None else "a batch has"
             raise ValueError(

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cuda.on_device import SIMULATED
 
 HERE = Path(__file__).parent
 WITH_A_DEVICE = ("test_compiled_kernels.py", "test_parts.py", "test_rules.py")
 
 
+@pytest.mark.slow
 def test_the_tests_of_a_gpu_pass_on_a_simulated_one() -> None:
     """In a process of its own: Numba decides when it is imported."""
     assert not SIMULATED, "this test starts the simulator itself"

@@ -42,6 +42,15 @@ def test_mistakes_in_a_driver_are_named(change: dict[str, Any], sentence: str) -
         Sandblaster(**change)
 
 
+def test_fewer_examples_than_a_minibatch_are_one_portion() -> None:
+    plan = partition(toy.network(), Cluster.local(machines=1), batch=16, strategy="balanced")
+    few = {name: array[:7] for name, array in toy.data().items()}
+    driver = Sandblaster(method=LBFGS(max_iterations=3))
+    assert driver.objective(plan_batch=16, examples=7).portions.size == 7
+    run = train(plan, few, driver=driver, show="nothing")
+    assert run.iterations == 3
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [

@@ -82,6 +82,7 @@ def test_ctrl_c_while_hosts_are_started(tmp_path: Path) -> None:
     assert newest(tmp_path) is None
 
 
+@pytest.mark.slow
 def test_a_job_in_the_background_ignores_ctrl_c_and_ends_in_order_on_sigterm(tmp_path: Path) -> None:
     arguments = ("train", FILE, *FEW, "--epochs", "100000")
     with Command(*arguments, folder=tmp_path, in_background=True) as command:

@@ -83,6 +83,7 @@ def limit_files(name: str, n_bytes: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_checkpoints_and_not_the_run(witness: Witness, tmp_path: Path) -> None:
     plan = plan_of_toy()
 

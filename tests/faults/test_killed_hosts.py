@@ -92,6 +92,7 @@ def test_all_hosts_killed_at_once_come_back(witness: Witness, tmp_path: Path) ->
         assert any(name in text and ("restarted" in text or "begins again" in text) for text in witness.texts)
 
 
+@pytest.mark.slow
 def test_hosts_come_back_after_the_process_that_forks_them_was_killed(
     witness: Witness, tmp_path: Path
 ) -> None:

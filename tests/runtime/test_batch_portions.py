@@ -126,7 +126,7 @@ def test_a_stretch_is_the_sum_over_its_real_examples(replica_of: Any, name: str,
     assert len(chosen) == BATCH
 
 
-@pytest.mark.parametrize("machines", [1, 2])
+@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_pictures_and_two_losses(replica_of: Any, machines: int) -> None:
     plan = partition(
         two_losses(), Cluster.local(machines), batch=BATCH, precision="float64", strategy="balanced"

@@ -59,7 +59,10 @@ for session, *_ in kept:
 
 @pytest.mark.parametrize(
     ("precision", "tolerance"),
-    [("float32", 0.05), ("bfloat16", 0.2)],  # in bfloat16, a pool has float32 copies that no plan knows
+    [
+        ("float32", 0.05),
+        pytest.param("bfloat16", 0.2, marks=pytest.mark.slow),
+    ],  # in bfloat16, a pool has float32 copies that no plan knows
 )
 def test_a_process_takes_what_the_plan_states(precision: str, tolerance: float) -> None:
     answer = subprocess.run(

@@ -44,6 +44,7 @@ from partita.engine.protocol.messages import (
     FetchPoint,
     Heartbeat,
     Message,
+    Missing,
     Point,
     Save,
     Saved,
@@ -282,11 +283,12 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     assert shard.tell(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
     shard.role.tick(1.0)
     shard.role.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=1.0)), 1.0)
-    assert shard.tell(COORDINATOR, Command(2, (scale("x", 3.0),))) == []
+    waits = Missing(2, ())  # it has the command, and lacks nothing for it
+    assert shard.tell(COORDINATOR, Command(2, (scale("x", 3.0),))) == [waits]
     go.set()
     shard.settle()
     entry = shard.save()
-    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), Answer(2, ())]
+    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), waits, Answer(2, ())]
     assert shard.vector("x") == (6 * START).tolist()
 
     commit(tmp_path, 1, [entry], dtype="float64")

@@ -26,7 +26,7 @@ from partita.engine.parameters.initialise import initialise
 
 CONVEX = ("digits", "iris", "wine", "breast_cancer", "diabetes", "linnerud")
 TWO_LAYERS = tuple(f"{name}, two layers" for name in CONVEX)
-LONG = ("digits, two layers", "rosenbrock, 2", "rosenbrock, 100", "quadratic")
+LONG = ("digits, two layers", "rosenbrock 2", "rosenbrock 100", "quadratic")
 """Hundreds of iterations, or nodes that must be compiled first."""
 
 
@@ -67,7 +67,7 @@ def pairs(name: str, starts: int) -> Iterator[Pair]:
 @pytest.mark.slow  # its nodes must be compiled
 @pytest.mark.parametrize("n", [2, 100])
 def test_rosenbrock_as_a_network_is_the_function(n: int) -> None:
-    problem = PROBLEMS[f"rosenbrock, {n}"]()
+    problem = PROBLEMS[f"rosenbrock {n}"]()
     start = problem.data["start"][0].ravel()
     with played(problem) as function:
         for shift in np.random.default_rng(n).normal(size=(5, n)):

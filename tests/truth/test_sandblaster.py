@@ -67,6 +67,6 @@ def test_two_layers_over_processes() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["rosenbrock, 2", "rosenbrock, 100", "quadratic"])
+@pytest.mark.parametrize("name", ["rosenbrock 2", "rosenbrock 100", "quadratic"])
 def test_functions_as_networks_over_processes(name: str) -> None:
     check_against_scipy(name, trained(name, portion=1, **USUAL), rel=1e-3, abs=1e-6, **USUAL)

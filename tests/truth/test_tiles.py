@@ -129,7 +129,14 @@ def test_a_tile_is_drawn_from_its_seed_as_the_whole_is() -> None:
         np.testing.assert_array_equal(found[name], array)
 
 
-@pytest.mark.parametrize(("before", "after"), [("tiles", "rows"), ("rows", "mixed"), ("mixed", "tiles")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("tiles", "rows", marks=pytest.mark.slow),
+        pytest.param("rows", "mixed", marks=pytest.mark.slow),
+        ("mixed", "tiles"),
+    ],
+)
 def test_a_checkpoint_is_read_into_a_plan_of_other_tiles(tmp_path: Path, before: str, after: str) -> None:
     old, new = layout_of(cut(before), shards=3), layout_of(cut(after), shards=2)
     values = initialise(cut(before).graph.parameters.values(), 3)

@@ -172,7 +172,7 @@ def conv_and_dense() -> Graph:
     return net.graph()
 
 
-@pytest.mark.parametrize("machines", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("machines", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 6)), 3])
 def test_processes_agree_with_the_whole(machines: int) -> None:
     """Over real processes: local layers to the bit, dense ones within rounding; the wire counts agree."""
     graph = conv_and_dense()
