@@ -29,17 +29,20 @@ LOCKED := $(shell command -v flock > /dev/null && echo flock .install.lock) sh -
 # A stamp as old as what it depends on is up to date: clocks of files tick in milliseconds.
 UP_TO_DATE = test -e $@ -a ! pyproject.toml -nt $@ -a ! setup.py -nt $@ -a ! constraints.txt -nt $@
 
-# Modules are compiled to bytecode when they are first imported, and most of the packages' never are.
+# Most modules of the packages are never imported: bytecode is written of what is, once, also where it is not wanted later.
+IMPORTED_BY_RUNS := examples.digits, partita.engine.cli, partita.engine.launch.worker, torch
+IMPORTED_BY_TESTS := hypothesis.strategies, pytest, scipy.optimize, scipy.sparse, sklearn.linear_model, tests.networks, xdist.plugin
+KEEP_BYTECODE_OF = env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_FLAGS) -c constraints.txt
 
 $(RUNS): pyproject.toml setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found: install it, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("%s is Python %d.%d; 3.11 or newer is needed: set PYTHON=..." % (sys.executable, v[0], v[1]))'
-	$(LOCKED) "$(UP_TO_DATE) || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(PIP_INSTALL) -e '.[examples]'; touch $@; }"
+	$(LOCKED) "$(UP_TO_DATE) || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(PIP_INSTALL) -e '.[examples]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_RUNS)'; touch $@; }"
 
 # One after the other, also under -j: two pips at once spoil an environment.
 $(STAMP): $(RUNS)
-	$(LOCKED) "$(UP_TO_DATE) -a ! $(RUNS) -nt $@ || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; touch $@; }"
+	$(LOCKED) "$(UP_TO_DATE) -a ! $(RUNS) -nt $@ || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_TESTS)'; touch $@; }"
 
 demo: $(RUNS)
 	$(BIN)/python examples/digits.py
