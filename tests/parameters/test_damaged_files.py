@@ -73,7 +73,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
         tracemalloc.reset_peak()
         taken_before, _ = tracemalloc.get_traced_memory()
         found = Checkpoints(folder).latest(SHAPES)
-        assert tracemalloc.get_traced_memory()[1] - taken_before < 1 << 22, (name, "took memory before it looked")
+        taken = tracemalloc.get_traced_memory()[1] - taken_before
+        assert taken < 1 << 22, (name, "took memory before it looked")
         assert found is not None and found.manifest.checkpoint == 1, name
         assert len(found.skipped) == 1 and is_a_sentence(found.skipped[0]), (name, found.skipped)
         assert np.array_equal(found.parameters()["hidden.bias"], whole(1000)["hidden.bias"])
