@@ -1,4 +1,4 @@
-"""How many examples Hypothesis draws: few for each change, six times as many in `make slow`."""
+"""How many examples Hypothesis draws: few for each change, eight times as many in `make slow`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from hypothesis import settings
 
-HOUSE: Final = 16
+HOUSE: Final = 12
 """Of a test that says nothing else, in `make test`."""
 
 
@@ -16,7 +16,7 @@ def register_profiles() -> None:
     Cores that compile kernels inside a test are noisy: its time says nothing, so examples have no deadline.
     """
     settings.register_profile("house", deadline=None, max_examples=HOUSE, print_blob=True)
-    settings.register_profile("thorough", settings.get_profile("house"), max_examples=6 * HOUSE)
+    settings.register_profile("thorough", settings.get_profile("house"), max_examples=8 * HOUSE)
     settings.load_profile("house")
 
 

@@ -56,6 +56,7 @@ def test_rules(rule: Rule, precision: str) -> None:
     compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bfloat16", "float64"])
 def test_local_layers(precision: str) -> None:
     kind, real = KINDS[precision], KINDS["float64" if precision == "float64" else "float32"]
@@ -72,6 +73,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("up", "down", "learns", "precision"), FUNCTIONS)
 def test_nodes(up: Any, down: Any, learns: tuple[tuple[str, str], ...], precision: str) -> None:
     kind, real = KINDS[precision], KINDS["float64" if precision == "float64" else "float32"]

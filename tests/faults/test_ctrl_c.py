@@ -97,6 +97,7 @@ def test_a_job_in_the_background_ignores_ctrl_c_and_ends_in_order_on_sigterm(tmp
     assert newest(tmp_path) is not None
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_checkpoint(tmp_path: Path) -> None:
     with Command("train", FILE, *FEW, "--epochs", "100000", folder=tmp_path) as command:
         command.wait_for("step ")

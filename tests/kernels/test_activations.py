@@ -42,6 +42,7 @@ def all_of_it(function: str, given: Array, error: Array, before: Array) -> tuple
     return state, delta, written, added
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_bits_do_not_depend_on_the_place(function: str, precision: str) -> None:

@@ -134,6 +134,7 @@ def test_few_examples_have_the_bits_of_many(batch: int, groups: int) -> None:
     assert_same_bits(play(few, threads=3), of_few)
 
 
+@pytest.mark.slow
 def test_few_examples_in_bfloat16() -> None:
     layer = Conv2D(24, 3, stride=2, padding=1, dilation=2, groups=2)
     given_case = case(layer, (9, 8, 20), batch=5, dtype=np.float32).rounded

@@ -140,6 +140,7 @@ def test_nodes_that_share_weights_add_to_one_gradient() -> None:
     assert_same_bits(play(given_case, threads=2), play(given_case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layer",
     [

@@ -116,6 +116,7 @@ def test_any_downward_equals_plain_python(text: str, seed: int, tile: int) -> No
     np.testing.assert_allclose(biases, bias, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [11, pytest.param(12, marks=pytest.mark.slow), pytest.param(13, marks=pytest.mark.slow)]
 )

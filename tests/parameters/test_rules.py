@@ -171,6 +171,7 @@ def test_cutting_a_vector_anywhere_changes_no_bit(rule: Rule, data: st.DataObjec
     assert all(whole_state[name].tobytes() == cut_state[name].tobytes() for name in whole_state)
 
 
+@pytest.mark.slow
 @every_dtype
 @every_rule
 def test_what_accrues_and_is_copied_changes_nothing_else(rule: Rule, dtype: npt.DTypeLike) -> None:

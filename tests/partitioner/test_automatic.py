@@ -32,6 +32,7 @@ from tests.networks import networks
 from tests.plans import clusters, cuts
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(8))
 @given(graph=networks(max_layers=4, shared=True), cluster=clusters(max_machines=3), data=st.data())
 def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, data: st.DataObject) -> None:
@@ -244,6 +245,7 @@ def test_what_a_candidate_counts_is_at_least_what_it_has() -> None:
         assert 0.5 * found <= Additive(task).size(candidate) <= 3 * found
 
 
+@pytest.mark.slow
 def test_of_many_machines_only_so_much_is_played_as_can_be_afforded() -> None:
     """Equal pieces have millions of messages here: they are counted, not played."""
     task = Task(stack(4, 1000), Cluster.local(500), 8, micro_batches=1)

@@ -99,6 +99,7 @@ def test_memory_is_that_of_windows_vectors_and_scratch(
         assert planned == expected + scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("units", [3, 700])
 def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:

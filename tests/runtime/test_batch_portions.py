@@ -126,7 +126,8 @@ def test_a_stretch_is_the_sum_over_its_real_examples(replica_of: Any, name: str,
     assert len(chosen) == BATCH
 
 
-@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2])
 def test_pictures_and_two_losses(replica_of: Any, machines: int) -> None:
     plan = partition(
         two_losses(), Cluster.local(machines), batch=BATCH, precision="float64", strategy="balanced"
@@ -140,6 +141,7 @@ def test_pictures_and_two_losses(replica_of: Any, machines: int) -> None:
     assert_same(replica.gradient(4, 0), gradient, times=BATCH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bfloat16", 0.03)])
 def test_other_precisions(replica_of: Any, precision: str, tolerance: float) -> None:
     plan, data = dense_plan(precision=precision), toy_data(precision)

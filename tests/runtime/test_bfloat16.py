@@ -46,7 +46,8 @@ def wide() -> list[float]:
     return losses("float32", 1)
 
 
-@pytest.mark.parametrize("machines", [*(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2)), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("machines", [1, 2, 3])
 def test_any_cut_learns_what_float32_learns(machines: int, wide: list[float]) -> None:
     found = losses("bfloat16", machines)
     assert found == pytest.approx(wide, rel=0.02)

@@ -85,6 +85,7 @@ def test_alone_overlapped_minibatches_are_plain_steps() -> None:
         np.testing.assert_array_equal(found.vectors["parameters"][name], array, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
     """To the bit, and over the last batches again without being given them."""

@@ -15,6 +15,7 @@ from partita.engine.runtime.simulation.__main__ import main
 from tests.simulation import planted_downpour, planted_sandblaster
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
     """Whatever the hashes of strings are there."""
     program = (

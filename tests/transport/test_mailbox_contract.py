@@ -349,6 +349,7 @@ def test_a_peer_that_took_nothing_is_reached_again(hosts: Hosts) -> None:
         (*_, last) = [last, *(event.message for event in right.receive(0.01))]
 
 
+@pytest.mark.slow
 def test_thousands_of_messages_leave_nothing_in_memory(hosts: Hosts) -> None:
     left, right = hosts.pair()
 

@@ -48,6 +48,7 @@ def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:
         )
 
 
+@pytest.mark.slow
 @SLOW_DRAWS
 @given(plan=plans(precision="float64", shared=True), seed=SEEDS)
 def test_learning_in_blocks_is_learning(plan: Plan, seed: int) -> None:
@@ -79,6 +80,7 @@ def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, s
     assert_close(trained(plan, kind, rule, seed=seed), trained(alone, kind, rule), tolerance=1e-9)
 
 
+@pytest.mark.slow
 @settings(SLOW_DRAWS, max_examples=examples(10))
 @given(plan=plans(shared=True), kind=kinds, seed=SEEDS)
 def test_windows_that_share_memory_change_no_bit(plan: Plan, kind: StepKind, seed: int) -> None:
