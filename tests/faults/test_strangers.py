@@ -118,9 +118,10 @@ class Strangers:
             push.curve_serverkey = self._server_key.encode()
         monitor = push.get_monitor_socket(_TURNED_AWAY)
         push.connect(f"tcp://127.0.0.1:{port}")
-        for message in (Stop(), Failed("nothing", ""), Push(0, 0, 0, 0)):
-            for envelope, _ in frames(0, message, None):
-                push.send(envelope, zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again):  # turned away already
+            for message in (Stop(), Failed("nothing", ""), Push(0, 0, 0, 0)):
+                for envelope, _ in frames(0, message, None):
+                    push.send(envelope, zmq.NOBLOCK)
         turned_away = monitor.poll(DEADLINE_S * 1000)
         push.disable_monitor()
         monitor.close(linger=0)

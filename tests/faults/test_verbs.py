@@ -24,6 +24,7 @@ from partita.engine.protocol.messages import (
     Fetch,
     Heartbeat,
     Hello,
+    Informed,
     Load,
     Message,
     Parameters,
@@ -164,13 +165,15 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     )
     members.answer(Hello)
     members.tell(COORDINATOR, Assign("run"), pack_task(task))
-    members.tell(
-        COORDINATOR, Directory(tuple(members.peers[n] for n in members.boxes if n != COORDINATOR), 1)
-    )
+    peers = tuple(members.peers[n] for n in members.boxes if n != COORDINATOR)
+    members.tell(COORDINATOR, Directory(peers, 1))
     members.answer(Ready)
     beat = members.answer(Heartbeat).message
     assert isinstance(beat, Heartbeat)
     members.tell(COORDINATOR, Heartbeat(0, beat.clock))  # its lease
+    members.tell(COORDINATOR, Directory(peers, 2))
+    while members.answer(Informed).message != Informed(2):  # then it has its lease, too
+        pass
 
     (own,) = [overlap for overlap in layout.machines_of(1) if overlap.machine == 1]
     size = own.shard_stop - own.shard_start
