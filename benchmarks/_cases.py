@@ -16,7 +16,7 @@ from partita.layers import (
 )
 from partita.layers.text import counted
 from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
-from partita.partitioner.cuts import Cuts
+from partita.partitioner.assign.cuts import Cuts
 
 
 def stages() -> Network:

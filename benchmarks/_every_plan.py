@@ -18,9 +18,9 @@ from partita.layers import (
 )
 from partita.layers.graph import Graph, Grid
 from partita.layers.states import States
-from partita.partitioner.cluster import Cluster, Link, Machine
-from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Whole
-from partita.partitioner.settle import stays_with_scores
+from partita.partitioner.assign.cuts import ByInputs, Cut, Pieces, Repeated, Whole
+from partita.partitioner.assign.settle import stays_with_scores
+from partita.partitioner.cluster.cluster import Cluster, Link, Machine
 
 
 def small(draw: random.Random, *, least: int = 200, most: int = 4000) -> tuple[Graph, Cluster]:

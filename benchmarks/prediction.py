@@ -35,8 +35,8 @@ from partita.engine.profile.calibration import Calibration, calibrate
 from partita.engine.profile.rehearsal import QUANTILE
 from partita.engine.profile.store import Store
 from partita.partitioner import Cluster, Plan
-from partita.partitioner.cost import Costs
-from partita.partitioner.simulate import play
+from partita.partitioner.predict.cost import Costs
+from partita.partitioner.predict.simulate import play
 
 WARM_UP: Final = 3
 LEAST_STEPS: Final = 8

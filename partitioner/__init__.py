@@ -4,20 +4,20 @@
 its predicted step, prints itself as a table and draws itself as SVG.
 """
 
-from partita.partitioner.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
-from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Tiles, Whole
-from partita.partitioner.kernel_times import KernelTimes
-from partita.partitioner.messages import Message
-from partita.partitioner.ownership import Ownership
+from partita.partitioner.assign.cuts import ByInputs, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.cluster.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
+from partita.partitioner.cluster.kernel_times import KernelTimes
+from partita.partitioner.cluster.products import Choice, Products, ProductShape
+from partita.partitioner.ir.program import Instruction, Op, Program, parse_program
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.messages import Message
 from partita.partitioner.partition import partition
-from partita.partitioner.piece import Piece
 from partita.partitioner.plan import Plan
-from partita.partitioner.playback import Bar, Flight, Playback, Times
-from partita.partitioner.products import Choice, Products, ProductShape
-from partita.partitioner.program import Instruction, Op, Program, parse_program
-from partita.partitioner.simulate import Deadlock
-from partita.partitioner.step_kind import StepKind
+from partita.partitioner.predict.cost import Costs, MessageCost
+from partita.partitioner.predict.playback import Bar, Flight, Playback, Times
+from partita.partitioner.predict.simulate import Deadlock
 
 __all__ = [
     "SHARED_MEMORY",

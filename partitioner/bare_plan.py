@@ -14,23 +14,23 @@ from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.text import counted
 from partita.layers.weighted_sum import Dense
-from partita.partitioner.arena import arena_bytes, arranged
-from partita.partitioner.bound import lower_bound_s
-from partita.partitioner.buffer_names import holds_sums, number_of, plain
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cost import Costs
-from partita.partitioner.lower import lower
-from partita.partitioner.memory import Driver, scratch_bytes, vector_bytes
-from partita.partitioner.messages import Message, messages_of, of_portions
-from partita.partitioner.ownership import Ownership
-from partita.partitioner.piece import Piece
-from partita.partitioner.playback import Playback
-from partita.partitioner.products import LARGE, Products
-from partita.partitioner.program import Program
-from partita.partitioner.simulate import play
-from partita.partitioner.sizes import Sizes
-from partita.partitioner.step_kind import StepKind
-from partita.partitioner.windows import WindowPlan, windows_of
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.cluster.products import LARGE, Products
+from partita.partitioner.ir.buffer_names import holds_sums, number_of, plain
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.arena import arena_bytes, arranged
+from partita.partitioner.lower.lower import lower
+from partita.partitioner.lower.messages import Message, messages_of, of_portions
+from partita.partitioner.lower.windows import WindowPlan, windows_of
+from partita.partitioner.predict.bound import lower_bound_s
+from partita.partitioner.predict.cost import Costs
+from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
+from partita.partitioner.predict.playback import Playback
+from partita.partitioner.predict.simulate import play
 
 
 @dataclass(frozen=True)

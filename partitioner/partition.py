@@ -5,18 +5,18 @@ from __future__ import annotations
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Cuts, check_cuts, plain
+from partita.partitioner.assign.cuts import Cuts, check_cuts, plain
+from partita.partitioner.assign.settle import settled
+from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.cluster.processor import processor
+from partita.partitioner.cluster.products import products_for
+from partita.partitioner.ir.sizes import PRECISIONS
 from partita.partitioner.plan import Plan
-from partita.partitioner.processor import processor
-from partita.partitioner.products import products_for
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.fitting import what_would_fit
+from partita.partitioner.search.strategies import STRATEGIES
 from partita.partitioner.search.task import Task
-from partita.partitioner.settle import settled
-from partita.partitioner.sizes import PRECISIONS
-from partita.partitioner.strategies import STRATEGIES
 
 
 def partition(

@@ -11,9 +11,9 @@ from itertools import groupby
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.text import counted
+from partita.partitioner.assign.piece import Piece
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.columns import columns, wrapped
-from partita.partitioner.piece import Piece
 from partita.partitioner.readable import readable_bytes as readable_bytes
 from partita.partitioner.words import critical_path, gap
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partita.layers.text import counted
-from partita.partitioner.buffer_names import (
+from partita.partitioner.ir.buffer_names import (
     NORMS,
     holds_errors,
     holds_gradient,
@@ -17,8 +17,8 @@ from partita.partitioner.buffer_names import (
     plain,
     sent_as,
 )
-from partita.partitioner.playback import Bar, Flight, Playback
-from partita.partitioner.program import COMPUTES
+from partita.partitioner.ir.program import COMPUTES
+from partita.partitioner.predict.playback import Bar, Flight, Playback
 from partita.partitioner.readable import readable_seconds
 
 LONGEST = 3

@@ -20,7 +20,7 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from tests.networks import networks
 
 kinds = st.sampled_from(

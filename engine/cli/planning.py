@@ -7,8 +7,8 @@ from pathlib import Path
 from partita.engine.cli.loading import UserFile
 from partita.engine.drivers.phases import Phases
 from partita.layers.text import counted
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cut_text import parse_cut
+from partita.partitioner.assign.cut_text import parse_cut
+from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 

@@ -9,8 +9,8 @@ from partita.engine.cli.terminal import terminal_width
 from partita.engine.drivers.phases import Phases
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cut_text import parse_cut
+from partita.partitioner.assign.cut_text import parse_cut
+from partita.partitioner.cluster.cluster import Cluster
 
 
 def profile(

@@ -37,7 +37,7 @@ from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
 from partita.layers.text import counted
-from partita.partitioner.buffer_names import layer_of, number_of
+from partita.partitioner.ir.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]

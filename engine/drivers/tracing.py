@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.engine.protocol.clocks import Offset
 from partita.engine.runtime.trace import PartTrace, StepTrace, Times, table_shape
-from partita.partitioner.program import Program
+from partita.partitioner.ir.program import Program
 
 COMPARED_EVERY_S: Final = 1.0
 """Clocks of two machines may drift apart by some 20 us in a second, so they are compared again."""

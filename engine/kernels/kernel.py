@@ -22,7 +22,7 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, storage
 from partita.layers.graph import Grid
 from partita.layers.rows import WholeRows
-from partita.partitioner.products import Products
+from partita.partitioner.cluster.products import Products
 
 Array: TypeAlias = npt.NDArray[Any]
 Call: TypeAlias = Callable[[], None]

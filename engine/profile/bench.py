@@ -28,8 +28,8 @@ from partita.engine.profile.tally import TallyTask
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.payload import Payload
+from partita.partitioner.cluster.products import Choice, ProductShape
 from partita.partitioner.plan import Plan
-from partita.partitioner.products import Choice, ProductShape
 
 TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5

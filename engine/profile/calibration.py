@@ -25,8 +25,8 @@ from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner import Cluster, KernelTimes, Link, Machine, Plan, StepKind
-from partita.partitioner.kernel_times import Timed
-from partita.partitioner.work import family_of
+from partita.partitioner.cluster.kernel_times import Timed
+from partita.partitioner.predict.work import family_of
 
 Progress = Callable[[str, int, int], None]
 """Hears what is being measured, and how much of how much has been."""

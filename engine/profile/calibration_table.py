@@ -5,10 +5,10 @@ from __future__ import annotations
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.roads import BATCH, ROWS
 from partita.engine.profile.store import Transport
+from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.columns import columns
-from partita.partitioner.kernel_times import Timed
+from partita.partitioner.predict.work import REFERENCE_FLOPS_PER_S, family_of
 from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
-from partita.partitioner.work import REFERENCE_FLOPS_PER_S, family_of
 
 _NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
 

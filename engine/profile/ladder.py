@@ -17,9 +17,9 @@ from partita.engine.profile.rehearsal import Scene
 from partita.layers.graph import Graph
 from partita.layers.losses import Loss
 from partita.partitioner import ByInputs, Cluster, Pieces, Plan, StepKind, Whole, partition
-from partita.partitioner.cuts import Cut
-from partita.partitioner.program import COMPUTES
-from partita.partitioner.work import Work
+from partita.partitioner.assign.cuts import Cut
+from partita.partitioner.ir.program import COMPUTES
+from partita.partitioner.predict.work import Work
 
 MOST_PIECES: Final = 64
 LEAST_REFERENCE_S: Final = 1e-3

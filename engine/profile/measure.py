@@ -22,7 +22,7 @@ from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
 from partita.layers.layer import Given
 from partita.partitioner.plan import Plan
-from partita.partitioner.playback import Times
+from partita.partitioner.predict.playback import Times
 
 Array = npt.NDArray[Any]
 

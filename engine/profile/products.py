@@ -27,7 +27,7 @@ from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations, Feed
 from partita.engine.runtime.updates import LocalRule
 from partita.layers.rows import Run
-from partita.partitioner.products import LARGE, LIBRARIES, Choice, Products, ProductShape
+from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
 
 Clock = Callable[[], float]
 Seconds = dict[Choice, list[float]]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from partita.engine.profile.products import ProductMeasurement
+from partita.partitioner.cluster.products import LIBRARIES, LIBRARY_NAMES, Choice
 from partita.partitioner.columns import columns
-from partita.partitioner.products import LIBRARIES, LIBRARY_NAMES, Choice
 
 _OPERATIONS: Final = {"NN": "up", "TN": "errors", "NT": "gradient"}
 """Of a dense layer, by how the factors of its product lie in memory."""

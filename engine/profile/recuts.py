@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.text import counted
-from partita.partitioner.cuts import (
+from partita.partitioner.assign.cuts import (
     ByInputs,
     Cut,
     Cuts,
@@ -27,7 +27,7 @@ from partita.partitioner.cuts import (
     follows_input,
     with_scores,
 )
-from partita.partitioner.piece import Piece
+from partita.partitioner.assign.piece import Piece
 from partita.partitioner.plan import Plan
 from partita.partitioner.search.layouts import Choice, choices
 from partita.partitioner.search.task import Task

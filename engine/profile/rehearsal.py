@@ -28,8 +28,8 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.task import Link, Role
 from partita.engine.runtime.updates import LocalRule
 from partita.layers.layer import Given
+from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
-from partita.partitioner.step_kind import StepKind
 
 Clock = Callable[[], float]
 Seconds = npt.NDArray[np.float64]

@@ -20,8 +20,8 @@ from partita.engine.profile.timeline import Timeline
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.layers.text import counted
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cuts import Cut, Cuts, Whole
+from partita.partitioner.assign.cuts import Cut, Cuts, Whole
+from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 

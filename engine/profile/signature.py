@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
-from partita.partitioner.processor import processor
+from partita.partitioner.cluster.processor import processor
 
 _READ_BY_BLAS: Final = ("ATEN_", "BLIS_", "DNNL_", "GOTO_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_")
 _SET_BY_LIBRARIES: Final = {"KMP_DUPLICATE_LIB_OK"}  # when they are imported; it says nothing about speed

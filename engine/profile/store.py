@@ -19,9 +19,9 @@ from partita.engine.numerics.kept_file import KeptFile, Versioned
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.roads import Road, Runtime
 from partita.engine.profile.signature import signature
-from partita.partitioner.kernel_times import KernelTimes, Timed
-from partita.partitioner.processor import processor
-from partita.partitioner.products import Products, products_for
+from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
+from partita.partitioner.cluster.processor import processor
+from partita.partitioner.cluster.products import Products, products_for
 
 VERSION: Final = 3
 FILE: Final = "machine.json"

@@ -15,9 +15,9 @@ from partita.engine.profile.spans import Span, joined, length, without
 from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
 from partita.partitioner.drawing import timeline as drawing
 from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
+from partita.partitioner.ir.program import COMPUTES, Instruction
 from partita.partitioner.plan import Plan
-from partita.partitioner.playback import Times
-from partita.partitioner.program import COMPUTES, Instruction
+from partita.partitioner.predict.playback import Times
 from partita.partitioner.words import described
 
 MESSAGES = ("send", "receive")

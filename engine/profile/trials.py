@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from partita.engine.profile.recuts import copies, inputs, places, tiles
-from partita.partitioner.cluster import Cluster, Link
+from partita.partitioner.cluster.cluster import Cluster, Link
 from partita.partitioner.plan import Plan
 
 GIGABITS: Final = (1, 10, 25, 100)

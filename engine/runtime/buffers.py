@@ -20,10 +20,10 @@ from partita.engine.parameters.slots import Slot
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
 from partita.layers.rows import Run
-from partita.partitioner.arena import arena_bytes
-from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
+from partita.partitioner.ir.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
+from partita.partitioner.ir.program import Program
+from partita.partitioner.lower.arena import arena_bytes
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Program
 
 Array: TypeAlias = npt.NDArray[Any]
 

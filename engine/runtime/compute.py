@@ -34,7 +34,9 @@ from partita.engine.runtime.task import NeverEnds
 from partita.engine.runtime.underway import Stuck, Underway
 from partita.engine.runtime.views import Views
 from partita.layers.rows import Run, WholeRows, bounds
-from partita.partitioner.buffer_names import (
+from partita.partitioner.assign.held import Held
+from partita.partitioner.assign.ownership import Edge
+from partita.partitioner.ir.buffer_names import (
     DELTAS,
     GRADIENT,
     NORMS,
@@ -50,10 +52,8 @@ from partita.partitioner.buffer_names import (
     place_of,
     plain,
 )
-from partita.partitioner.held import Held
-from partita.partitioner.ownership import Edge
+from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand, Program
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import COMPUTES, Instruction, Op, Operand, Program
 
 
 class Feed(ABC):

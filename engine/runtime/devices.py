@@ -19,7 +19,7 @@ from partita.engine.parameters.rules import Apply, Rule, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
-from partita.partitioner.windows import ALIGNMENT
+from partita.partitioner.lower.windows import ALIGNMENT
 
 
 class NoSuchDevice(CannotGoOn):

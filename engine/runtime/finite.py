@@ -16,8 +16,7 @@ from partita.engine.numerics import widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.access import Access
-from partita.partitioner.buffer_names import (
+from partita.partitioner.ir.buffer_names import (
     consumer_of,
     holds_errors,
     holds_gradient,
@@ -25,8 +24,9 @@ from partita.partitioner.buffer_names import (
     layer_of,
     plain,
 )
+from partita.partitioner.ir.program import Instruction, Op, Operand, Program
+from partita.partitioner.lower.access import Access
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Instruction, Op, Operand, Program
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.rules import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device
-from partita.partitioner.held import Held
-from partita.partitioner.work import LEARN_BLOCK_BYTES
+from partita.partitioner.assign.held import Held
+from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
 
 
 class Apply(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.engine.runtime.devices import Device
-from partita.partitioner.cluster import Machine
+from partita.partitioner.cluster.cluster import Machine
 
 
 def open_device(machine: Machine) -> Device:

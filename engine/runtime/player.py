@@ -37,7 +37,7 @@ from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload, PayloadLike
-from partita.partitioner.program import COMPUTES, Instruction, Op, Program
+from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Program
 
 Sender = Callable[[str, Message, PayloadLike], None]
 Waiting = TypeVar("Waiting")

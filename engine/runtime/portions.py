@@ -38,8 +38,8 @@ from partita.engine.runtime.task import Link, Role
 from partita.engine.runtime.turns import Turns, TurnsAlone, TurnsTogether
 from partita.engine.runtime.updates import GradientSum
 from partita.engine.transport.payload import Payload
-from partita.partitioner.program import COMPUTES, Program
-from partita.partitioner.step_kind import StepKind
+from partita.partitioner.ir.program import COMPUTES, Program
+from partita.partitioner.ir.step_kind import StepKind
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalRule
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
-from partita.partitioner.buffer_names import layer_of, number_of, plain
+from partita.partitioner.ir.buffer_names import layer_of, number_of, plain
+from partita.partitioner.ir.program import Op, Operand, Program
+from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
-from partita.partitioner.program import Op, Operand, Program
-from partita.partitioner.step_kind import StepKind
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
 from partita.layers.rows import Rows
 from partita.layers.text import counted
-from partita.partitioner.cluster import Machine
+from partita.partitioner.cluster.cluster import Machine
 
 
 def open_gpu(machine: Machine) -> TorchDevice:

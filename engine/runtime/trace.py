@@ -18,8 +18,8 @@ import numpy.typing as npt
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.messages import Tensor
 from partita.engine.protocol.part import AHEAD
-from partita.partitioner.buffer_names import sent_as
-from partita.partitioner.program import Op, Program
+from partita.partitioner.ir.buffer_names import sent_as
+from partita.partitioner.ir.program import Op, Program
 
 Times: TypeAlias = npt.NDArray[np.float64]
 """Seconds, one for each instruction of a program; NaN where there is none."""

@@ -56,8 +56,8 @@ from partita.engine.runtime.replica_task import ReplicaTask
 from partita.engine.runtime.task import CannotGoOn, Link, Role
 from partita.engine.runtime.updates import Accrual
 from partita.engine.transport.payload import Payload
+from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
-from partita.partitioner.step_kind import StepKind
 
 REPORT_EVERY_S: Final = 0.2
 LATEST_REPORT_S: Final = 2.0

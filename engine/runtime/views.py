@@ -19,8 +19,8 @@ from partita.engine.runtime.window import Window
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Run, WholeRows
-from partita.partitioner.buffer_names import numbered
-from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.assign.ownership import Edge, Ownership
+from partita.partitioner.ir.buffer_names import numbered
 
 Columns: TypeAlias = tuple[int, int] | None
 """`[left, right)` of a picture in a plan that cuts some picture into tiles; else None."""

@@ -1,9 +1,9 @@
 """The clock on which methods race: processes, and messages that take the time of their bytes.
 
 A message with numbers occupies the way out of its sender and the way in of its receiver, each first come,
-first served, as in `partita.partitioner.simulate`; one without takes the latency alone. A host of several
-machines has a way for each of them, as far as slices of the vector tell them apart. Nothing is lost, and
-nobody dies.
+first served, as in `partita.partitioner.predict.simulate`; one without takes the latency alone. A host of
+several machines has a way for each of them, as far as slices of the vector tell them apart. Nothing is lost,
+and nobody dies.
 """
 
 from __future__ import annotations

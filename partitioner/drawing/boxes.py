@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.assign.piece import Piece
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.look import Look
-from partita.partitioner.ownership import Ownership
-from partita.partitioner.piece import Piece
 
 BAR = 34.0
 """Height of a bar, in pixels."""

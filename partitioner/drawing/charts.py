@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.buffer_names import consumer_of, holds_errors, holds_sums
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
-from partita.partitioner.memory import vector_bytes
-from partita.partitioner.messages import Message
+from partita.partitioner.ir.buffer_names import consumer_of, holds_errors, holds_sums
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.messages import Message
+from partita.partitioner.predict.memory import vector_bytes
 from partita.partitioner.readable import readable_bytes
-from partita.partitioner.step_kind import StepKind
 from partita.partitioner.words import content_of
 
 LINE, BAR, SIZE = 22.0, 14.0, 11.5

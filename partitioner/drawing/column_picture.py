@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.drawing import boxes, exchange, routes, svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.columns import Column
@@ -12,7 +13,6 @@ from partita.partitioner.drawing.folds import Fold
 from partita.partitioner.drawing.layout import arrange
 from partita.partitioner.drawing.look import Look
 from partita.partitioner.drawing.routes import Point, Route
-from partita.partitioner.ownership import Ownership
 
 LANE = 12.0
 """Half the width of the lane in which an edge passes other layers, in pixels."""

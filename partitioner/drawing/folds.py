@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from partita.layers.graph import Graph, Grid
+from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.drawing.layout import Wiring
 from partita.partitioner.drawing.routes import Route
-from partita.partitioner.ownership import Ownership
 
 FOLDED = 30
 """Layers from which on a network is folded."""

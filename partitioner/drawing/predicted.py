@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing.timeline import Timeline, TimelineBar, TimelineFlight, lanes_of
-from partita.partitioner.playback import Bar, Flight, Playback
-from partita.partitioner.program import Instruction, Op
+from partita.partitioner.ir.program import Instruction, Op
+from partita.partitioner.predict.playback import Bar, Flight, Playback
 from partita.partitioner.readable import readable_seconds
 from partita.partitioner.words import described
 

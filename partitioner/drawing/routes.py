@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from partita.layers import rows as row_sets
-from partita.partitioner.buffer_names import plain
+from partita.partitioner.assign.ownership import Edge, Ownership
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.boxes import Box
 from partita.partitioner.drawing.look import Look
-from partita.partitioner.messages import Message
-from partita.partitioner.ownership import Edge, Ownership
+from partita.partitioner.ir.buffer_names import plain
+from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
 

@@ -13,7 +13,7 @@ from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
-from partita.partitioner.messages import Message
+from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
 

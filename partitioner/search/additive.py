@@ -16,16 +16,24 @@ import numpy as np
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
-from partita.partitioner.buffer_names import GRADIENT, PARAMETERS, SUMMARY
-from partita.partitioner.cuts import ByInputs, Pieces, Repeated, Whole, cut_layer, following, follows_input
-from partita.partitioner.piece import Piece
-from partita.partitioner.program import Operand
+from partita.partitioner.assign.cuts import (
+    ByInputs,
+    Pieces,
+    Repeated,
+    Whole,
+    cut_layer,
+    following,
+    follows_input,
+)
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.assign.settle import stays_with_scores
+from partita.partitioner.ir.buffer_names import GRADIENT, PARAMETERS, SUMMARY
+from partita.partitioner.ir.program import Operand
 from partita.partitioner.search.copies import are_copies, homes, told, without_own
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, traffic
-from partita.partitioner.settle import stays_with_scores
 
 JOINT_LIMIT: Final = 20_000
 """Where a layer and its listeners have more combinations of layouts, each listener is counted by itself;"""

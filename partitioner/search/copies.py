@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows, Run
-from partita.partitioner.piece import Piece
+from partita.partitioner.assign.piece import Piece
 from partita.partitioner.search.traffic import Runs, Traffic
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from partita.partitioner.cuts import Cuts
-from partita.partitioner.program import Program
+from partita.partitioner.assign.cuts import Cuts
+from partita.partitioner.ir.program import Program
 
 
 @dataclass(frozen=True)

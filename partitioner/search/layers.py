@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.partitioner.cuts import Cut, cut_layer
+from partita.partitioner.assign.cuts import Cut, cut_layer
+from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.search.layouts import over
 from partita.partitioner.search.task import Task
-from partita.partitioner.settle import stays_with_scores
 
 HALVINGS = 50
 """Of the interval in which the least possible time of the busiest stage lies."""

@@ -8,11 +8,11 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
-from partita.partitioner.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
-from partita.partitioner.piece import boundaries
+from partita.partitioner.assign.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.assign.piece import boundaries
+from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
-from partita.partitioner.settle import stays_with_scores
 
 PEERS: Final = 128
 """No more machines tell one another sums over inputs, each of them all others."""

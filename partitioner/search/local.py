@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
-from partita.partitioner.cuts import Cut, Tiles
+from partita.partitioner.assign.cuts import Cut, Tiles
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped

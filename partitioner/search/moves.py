@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from partita.layers.graph import Graph
-from partita.partitioner.cuts import ByInputs, Pieces, Whole
+from partita.partitioner.assign.cuts import ByInputs, Pieces, Whole
 from partita.partitioner.search.layouts import Choice
 
 Plan = Mapping[str, Choice]

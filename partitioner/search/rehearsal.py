@@ -11,13 +11,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.lower import Share, shares
-from partita.partitioner.messages import messages_of
-from partita.partitioner.program import Program
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.lower import Share, shares
+from partita.partitioner.lower.messages import messages_of
+from partita.partitioner.predict.simulate import play_tracks
+from partita.partitioner.predict.track import Track, track_of
 from partita.partitioner.search.task import Task
-from partita.partitioner.simulate import play_tracks
-from partita.partitioner.step_kind import StepKind
-from partita.partitioner.track import Track, track_of
 
 
 @dataclass(frozen=True, order=True)

@@ -8,15 +8,15 @@ from functools import cached_property
 
 from partita.layers.graph import Graph, Grid
 from partita.layers.rows import Run
+from partita.partitioner.assign.cuts import Cuts
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.assign.settle import settled
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.bound import lower_bound_s
-from partita.partitioner.cluster import Cluster
-from partita.partitioner.cost import Costs
-from partita.partitioner.cuts import Cuts
-from partita.partitioner.piece import Piece
-from partita.partitioner.program import Instruction, Op, Operand
-from partita.partitioner.settle import settled
-from partita.partitioner.sizes import ITEM_BYTES, PRECISIONS
+from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
+from partita.partitioner.predict.bound import lower_bound_s
+from partita.partitioner.predict.cost import Costs
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from partita.partitioner.assign.cuts import Cut
+from partita.partitioner.assign.piece import Piece
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.cuts import Cut
-from partita.partitioner.piece import Piece
-from partita.partitioner.program import Program
+from partita.partitioner.ir.program import Program
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.rehearsal import Rehearsal, Score

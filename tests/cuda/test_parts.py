@@ -31,7 +31,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import ByInputs, Cluster, Machine, Pieces, Plan, Tiles, partition
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
 from tests.networks import LEARNS, energy, energy_errors

@@ -19,7 +19,7 @@ from partita.engine.kernels import Array, Team
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product, product_by
 from partita.engine.numerics import aligned, master, narrow_array, storage, widen_array
-from partita.partitioner.products import LIBRARIES, Choice, Library, Products, ProductShape
+from partita.partitioner.cluster.products import LIBRARIES, Choice, Library, Products, ProductShape
 
 PRECISIONS = ["float32", "float64", "bfloat16"]
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
@@ -239,7 +239,7 @@ import sys
 import numpy as np
 from partita.engine.kernels import Team
 from partita.engine.kernels.products.product import product
-from partita.partitioner.products import Products
+from partita.partitioner.cluster.products import Products
 a, b, out = (np.ones((64, 64), np.float32) for _ in range(3))
 product(a, b, out, team=Team(1), choices=Products())()
 assert out[0, 0] == 64

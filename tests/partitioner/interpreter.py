@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Plan, Program
-from partita.partitioner.buffer_names import is_learnt, number_of, place_of, plain
-from partita.partitioner.program import Operand
+from partita.partitioner.ir.buffer_names import is_learnt, number_of, place_of, plain
+from partita.partitioner.ir.program import Operand
 from tests.partitioner.expected import Expected, Unit, members
 from tests.partitioner.symbolic_host import Host, Term, beside_each_other
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Program
-from partita.partitioner.buffer_names import is_learnt, number_of
-from partita.partitioner.windows import WindowPlan
+from partita.partitioner.ir.buffer_names import is_learnt, number_of
+from partita.partitioner.lower.windows import WindowPlan
 
 Term: TypeAlias = tuple[object, ...]
 """Of an error: (step, consumer, which of its inputs, its row, on which machine), or (step, "delta")."""

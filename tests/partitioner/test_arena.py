@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from partita.layers import AveragePool2D, Dense, LocallyConnected2D, Network, SquaredError
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
-from partita.partitioner.arena import ALIGNMENT, arena_bytes
+from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
 from tests.draws import examples
 from tests.partitioner.interpreter import Interpreter
 from tests.partitioner.symbolic_host import beside_each_other

@@ -16,7 +16,7 @@ from benchmarks._every_plan import every_plan, small
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
 from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
-from partita.partitioner.cuts import Cut, follows_input
+from partita.partitioner.assign.cuts import Cut, follows_input
 from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
@@ -24,9 +24,9 @@ from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layouts import choices, equal
 from partita.partitioner.search.moves import swapped
 from partita.partitioner.search.rehearsal import Rehearsal
+from partita.partitioner.search.strategies import balanced
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
-from partita.partitioner.strategies import balanced
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import clusters, cuts

@@ -17,7 +17,7 @@ from partita.layers import (
     SquaredError,
 )
 from partita.partitioner import Cluster, Machine, Pieces, Plan, Whole, partition
-from partita.partitioner.piece import boundaries, piece_flops
+from partita.partitioner.assign.piece import boundaries, piece_flops
 from tests.networks import networks
 from tests.plans import clusters
 

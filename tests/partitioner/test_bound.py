@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
-from partita.partitioner.bound import Bound
-from partita.partitioner.cost import Costs
+from partita.partitioner.predict.bound import Bound
+from partita.partitioner.predict.cost import Costs
 from tests.plans import plans
 
 

@@ -28,7 +28,7 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 
 
 def layers_of_four() -> Network:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Network
 from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, Pieces, partition
-from partita.partitioner.kernel_times import VERSION, Timed
+from partita.partitioner.cluster.kernel_times import VERSION, Timed
 from partita.partitioner.units import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
 
 positive = st.floats(1e-12, 1e15)

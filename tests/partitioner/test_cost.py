@@ -17,8 +17,8 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.program import Operand
+from partita.partitioner.ir.program import Operand
+from partita.partitioner.predict.cost import Costs, MessageCost
 
 
 def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None) -> Plan:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.partitioner import ByInputs, Pieces, Repeated, Tiles, Whole
-from partita.partitioner.cut_text import format_cut, parse_cut
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cut_text import format_cut, parse_cut
+from partita.partitioner.assign.cuts import Cut
 
 EXAMPLES: list[tuple[str, Cut]] = [
     ("scores=1", Whole(1)),

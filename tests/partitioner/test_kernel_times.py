@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, Node, OneToOne, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, KernelTimes, Machine, Op, Pieces, Plan, partition
-from partita.partitioner.cost import Costs
-from partita.partitioner.kernel_times import Timed
-from partita.partitioner.program import COMPUTES
-from partita.partitioner.work import Work, family_of, kind_of
+from partita.partitioner.cluster.kernel_times import Timed
+from partita.partitioner.ir.program import COMPUTES
+from partita.partitioner.predict.cost import Costs
+from partita.partitioner.predict.work import Work, family_of, kind_of
 from tests.plans import plans
 
 

@@ -15,8 +15,8 @@ from partita.engine.runtime.feed import GivenFeed
 from partita.engine.runtime.updates import Accrual, LocalRule
 from partita.layers import Conv2D, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
 from partita.partitioner import Cluster, Plan, Program, StepKind, partition
-from partita.partitioner.arena import ALIGNMENT, arena_bytes
-from partita.partitioner.memory import scratch_bytes
+from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
+from partita.partitioner.predict.memory import scratch_bytes
 from tests.plans import kinds, plans
 
 PRECISIONS = ["float32", "float64", "bfloat16"]

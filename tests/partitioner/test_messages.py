@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from partita.layers import Add, Dense, Network, SoftmaxCrossEntropy, SquaredError
 from partita.layers.rows import Rows
 from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, StepKind, Whole, partition
-from partita.partitioner.buffer_names import NORMS
-from partita.partitioner.sizes import PRECISIONS
+from partita.partitioner.ir.buffer_names import NORMS
+from partita.partitioner.ir.sizes import PRECISIONS
 from tests.partitioner.expected import Expected, members
 from tests.plans import kinds, plans
 

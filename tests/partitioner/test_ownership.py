@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Graph, Network
 from partita.partitioner import Cluster, Ownership, Piece, Plan, partition
-from partita.partitioner.piece import boundaries
+from partita.partitioner.assign.piece import boundaries
 from tests.partitioner.expected import Expected, members
 from tests.plans import plans
 

@@ -19,12 +19,12 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.buffer_names import number_of, numbered, place_of, plain
-from partita.partitioner.cost import MessageCost
-from partita.partitioner.depths import depths
-from partita.partitioner.pipeline import Pipeline
-from partita.partitioner.program import COMPUTES, Operand, parse_program
-from partita.partitioner.simulate import play
+from partita.partitioner.ir.buffer_names import number_of, numbered, place_of, plain
+from partita.partitioner.ir.pipeline import Pipeline
+from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
+from partita.partitioner.lower.depths import depths
+from partita.partitioner.predict.cost import MessageCost
+from partita.partitioner.predict.simulate import play
 from tests.draws import examples
 from tests.partitioner.test_simulate import Prices, one_slow
 from tests.plans import flowing, plans

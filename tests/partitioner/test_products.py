@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Machine, Plan, partition
-from partita.partitioner.processor import Processor, described, processor
-from partita.partitioner.products import LARGE, RULES, Choice, Products, ProductShape, products_for
+from partita.partitioner.cluster.processor import Processor, described, processor
+from partita.partitioner.cluster.products import LARGE, RULES, Choice, Products, ProductShape, products_for
 
 ZEN5 = Processor("AMD EPYC", "AuthenticAMD", "26", "2 1", ("avx2", "avx512f", "fma"))
 XEON = Processor("Intel(R) Xeon(R) 6", "GenuineIntel", "6", "173 1", ("amx_tile", "avx2", "avx512f", "fma"))
@@ -161,7 +161,7 @@ def test_a_file_that_holds_no_choices_is_refused(tmp_path: Path, content: bytes,
 
 CHOICES = """
 from partita.partitioner import Cluster, partition
-from partita.partitioner.products import ProductShape
+from partita.partitioner.cluster.products import ProductShape
 from tests.partitioner.test_products import large
 products = partition(large(), Cluster.local(1), batch=32).products_of(0)
 print([products.choose(ProductShape(m, k, n, layout, precision, threads))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from partita.layers.rows import from_indices, intersection
 from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
-from partita.partitioner.access import Access
-from partita.partitioner.program import Operand, ordered, parse_instruction
+from partita.partitioner.ir.program import Operand, ordered, parse_instruction
+from partita.partitioner.lower.access import Access
 from tests.draws import examples
 from tests.plans import kinds, plans
 

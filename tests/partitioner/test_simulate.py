@@ -25,11 +25,11 @@ from partita.partitioner import (
     partition,
     work,
 )
-from partita.partitioner.cost import Costs, MessageCost
-from partita.partitioner.playback import Playback, Times
-from partita.partitioner.program import COMPUTES, Operand, parse_program
-from partita.partitioner.simulate import play
-from partita.partitioner.sizes import Sizes
+from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.predict.cost import Costs, MessageCost
+from partita.partitioner.predict.playback import Playback, Times
+from partita.partitioner.predict.simulate import play
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.plans import kinds, plans

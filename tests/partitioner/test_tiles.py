@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from partita.layers import Conv2D, Dense, Edges, LocallyConnected2D, Network, Node, SoftmaxCrossEntropy
 from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Ownership, Piece, Pieces, Plan, StepKind, Tiles, partition
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.partitioner import test_messages, test_order, test_program, test_simulate

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Machine, Plan, Whole, partition
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.drawing import charts
 from partita.partitioner.drawing.page import plan_page
 from partita.partitioner.drawing.predicted import predicted_timeline
@@ -29,7 +29,7 @@ from partita.partitioner.drawing.timeline import (
     lanes_of,
     merged,
 )
-from partita.partitioner.playback import Bar
+from partita.partitioner.predict.playback import Bar
 from tests.draws import examples
 from tests.partitioner.test_draw import SVG, digits, texts, tooltips
 from tests.plans import plans

@@ -26,9 +26,9 @@ from partita.engine.profile.signature import signature
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
-from partita.partitioner.processor import processor
-from partita.partitioner.products import LARGE, Choice, Products, ProductShape, products_for
-from partita.partitioner.program import COMPUTES
+from partita.partitioner.cluster.processor import processor
+from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape, products_for
+from partita.partitioner.ir.program import COMPUTES
 
 RUNTIME = Runtime(instruction_s=4e-6, step_s=5e-5, cold_s=2e-5)
 MEMORY = Link(2e-5, 4e9, send_s=1e-5, receive_s=2e-5, send_bytes_per_s=8e9, receive_bytes_per_s=4e9)

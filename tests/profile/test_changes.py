@@ -21,7 +21,7 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 
 
 def network() -> Network:

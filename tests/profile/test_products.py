@@ -23,7 +23,7 @@ from partita.engine.profile.products import (
 from partita.engine.profile.rehearsal import Rehearsal, Scene
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Pieces, partition
-from partita.partitioner.products import LARGE, Choice, Products, ProductShape
+from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape
 
 USUAL, OTHER, THIRD = Choice("torch", 2), Choice("tiles", 2), Choice("numpy", 1)
 EVEN = [1.0] * ROUNDS

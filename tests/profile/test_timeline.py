@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from partita.engine.profile import Profile
 from partita.engine.profile.timeline import Bar, Flight, Missing, Timeline
-from partita.partitioner.playback import Times
-from partita.partitioner.program import COMPUTES
+from partita.partitioner.ir.program import COMPUTES
+from partita.partitioner.predict.playback import Times
 
 STEP = 20
 

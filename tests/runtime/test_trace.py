@@ -18,7 +18,7 @@ from partita.engine.protocol.part import AHEAD
 from partita.engine.runtime.trace import MESSENGER, PartTrace, Recorder, StepTrace
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
-from partita.partitioner.program import COMPUTES, Op, Program, parse_program
+from partita.partitioner.ir.program import COMPUTES, Op, Program, parse_program
 
 STEPS = 3
 

@@ -40,8 +40,8 @@ from partita.layers import Graph
 from partita.layers.layer import Given
 from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
-from partita.partitioner.buffer_names import number_of, plain
-from partita.partitioner.program import COMPUTES, Instruction
+from partita.partitioner.ir.buffer_names import number_of, plain
+from partita.partitioner.ir.program import COMPUTES, Instruction
 from tests.partitioner.symbolic_host import beside_each_other
 
 Array = npt.NDArray[Any]

@@ -13,7 +13,7 @@ from partita.engine.parameters.layout import gather
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import ByInputs, Cluster, Pieces, Plan, Repeated, Whole, partition
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from tests.drivers.conftest import WatchedThreads, on_threads  # noqa: F401 - a fixture
 from tests.truth.orchestra import Orchestra, draw_batch
 

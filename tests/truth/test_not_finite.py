@@ -13,7 +13,7 @@ from partita.engine.parameters.initialise import initialise
 from partita.engine.runtime.finite import Suspect
 from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Node, OneToOne, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Pieces, Plan, partition
-from partita.partitioner.step_kind import StepKind
+from partita.partitioner.ir.step_kind import StepKind
 from tests.truth.orchestra import Orchestra, draw_batch
 
 

@@ -24,7 +24,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Pieces, Plan, StepKind, Tiles, Whole, partition
-from partita.partitioner.cuts import Cut
+from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.plans import plans
 from tests.truth.orchestra import Orchestra, draw_batch

@@ -1,6 +1,6 @@
 """Prepared products of two matrices, by the library and on the threads that the plan says.
 
-The choice is a pure function of the shape, and of what a plan says of products (`partitioner/products.py`):
+The choice is a pure function of the shape and of the plan's choices (`partitioner/cluster/products.py`):
 no process measures, so all that have the plan compute the same bits. Torch is imported when it is needed, and
 not before: that takes seconds and some 200 MB.
 """
@@ -15,7 +15,7 @@ from partita.engine.kernels.kernel import Array, Call
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products import tiles
 from partita.engine.kernels.tiles.scratch import Scratch
-from partita.partitioner.products import Choice, Products, ProductShape
+from partita.partitioner.cluster.products import Choice, Products, ProductShape
 
 
 def product(

@@ -1,0 +1,1 @@
+"""Assignment: the cut of each layer, and the rows that each machine owns."""

@@ -1,0 +1,1 @@
+"""Machines and links: a cluster, its file, measured kernel times and the libraries of its matrix products."""

@@ -1,0 +1,168 @@
+"""Machines and the links between them: what a plan is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from partita.layers.checks import check_whole
+from partita.layers.text import counted
+from partita.partitioner.cluster.cluster_file import Parts, read_parts, write_parts
+from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine, check_link
+
+__all__ = ["SHARED_MEMORY", "Between", "Cluster", "Link", "Machine"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines over which one replica is cut, and the link between any two of them.
+
+    Args:
+        machines: of different names.
+        link: between hosts for which there is no other in `between`; None: there is none.
+        between: links between hosts or kinds of machines; one between hosts counts before one of kinds.
+        memory: between machines of one host.
+
+    Raises:
+        ValueError: there are none, or these are no machines of different names, or no links, or two hosts
+            have no link.
+    """
+
+    machines: tuple[Machine, ...]
+    link: Link | None = field(default=Link())
+    between: tuple[Between, ...] = ()
+    memory: Link = field(default=SHARED_MEMORY)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machines", _machines_of(self.machines))
+        if self.link is not None:
+            check_link(self.link)
+        check_link(self.memory)
+        object.__setattr__(self, "between", tuple(self.between))
+        known = {name for machine in self.machines for name in (machine.site, machine.kind) if name}
+        for found in self.between:
+            if not isinstance(found, Between):
+                raise ValueError(
+                    f"a link of a cluster is {found!r}; write for example Between('a', 'b', Link())"
+                )
+            for name in (found.one, found.other):
+                if name not in known:
+                    raise ValueError(
+                        f"a link leads to '{name}', but no machine has this host or kind; there are "
+                        f"{', '.join(sorted(known))}"
+                    )
+        if self.link is None:
+            self._check_links()
+
+    @classmethod
+    def local(cls, machines: int = 1, *, threads: int = 1) -> Cluster:
+        """So many processes on this machine, each with so many kernel threads.
+
+        Raises:
+            ValueError: one of them is not a whole number of at least 1.
+        """
+        n_machines = check_whole(machines, "the number of machines is")
+        return cls(tuple(Machine(f"local{m}", threads=threads, host="local") for m in range(n_machines)))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Cluster:
+        """The cluster that a TOML file describes; what may stand there is told in `docs/calibration.md`.
+
+        Raises:
+            ValueError: the file has a mistake, said in one sentence.
+            OSError: it cannot be read.
+        """
+        parts = read_parts(Path(path))
+        try:
+            return cls(parts.machines, parts.link, parts.between, parts.memory)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def write(self, path: str | Path) -> Path:
+        """Writes a TOML file that `read` reads; times of kernels and choices of products go into
+        files beside it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_parts(Parts(self.machines, self.link, self.between, self.memory), Path(path))
+        return Path(path)
+
+    def link_between(self, source: int, destination: int) -> Link:
+        """The link from one machine to another, by their numbers."""
+        one, other = self.machines[source], self.machines[destination]
+        found = self._link(one, other)
+        assert found is not None, f"{one.name} and {other.name} have no link"
+        return found
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """For each machine the name of its host; one that names none has its own."""
+        return tuple(machine.site for machine in self.machines)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """For each machine the first one that is like it, in all but its name, its host and its memory."""
+        first: dict[tuple[Machine, int], int] = {}
+        return tuple(
+            first.setdefault((replace(machine, name="any", host="", memory_bytes=None), id(machine.times)), m)
+            for m, machine in enumerate(self.machines)
+        )
+
+    def _link(self, one: Machine, other: Machine) -> Link | None:
+        if one.site == other.site:
+            return self.memory
+        if not self.between:
+            return self.link
+        pairs = (
+            (one.site, other.site),
+            (one.kind, other.kind),
+            (one.site, other.kind),
+            (one.kind, other.site),
+        )
+        return next((self._between[pair] for pair in pairs if pair in self._between), self.link)
+
+    @cached_property
+    def _between(self) -> dict[tuple[str, str], Link]:
+        pairs = ((one, other, b.link) for b in self.between for one, other in _both(b.one, b.other))
+        return {(one, other): link for one, other, link in pairs}
+
+    def _check_links(self) -> None:
+        first = {(machine.site, machine.kind): machine for machine in self.machines}
+        for one in first.values():
+            for other in first.values():
+                if self._link(one, other) is None:
+                    raise ValueError(
+                        f"there is no link between '{one.site}' and '{other.site}'; give one between these "
+                        "two, or one for all that have no other"
+                    )
+
+    def __len__(self) -> int:
+        return len(self.machines)
+
+    def __str__(self) -> str:
+        threads = (f"{m.place}: {counted(m.threads, 'thread')}" for m in self.machines)
+        return f"{counted(len(self), 'machine')} ({', '.join(threads)})"
+
+
+def _both(one: str, other: str) -> Iterator[tuple[str, str]]:
+    yield one, other
+    yield other, one
+
+
+def _machines_of(given: object) -> tuple[Machine, ...]:
+    listed = given if isinstance(given, list | tuple) else ()
+    machines = [machine for machine in listed if isinstance(machine, Machine)]
+    if not isinstance(given, list | tuple) or len(machines) < len(given):
+        raise ValueError(
+            f"the machines of a cluster are {given!r}; write a tuple, for example "
+            f"Cluster((Machine('a'), Machine('b')))"
+        )
+    if not machines:
+        raise ValueError("a cluster needs at least one machine")
+    names = [machine.name for machine in machines]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the machines of a cluster are named {', '.join(names)}; give each its own name")
+    return tuple(machines)

@@ -1,0 +1,150 @@
+"""What was measured of a machine's kernels: a table from signatures to seconds, and what follows for others.
+
+A kernel that was not measured takes what its operations and bytes would take on the reference machine, times
+the ratio that measured kernels have to theirs: those of its own family, interpolated between the sizes below
+and above it; else all of its kind; else all that do the same; else all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+from partita.layers.text import counted
+from partita.partitioner.predict.work import Work, family_of, kind_of
+
+VERSION: Final = 2
+Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A measurement.
+
+    Args:
+        seconds: that the kernel took.
+        reference_s: that it would take on the reference machine, see `Work.reference_s`.
+    """
+
+    seconds: float
+    reference_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimes:
+    """What was measured of a machine's kernels, by signature. Immutable."""
+
+    table: Mapping[str, Timed]
+
+    def seconds(self, work: Work) -> float:
+        """How long a kernel takes."""
+        return self.find(work)[0]
+
+    def find(self, work: Work) -> tuple[float, Origin]:
+        """How long a kernel takes, and how that is known."""
+        known = self.table.get(work.signature)
+        if known is not None:
+            return known.seconds, "measured"
+        points = self._families.get(work.family)
+        if points:
+            return work.reference_s * _interpolated(points, work.reference_s), "interpolated"
+        kind = kind_of(work.family)
+        for group in (kind, kind.partition(" ")[0], ""):
+            ratio = self._ratios.get(group)
+            if ratio is not None:
+                return work.reference_s * ratio, "scaled"
+        return work.reference_s, "scaled"
+
+    def knows(self, work: Work) -> bool:
+        """Whether kernels of the family were measured."""
+        return work.family in self._families
+
+    def with_more(self, more: Mapping[str, Timed]) -> KernelTimes:
+        """These and others, which come first."""
+        return KernelTimes({**self.table, **more})
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __repr__(self) -> str:
+        return f"KernelTimes({counted(len(self.table), 'kernel')})"
+
+    @cached_property
+    def _families(self) -> dict[str, list[tuple[float, float]]]:
+        """For each family, pairs of reference seconds and the logarithm of the ratio, ascending."""
+        found: dict[str, dict[float, list[float]]] = {}
+        for signature, timed in self.table.items():
+            if timed.seconds > 0 and timed.reference_s > 0:
+                points = found.setdefault(family_of(signature), {})
+                points.setdefault(timed.reference_s, []).append(math.log(timed.seconds / timed.reference_s))
+        return {
+            family: sorted((size, sum(logs) / len(logs)) for size, logs in points.items())
+            for family, points in found.items()
+        }
+
+    @cached_property
+    def _ratios(self) -> dict[str, float]:
+        """For each kind, each operation and all: measured seconds over reference seconds."""
+        sums: dict[str, tuple[float, float]] = {}
+        for signature, timed in self.table.items():
+            kind = kind_of(signature)
+            for group in (kind, kind.partition(" ")[0], ""):
+                took, reference = sums.get(group, (0.0, 0.0))
+                sums[group] = took + timed.seconds, reference + timed.reference_s
+        return {group: took / reference for group, (took, reference) in sums.items() if reference > 0}
+
+
+def _interpolated(points: list[tuple[float, float]], size: float) -> float:
+    """The ratio at a size: linear between logarithms, constant beyond the smallest and the largest."""
+    above = bisect_left(points, (size,))
+    if above == 0 or above == len(points):
+        return math.exp(points[min(above, len(points) - 1)][1])
+    (low, first), (high, last) = points[above - 1], points[above]
+    share = math.log(size / low) / math.log(high / low)
+    return math.exp(first + share * (last - first))
+
+
+def write_times(times: KernelTimes, path: Path) -> None:
+    """Writes a table as JSON."""
+    table = {signature: [timed.seconds, timed.reference_s] for signature, timed in times.table.items()}
+    path.write_text(json.dumps({"version": VERSION, "seconds": table}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_times(path: Path) -> KernelTimes:
+    """Reads what `write_times` wrote.
+
+    Raises:
+        ValueError: it is no such file, or one of another version.
+        OSError: it cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(_broken(path, str(error))) from error
+    version = found.get("version") if isinstance(found, dict) else None
+    if version != VERSION:
+        raise ValueError(
+            f"{path} holds times of kernels in version {version}, and this Partita reads version {VERSION}; "
+            "calibrate again"
+        )
+    return KernelTimes(dict(_entries(found.get("seconds"), path)))
+
+
+def _entries(table: Any, path: Path) -> Iterable[tuple[str, Timed]]:
+    if not isinstance(table, dict):
+        raise ValueError(_broken(path, "it has no table 'seconds'"))
+    for signature, pair in table.items():
+        numbers = pair if isinstance(pair, list) and len(pair) == 2 else ()
+        if not numbers or not all(isinstance(x, float | int) and 0 <= x < math.inf for x in numbers):
+            raise ValueError(_broken(path, f"'{signature}' takes {pair!r} seconds"))
+        yield signature, Timed(float(numbers[0]), float(numbers[1]))
+
+
+def _broken(path: Path, why: str) -> str:
+    return f"{path} holds no times of kernels ({why}); calibrate again"

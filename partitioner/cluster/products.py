@@ -1,0 +1,149 @@
+"""Which library computes which matrix product, and with how many threads: a part of every plan.
+
+Libraries sum in different orders, so the choice decides bits. It follows from the plan alone: from a table
+that a calibration measured, else from a fixed rule. Nothing here measures; `engine/profile/products.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, TypeAlias, get_args
+
+from partita.partitioner.cluster.processor import Processor
+
+Library: TypeAlias = Literal["numpy", "tiles", "torch"]
+"""What multiplies: the BLAS of NumPy or of torch, or our own loops (`engine/kernels/products/tiles.py`)."""
+Rule: TypeAlias = Literal["tiles", "torch"]
+"""A fixed rule, named after the library that computes large products."""
+LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
+RULES: Final[tuple[Rule, ...]] = get_args(Rule)
+LIBRARY_NAMES: Final[Mapping[Library, str]] = {"numpy": "NumPy", "tiles": "tiles", "torch": "torch"}
+
+LARGE: Final = 2e6
+"""Operations. Below, NumPy multiplies on one thread: a call takes some 20 microseconds, and what another
+library's call costs by itself is more than its product could save. A network of small products never imports
+torch."""
+_FOR_A_THREAD: Final[Mapping[Library, float]] = {"numpy": 48e6, "tiles": 48e6, "torch": 4e6}
+"""Operations that each of several threads has at least, so that waking it costs less than it saves. Those of
+torch wait awake for the next product."""
+_LARGE_GRADIENT: Final = 16 << 20
+"""Bytes of a result. Above, tiles wait for memory where few examples are summed up."""
+_FOR_A_THREAD_IN_BFLOAT16: Final = 32e6
+"""Processors with instructions for it compute some eight times as fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductShape:
+    """A product of matrices, `[m, k]` times `[k, n]`.
+
+    Args:
+        m: rows of the result.
+        k: terms of each sum.
+        n: columns of the result.
+        layout: of both factors in memory, "N" for one in rows and "T" for one in columns.
+        precision: "float32", "float64" or "bfloat16".
+        threads: that may be used.
+    """
+
+    m: int
+    k: int
+    n: int
+    layout: str
+    precision: str
+    threads: int
+
+    @property
+    def operations(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.m * self.k * self.n
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.k}x{self.n} {self.layout} {self.precision} x{self.threads}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What computes a product.
+
+    Args:
+        library: which.
+        threads: how many it uses.
+    """
+
+    library: Library
+    threads: int
+
+
+@dataclass(frozen=True)
+class Products:
+    """The choice for every product: a table of measured ones, and a fixed rule for all others. Immutable.
+
+    Args:
+        rule: "torch": torch computes what is large. "tiles": our own loops do, and NumPy for gradients
+            that no cache holds.
+        origin: the kind of processor that the rule was measured on; "" where it holds for any.
+        measured: choices of a calibration, each for exactly one shape.
+        source: of these, in words: which processor, and when.
+    """
+
+    rule: Rule = "torch"
+    origin: str = ""
+    measured: tuple[tuple[ProductShape, Choice], ...] = ()
+    source: str = ""
+
+    def choose(self, shape: ProductShape) -> Choice:
+        """What computes a product. The same for every process that has this plan."""
+        if shape.precision != "bfloat16" and (found := self._table.get(shape)) is not None:
+            return found
+        return self.by_rule(shape)
+
+    def by_rule(self, shape: ProductShape) -> Choice:
+        """What computes a product of which nothing was measured.
+
+        bfloat16 is torch's alone, whose sums are float32 and rounded once.
+        """
+        if shape.precision == "bfloat16":
+            return Choice("torch", _threads(shape, _FOR_A_THREAD_IN_BFLOAT16))
+        if shape.operations < LARGE:
+            return Choice("numpy", 1)
+        library: Library = "numpy" if self.rule == "tiles" and _is_large_gradient(shape) else self.rule
+        return Choice(library, _threads(shape, _FOR_A_THREAD[library]))
+
+    @cached_property
+    def _table(self) -> dict[ProductShape, Choice]:
+        return dict(self.measured)
+
+    def __str__(self) -> str:
+        fixed = f"fixed rule{self.origin and f' of {self.origin}'}"
+        if self.measured:
+            return f"{len(self.measured)} from the calibration of {self.source}; others by the {fixed}"
+        large = f"{LIBRARY_NAMES[self.rule]} from {LARGE / 1e6:.0f} MFLOP"
+        if self.rule == "torch":
+            return f"{fixed} ({large}, NumPy below)"
+        return f"{fixed} ({large}; NumPy below and for gradients above {_LARGE_GRADIENT >> 20} MiB)"
+
+
+def products_for(processor: Processor) -> Products:
+    """The fixed rule for a kind of processor.
+
+    Torch computes large products, unless the kind is known to compute all of them faster by another library.
+    That is so on AMD's Zen 5 with AVX-512, which the BLAS of torch (MKL) does not use there;
+    `docs/performance.md` has the measurements.
+    """
+    zen5 = processor.vendor == "AuthenticAMD" and processor.family == "26"
+    if zen5 and "avx512f" in processor.features:
+        return Products("tiles", "AMD's Zen 5")
+    return Products()
+
+
+def _is_large_gradient(shape: ProductShape) -> bool:
+    """Whether it is an outer product of errors and inputs, whole, of a large layer."""
+    item_bytes = 8 if shape.precision == "float64" else 4
+    return shape.layout == "NT" and shape.m * shape.n * item_bytes > _LARGE_GRADIENT
+
+
+def _threads(shape: ProductShape, operations: float) -> int:
+    """As many as have so many operations each, but at least one."""
+    return max(1, min(shape.threads, int(shape.operations / operations)))

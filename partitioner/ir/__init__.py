@@ -1,0 +1,1 @@
+"""Intermediate representation: instructions, buffers, and the program of one machine."""

@@ -1,0 +1,267 @@
+"""A plan as one machine's list of instructions, with a text form that parses back.
+
+    3 RECV h1[640:1280] <- 1
+    4 UP h2[0:1280] += h1[640:1280] after 2,3
+
+An instruction names the rows of the buffers that it writes and reads, and the earlier instructions that must
+be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
+list goes first.
+
+What the names of buffers mean stands in `buffer_names`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.ir.pipeline import Pipeline
+from partita.partitioner.ir.step_kind import StepKind
+
+
+class Op(StrEnum):
+    """What an instruction does."""
+
+    FEED = "FEED"
+    """Takes rows of an input or a target from the data."""
+    RECV = "RECV"
+    """Takes rows from a message of machine `peer`."""
+    SEND = "SEND"
+    """Sends rows to machine `peer`."""
+    MULTIPLY = "MULTIPLY"
+    """Adds one block of a weighted sum; more blocks follow."""
+    UP = "UP"
+    """Computes states; for a layer that splits its sum, the last block, bias and activation."""
+    SUMMARISE = "SUMMARISE"
+    """Computes what other machines must know of the scores that this one judges."""
+    DELTA = "DELTA"
+    """Turns errors of states into errors of sums; where kernels take a tile apart, first takes it out."""
+    ERRORS = "ERRORS"
+    """Computes errors of an input's rows."""
+    ADD = "ADD"
+    """Adds errors or gradients that came another way; without `accumulate` (`=`), copies them."""
+    LEARN = "LEARN"
+    """Computes the gradient of a layer's parameters block by block, and hands each block to the driver."""
+    GRADIENT = "GRADIENT"
+    """Computes the gradient of a layer's parameters."""
+    SQUARES = "SQUARES"
+    """Computes the sums of squares of the machine's parameters and of their gradients."""
+    UPDATE = "UPDATE"
+    """Hands the gradient to the driver: accrue it, step locally."""
+
+
+COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
+"""The instructions that occupy a kernel thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """Rows of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
+
+    buffer: str
+    rows: Rows
+
+    def __str__(self) -> str:
+        return f"{self.buffer}[{row_sets.text(self.rows)}]"
+
+    def overlaps(self, other: Operand) -> bool:
+        """Whether they share a row of a buffer."""
+        return self.buffer == other.buffer and row_sets.overlap(self.rows, other.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One step of a program.
+
+    Args:
+        op: what to do.
+        target: what it writes (a SEND: what it sends).
+        sources: what it reads besides.
+        peer: the other machine of a RECV or SEND.
+        accumulate: adds to the target instead of replacing it.
+        after: positions of the earlier instructions that it waits for, without those that they wait for.
+    """
+
+    op: Op
+    target: Operand
+    sources: tuple[Operand, ...] = ()
+    peer: int | None = None
+    accumulate: bool = False
+    after: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        words = [self.op.value, str(self.target)]
+        if self.peer is not None:
+            words += ["->" if self.op is Op.SEND else "<-", str(self.peer)]
+        if self.sources:
+            words += ["+=" if self.accumulate else "=", " ".join(map(str, self.sources))]
+        if self.after:
+            words += ["after", ",".join(map(str, self.after))]
+        return " ".join(words)
+
+
+_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,x]*)\]")
+_LINE = re.compile(
+    r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
+    r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
+)
+
+
+def parse_instruction(line: str) -> Instruction:
+    """The instruction that `str` wrote, with or without its position.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    found = _LINE.fullmatch(line.strip())
+    if found is None or found["op"] not in Op.__members__:
+        raise ValueError(
+            f"{line!r} is not an instruction; one reads for example 'RECV h1[0:640] <- 2 after 0,1'"
+        )
+    return Instruction(
+        Op(found["op"]),
+        _parse_operand(found["target"]),
+        tuple(map(_parse_operand, (found["sources"] or "").split())),
+        None if found["peer"] is None else int(found["peer"]),
+        found["how"] == "+=",
+        tuple(map(int, (found["after"] or "").split(","))) if found["after"] else (),
+    )
+
+
+def _parse_operand(written: str) -> Operand:
+    found = _OPERAND.fullmatch(written)
+    if found is None:
+        raise ValueError(f"{written!r} is not rows of a buffer; write for example h1[0:3,5:8]")
+    return Operand(found["buffer"], row_sets.parse(found["rows"]))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one machine does in a step of some kind.
+
+    Args:
+        machine: which.
+        instructions: in the order of their priority.
+        kind: of the step.
+        pipeline: in which order it takes the portions of the step.
+    """
+
+    machine: int
+    instructions: tuple[Instruction, ...]
+    kind: StepKind = StepKind()  # noqa: RUF009 - frozen
+    pipeline: Pipeline = Pipeline()  # noqa: RUF009 - frozen
+
+    @property
+    def slots(self) -> int:
+        """How many numbered buffers of a name have memory of their own: number n lies where n - slots did."""
+        return self.pipeline.slots
+
+    def __str__(self) -> str:
+        return "\n".join(f"{n:3} {instruction}" for n, instruction in enumerate(self.instructions))
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+
+def parse_program(
+    machine: int,
+    text: str,
+    kind: StepKind = StepKind(),  # noqa: B008 - frozen
+    pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
+) -> Program:
+    """The program that `str` wrote."""
+    instructions = tuple(parse_instruction(line) for line in text.splitlines() if line.strip())
+    return Program(machine, instructions, kind, pipeline)
+
+
+def ordered(
+    instructions: Sequence[Instruction], uses: Sequence[tuple[Sequence[Operand], Sequence[Operand]]]
+) -> tuple[Instruction, ...]:
+    """Finds what each instruction must wait for: whoever wrote what it reads, or used what it overwrites.
+
+    Args:
+        instructions: in the order of their priority, in which running one after the other would be right.
+        uses: for each instruction, everything that it reads, and everything that it writes.
+    """
+    finished: list[Instruction] = []
+    before: list[int] = []  # for each instruction, a bit set of all that is done when it is
+    past = _Past()
+    for n, (i, (read, written)) in enumerate(zip(instructions, uses, strict=True)):
+        writes = [past.of(operand) for operand in written]
+        others = [past.of(operand) for operand in read]
+        clashes = 0
+        for used in writes:
+            clashes |= used.by_anybody()
+        for used in others:
+            clashes |= used.by_writers()
+        after: list[int] = []
+        met = 0
+        while clashes:  # the latest first, because earlier ones are often done before it
+            k = clashes.bit_length() - 1
+            after.append(k)
+            met |= before[k] | 1 << k
+            clashes &= ~met
+        before.append(met)
+        for used in writes:
+            used.writers |= 1 << n
+        for used in (*writes, *others):
+            used.users |= 1 << n
+        finished.append(Instruction(i.op, i.target, i.sources, i.peer, i.accumulate, tuple(after[::-1])))
+    past.forget()
+    return tuple(finished)
+
+
+class _Used:
+    """Who wrote an operand, and who used it at all (bit sets of positions); which operands share rows."""
+
+    __slots__ = ("operand", "overlapping", "users", "writers")
+
+    def __init__(self, operand: Operand) -> None:
+        self.operand, self.writers, self.users = operand, 0, 0
+        self.overlapping: list[_Used] = []
+
+    def by_writers(self) -> int:
+        """Who wrote some of these rows."""
+        found = 0
+        for used in self.overlapping:
+            found |= used.writers
+        return found
+
+    def by_anybody(self) -> int:
+        """Who wrote or read some of these rows."""
+        found = 0
+        for used in self.overlapping:
+            found |= used.users
+        return found
+
+
+class _Past:
+    """The operands of a program so far: two of one buffer are compared once, however often they are used."""
+
+    def __init__(self) -> None:
+        self._of: dict[Operand, _Used] = {}
+        self._by_buffer: dict[str, list[_Used]] = {}
+
+    def of(self, operand: Operand) -> _Used:
+        """Its record; of an operand not met before, a new one."""
+        found = self._of.get(operand)
+        if found is None:
+            found = self._of[operand] = _Used(operand)
+            known = self._by_buffer.setdefault(operand.buffer, [])
+            for other in known:
+                if row_sets.overlap(operand.rows, other.operand.rows):
+                    other.overlapping.append(found)
+                    found.overlapping.append(other)
+            known.append(found)
+            if operand.rows:
+                found.overlapping.append(found)
+        return found
+
+    def forget(self) -> None:
+        """All of it: records that share rows know one another, and such cycles would outlive their use."""
+        for used in self._of.values():
+            used.overlapping.clear()

@@ -1,0 +1,111 @@
+"""How many bytes a row of each buffer takes: one place for messages, windows and costs.
+
+Plain arithmetic over the names of buffers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Graph
+from partita.layers.layer import Given
+from partita.layers.losses import Loss
+from partita.layers.region import Shape
+from partita.layers.rows import Run
+from partita.partitioner.ir.buffer_names import (
+    NORMS,
+    holds_gradient,
+    holds_parameters,
+    holds_summary,
+    is_learnt,
+    layer_of,
+    plain,
+)
+from partita.partitioner.ir.program import Operand
+
+ITEM_BYTES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
+"""Bytes of a number, by the name of its kind."""
+MASTERS: Final = {"float32": "float32", "float64": "float64", "bfloat16": "float32"}
+"""For each precision, that of the parameters that rules update, of gradients and of sums."""
+PRECISIONS: Final = {name: ITEM_BYTES[name] for name in MASTERS}
+"""Bytes of a state or an error, by the name of the precision."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Shapes and bytes of a network's buffers.
+
+    Args:
+        graph: the network.
+        batch: examples in a minibatch.
+        precision: of states and errors, and of weights where kernels read them.
+        micro_batches: into how many equal portions the minibatch is divided.
+    """
+
+    graph: Graph
+    batch: int
+    precision: str
+    micro_batches: int = 1
+
+    @property
+    def master(self) -> str:
+        """The precision of parameters, of gradients and of sums."""
+        return MASTERS[self.precision]
+
+    @property
+    def master_bytes(self) -> int:
+        """Of one such number."""
+        return ITEM_BYTES[self.master]
+
+    def examples(self, buffer: str) -> int:
+        """How many examples a buffer is of: those of a portion; of what is learnt, the whole minibatch."""
+        return self.batch if is_learnt(buffer) else self.batch // self.micro_batches
+
+    def row(self, buffer: str) -> tuple[Shape, str]:
+        """The shape of one row of a buffer, and the kind of its numbers.
+
+        Labels are "int64", sums of squares "float64", other sums, losses and gradients of the precision's
+        master; all else has the precision.
+        """
+        if plain(buffer) == NORMS:
+            return (2 * len(self.graph.parameters),), "float64"
+        grid = self.graph[layer_of(buffer)]
+        if holds_parameters(buffer):
+            return (self._shared(grid.name),), self.precision
+        if holds_gradient(buffer):
+            return (self._shared(grid.name),), self.master
+        if holds_summary(buffer):
+            assert isinstance(grid.layer, Loss), f"{buffer} is of no loss"
+            return (grid.layer.summary_rows, self.examples(buffer)), self.master
+        shape = (*grid.shape[1:], self.examples(buffer))
+        if isinstance(grid.layer, Given) and grid.layer.classes is not None:
+            return shape, "int64"
+        return shape, self.master if isinstance(grid.layer, Loss) else self.precision
+
+    def shape(self, buffer: str, run: Run) -> Shape:
+        """Of an array of a run of rows of a buffer, or of a box of a picture."""
+        row, _ = self.row(buffer)
+        extents = (stop - start for start, stop in zip(run[::2], run[1::2], strict=True))
+        return (*extents, *row[len(run) // 2 - 1 :])
+
+    def n_bytes(self, operand: Operand) -> int:
+        """Of these rows of a buffer."""
+        boxed = bool(operand.rows) and len(operand.rows[0]) > 2
+        key = operand.buffer, boxed
+        if key not in self._row_bytes:
+            shape, kind = self.row(operand.buffer)
+            self._row_bytes[key] = math.prod(shape[1:] if boxed else shape) * ITEM_BYTES[kind]
+        return row_sets.count(operand.rows) * self._row_bytes[key]
+
+    @cached_property
+    def _row_bytes(self) -> dict[tuple[str, bool], int]:
+        """Of a row, or of a place of a picture, all of its channels."""
+        return {}
+
+    def _shared(self, layer: str) -> int:
+        assert self.graph[layer].shares_weights, f"the parameters of {layer} lie in no buffer"
+        return sum(parameter.size for parameter in self.graph[layer].parameters)

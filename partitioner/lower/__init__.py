@@ -1,0 +1,1 @@
+"""Lowering: messages, buffers and the program of each machine, derived from an assignment."""

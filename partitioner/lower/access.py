@@ -1,0 +1,138 @@
+"""What an instruction reads and writes: what it names, and what its kernel uses besides.
+
+The order of a program and the lifetimes of its buffers both follow from this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from partita.layers.rows import Rows
+from partita.partitioner.assign.ownership import Edge, Ownership
+from partita.partitioner.ir.buffer_names import (
+    DELTAS,
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    holds_errors,
+    layer_of,
+    number_of,
+    numbered,
+    place_of,
+    plain,
+)
+from partita.partitioner.ir.program import Instruction, Op, Operand
+
+BLOCK: Final[Rows] = ((0, 1),)
+"""The one row of weights that all nodes of a layer share."""
+
+
+BLOCK_SCRATCH: Final = Operand("block.scratch", BLOCK)
+"""Where a LEARN has its gradients: the machine has one, so one layer learns at a time."""
+
+
+class Access:
+    """Answers about one machine of a plan.
+
+    What is read and written is said by where it lies, see `Program.slots`.
+    """
+
+    def __init__(self, owned: Ownership, machine: int, *, slots: int = 1) -> None:
+        self.owned, self.graph, self.machine, self.slots = owned, owned.graph, machine, slots
+        self._inputs: dict[str, tuple[Operand, ...]] = {}
+        self._own: dict[str, Operand] = {}
+        self._parameters: dict[str, Operand] = {}
+
+    def writes(self, instruction: Instruction) -> tuple[Operand, ...]:
+        """Every operand that the instruction writes."""
+        if instruction.op is Op.SEND:
+            return ()
+        target = self._placed(instruction.target)
+        return (target, BLOCK_SCRATCH) if instruction.op is Op.LEARN else (target,)
+
+    def reads(self, instruction: Instruction) -> tuple[Operand, ...]:
+        """Every operand that the instruction reads."""
+        return tuple(map(self._placed, self._reads(instruction)))
+
+    def _placed(self, operand: Operand) -> Operand:
+        place = place_of(operand.buffer, self.slots)
+        return operand if place == operand.buffer else Operand(place, operand.rows)
+
+    def _reads(self, instruction: Instruction) -> tuple[Operand, ...]:
+        target = instruction.target
+        found = instruction.sources
+        if instruction.op is Op.SEND or instruction.accumulate:
+            found = (*found, target)
+        layer = layer_of(target.buffer)
+        match instruction.op:
+            case Op.UP | Op.MULTIPLY:
+                return (*found, self.parameters(layer))
+            case Op.ERRORS:
+                return (*found, *self._site(self.edge(target.buffer).consumer, target))
+            case Op.GRADIENT | Op.LEARN:
+                errors = (source for source in instruction.sources if holds_errors(source.buffer))
+                return (*found, *(operand for error in errors for operand in self._site(layer, error)))
+            case Op.SQUARES:
+                return (*found, *(self.parameters(layer_of(source.buffer)) for source in instruction.sources))
+        return found
+
+    def own(self, layer: str) -> Operand:
+        """The machine's rows of a layer."""
+        if layer not in self._own:
+            rows = self.owned.rows(layer, self.machine)
+            self._own[layer] = Operand(layer, () if rows is None else (rows,))
+        return self._own[layer]
+
+    def inputs(self, layer: str) -> tuple[Operand, ...]:
+        """The rows of each input that the machine's rows of a layer listen to; also summaries of scores."""
+        if layer not in self._inputs:
+            self._inputs[layer] = self._find_inputs(layer)
+        return self._inputs[layer]
+
+    def _find_inputs(self, layer: str) -> tuple[Operand, ...]:
+        edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
+        heard = tuple(Operand(edge.layer, self.owned.needed(edge, self.machine)) for edge in edges)
+        told = self.owned.tells(layer)
+        return (*heard, Operand(layer + SUMMARY, ((0, len(told)),))) if told else heard
+
+    def parameters(self, layer: str) -> Operand:
+        """The parameters that the machine's rows of a layer use."""
+        if layer not in self._parameters:
+            self._parameters[layer] = Operand(layer + PARAMETERS, self._learnt_rows(layer))
+        return self._parameters[layer]
+
+    def gradient(self, layer: str) -> Operand:
+        """The gradient of these."""
+        return Operand(layer + GRADIENT, self._learnt_rows(layer))
+
+    @property
+    def norms(self) -> Operand:
+        """The sums of squares of all machines."""
+        return Operand(NORMS, ((0, len(self.owned.learners)),))
+
+    def edge(self, buffer: str) -> Edge:
+        """The edge along which the errors in a buffer come."""
+        return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == plain(buffer))
+
+    def deltas(self, layer: str) -> Operand:
+        """The errors from which the errors of a layer's inputs and its gradient are computed."""
+        if self.owned.by_inputs(layer):
+            return Operand(layer + DELTAS, self.whole(layer))
+        return Operand(self.owned.edges(layer)[0].name, self.own(layer).rows)
+
+    def whole(self, layer: str) -> Rows:
+        """Every row of a layer that is cut by its inputs."""
+        return ((0, self.graph[layer].n_rows),)
+
+    def _learnt_rows(self, layer: str) -> Rows:
+        if self.owned.by_inputs(layer):
+            return self.whole(layer)
+        return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
+
+    def _site(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
+        """What a kernel reads on the way down: states, inputs and parameters; of the errors' portion."""
+        number, states = number_of(errors.buffer), (self.own(layer), *self.inputs(layer))
+        if number is not None:
+            states = tuple(Operand(numbered(state.buffer, number), state.rows) for state in states)
+        return (*states, self.parameters(layer))

@@ -1,0 +1,103 @@
+"""Where windows lie in a machine's memory: one may take the place of another that is done with.
+
+Threads run side by side and messages come when they come, so nothing is known of time but what each
+instruction waits for. A window takes the place of another only if every instruction that touches the other
+must be done before any that touches it may start. That leaves where it is what a message fills that nothing
+has to wait for. A message of the next step finds its place free too: a machine takes it in when its own next
+step has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer_names import plain
+from partita.partitioner.ir.program import Op, Program
+from partita.partitioner.lower.access import Access
+from partita.partitioner.lower.windows import ALIGNMENT, WindowPlan
+
+
+def arranged(
+    owned: Ownership, program: Program, windows: Mapping[str, WindowPlan], keep: Collection[str] | None
+) -> dict[str, WindowPlan]:
+    """The windows with their offsets: the largest first, each in the first gap that is large enough.
+
+    Args:
+        owned: whose program.
+        program: what touches them.
+        windows: of the program, by name.
+        keep: those that must hold at the end of a step what was written into them; None: all.
+    """
+    lives = _Lives(owned, program)
+    kept = (name for name in windows if keep is None or plain(name) in keep)
+    lasting = lives.lasting | set(kept)
+    placed: dict[str, WindowPlan] = {}
+    for name in sorted(windows, key=lambda name: -windows[name].n_bytes):
+        window = windows[name]
+        apart = [
+            other
+            for known, other in placed.items()
+            if name in lasting or known in lasting or not lives.may_share(name, known)
+        ]
+        placed[name] = replace(window, offset=_first_gap(window.n_bytes, apart))
+    return {name: placed[name] for name in windows}
+
+
+def arena_bytes(windows: Mapping[str, WindowPlan]) -> int:
+    """How much memory windows take where they lie."""
+    return max((_up(window.offset + window.n_bytes) for window in windows.values()), default=0)
+
+
+def _first_gap(n_bytes: int, apart: list[WindowPlan]) -> int:
+    """The first offset at which so many bytes touch none of these windows."""
+    offset = 0
+    for window in sorted(apart, key=lambda window: window.offset):
+        if offset + n_bytes <= window.offset:
+            break
+        offset = max(offset, _up(window.offset + window.n_bytes))
+    return offset
+
+
+def _up(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+
+
+class _Lives:
+    """Who touches each buffer, and what is done before the first that does (bit sets of positions)."""
+
+    def __init__(self, owned: Ownership, program: Program) -> None:
+        self.lasting: set[str] = set()
+        """What is fed, because it may be played again; and what is read before it is written: zeros."""
+        access = Access(owned, program.machine, slots=program.slots)
+        done: list[int] = []
+        written: dict[str, Rows] = {}
+        self._touched: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        for n, instruction in enumerate(program.instructions):
+            before = 0
+            for k in instruction.after:
+                before |= done[k] | 1 << k
+            done.append(before)
+            read, write = access.reads(instruction), access.writes(instruction)
+            for operand in (*read, *write):
+                name = operand.buffer
+                self._touched[name] = self._touched.get(name, 0) | 1 << n
+                self._before[name] = self._before.get(name, before) & before
+            for operand in read:
+                if row_sets.difference(operand.rows, written.get(operand.buffer, ())):
+                    self.lasting.add(operand.buffer)
+            for operand in write:
+                if instruction.op is Op.FEED:
+                    self.lasting.add(operand.buffer)
+                written[operand.buffer] = row_sets.union(written.get(operand.buffer, ()), operand.rows)
+
+    def may_share(self, one: str, other: str) -> bool:
+        """Whether one of two buffers is done with before the other begins, in whatever order things run."""
+        return self._follows(one, other) or self._follows(other, one)
+
+    def _follows(self, later: str, earlier: str) -> bool:
+        return not self._touched[earlier] & ~self._before[later]

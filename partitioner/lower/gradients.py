@@ -1,0 +1,62 @@
+"""Lowering what follows the errors: gradients, their sums and norms, and what the driver does with them.
+
+A layer learns block by block, unless its gradient must be whole: because the step wants it, or because its
+weights are shared by several machines. Then each sums the gradients of its own rows, and the home adds the
+sums in the order of the pieces.
+"""
+
+from __future__ import annotations
+
+from partita.layers.graph import Grid
+from partita.partitioner.ir.buffer_names import NORMS
+from partita.partitioner.ir.program import Op, Operand
+from partita.partitioner.lower.writer import Writer
+
+
+class Learning:
+    """Writes how a machine learns."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer, self.owned, self.access, self.kind = writer, writer.owned, writer.access, writer.kind
+        self._to_update: list[Grid] = []
+
+    def is_awaited(self, grid: Grid) -> bool:
+        """Whether the gradient of a layer is another machine's, which waits for it."""
+        return self.writer.machine in self.owned.borrowers(grid.name)
+
+    def write(self, grid: Grid) -> None:
+        """Learns a layer, or computes its gradient for `finish`."""
+        if not grid.parameters:
+            return
+        by_inputs = self.owned.by_inputs(grid.name)
+        given = (self.access.deltas(grid.name), *(self.access.inputs(grid.name) if by_inputs else ()))
+        if self.kind.gradients == "blocks" and not self.owned.borrowers(grid.name):
+            self.writer.emit(Op.LEARN, self.access.parameters(grid.name), *given, accumulate=True)
+            return
+        gradient = self.access.gradient(grid.name)
+        self.writer.emit(Op.GRADIENT, gradient, *given)
+        if self.is_awaited(grid):
+            self.writer.send_all(gradient.buffer)
+            return
+        for message in self.writer.incoming.get(gradient.buffer, ()):
+            self.writer.receive_and_add(message, gradient)
+        if self.kind.norms:
+            self._to_update.append(grid)
+        else:
+            self._update(grid)
+
+    def finish(self) -> None:
+        """Where norms are wanted: tells the others the machine's, hears theirs, and updates."""
+        if not self._to_update:
+            return
+        place = self.owned.learners.index(self.writer.machine)
+        gradients = (self.access.gradient(grid.name) for grid in reversed(self._to_update))
+        self.writer.emit(Op.SQUARES, Operand(NORMS, ((place, place + 1),)), *gradients)
+        self.writer.send_all(NORMS)
+        self.writer.receive_all(NORMS)
+        for grid in self._to_update:
+            self._update(grid, self.access.norms)
+
+    def _update(self, grid: Grid, *after: Operand) -> None:
+        gradient = self.access.gradient(grid.name)
+        self.writer.emit(Op.UPDATE, self.access.parameters(grid.name), gradient, *after, accumulate=True)

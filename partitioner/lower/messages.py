@@ -1,0 +1,267 @@
+"""Every message of a step: which rows of which layer travel from which machine to which, and why.
+
+Up: a state goes once to each machine that needs it, however many edges lead there. Down: along each edge of
+the network, a node's errors are summed over its receivers. Where nodes have few receivers the sum runs from
+machine to machine in the order of the receivers' rows and ends at the owner, so that its bits do not depend
+on the cut; in a fully connected layer, and wherever columns are cut, each machine sends the sum over its own
+receivers to the owner. Where a row has copies, each copy is fed and summed for itself on its machine, and the
+first one serves all machines that have none.
+
+A layer that is cut by its inputs is no exception: its machines listen to different rows, so the states and
+errors of its input mostly stay where they are. Instead its machines tell one another partial sums of its
+nodes on the way up, and its errors on the way down.
+
+Weights that all nodes of a cut layer share are lent by their home to every other machine of the layer, which
+returns the sum of its gradients. Where every machine must know something of every other (of the scores that
+it judges, of the size of its gradients), each sends its row to each.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.assign.ownership import Edge, Ownership
+from partita.partitioner.ir.buffer_names import (
+    DELTAS,
+    GRADIENT,
+    NORMS,
+    PARAMETERS,
+    SUMMARY,
+    SUMS,
+    holds_gradient,
+    holds_parameters,
+    is_learnt,
+    layer_of,
+    numbered,
+)
+from partita.partitioner.ir.program import Operand
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.access import BLOCK
+
+
+@dataclass(frozen=True)
+class Message:
+    """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
+
+    Args:
+        direction: "up" for states and what else the way up needs, "down" for errors, gradients and norms.
+        layer: whose nodes; "" for norms, which are of all.
+        buffer: what they are, see `buffer_names`.
+        rows: of the buffer.
+        n_bytes: of one message, for all examples of its portion.
+    """
+
+    direction: Literal["up", "down"]
+    layer: str
+    buffer: str
+    rows: Rows
+    source: int
+    destination: int
+    n_bytes: int
+
+    @property
+    def is_of_weights(self) -> bool:
+        """Whether it carries weights that are lent, or what was learnt with them."""
+        return holds_parameters(self.buffer) or holds_gradient(self.buffer)
+
+    def __str__(self) -> str:
+        rows = row_sets.text(self.rows)
+        return f"{self.buffer}[{rows}] {self.source} -> {self.destination}, {self.n_bytes:,} bytes"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A machine's turn in summing errors along an edge, for some rows of the sending layer.
+
+    It starts from zero or goes on from `previous`'s sum; the result goes to `following` (None: it stays).
+    """
+
+    edge: Edge
+    machine: int
+    rows: Rows
+    previous: int | None
+    following: int | None
+
+
+def messages_of(owned: Ownership, sizes: Sizes, kind: StepKind) -> tuple[Message, ...]:
+    """Every message of a portion: of the way up in topological order, then of the way down."""
+    up = [*_lent(owned, sizes), *_states(owned, sizes), *_partial(owned, sizes), *_summaries(owned, sizes)]
+    if not kind.train:
+        return tuple(up)
+    down = [*_errors(owned, sizes), *_deltas(owned, sizes), *_returned(owned, sizes)]
+    return (*up, *down, *(_norms(owned, sizes) if kind.norms else ()))
+
+
+def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int) -> tuple[Message, ...]:
+    """Every message of a step of several portions: those of each, and for each minibatch those of what is
+    learnt.
+    """
+
+    def of(number: int, *, learnt: bool, count: int) -> Iterator[Message]:
+        for message in messages:
+            if is_learnt(message.buffer) == learnt:
+                yield replace(message, buffer=numbered(message.buffer, number)) if count > 1 else message
+
+    portions = micro_batches * overlap
+    found = (of(n, learnt=False, count=portions) for n in range(portions))
+    learnt = (of(n, learnt=True, count=overlap) for n in range(overlap))
+    return tuple(message for some in (*found, *learnt) for message in some)
+
+
+def _message(
+    sizes: Sizes, direction: Literal["up", "down"], operand: Operand, source: int, destination: int
+) -> Message:
+    buffer = operand.buffer
+    layer = "" if buffer == NORMS else layer_of(buffer)
+    return Message(direction, layer, buffer, operand.rows, source, destination, sizes.n_bytes(operand))
+
+
+def _lent(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in owned.graph.computed:
+        for other in owned.borrowers(grid.name):
+            weights = Operand(grid.name + PARAMETERS, BLOCK)
+            yield _message(sizes, "up", weights, owned.of(grid.name)[0].machine, other)
+
+
+def _returned(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in reversed(owned.graph.computed):
+        for other in owned.borrowers(grid.name):
+            gradient = Operand(grid.name + GRADIENT, BLOCK)
+            yield _message(sizes, "down", gradient, other, owned.of(grid.name)[0].machine)
+
+
+def _summaries(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for loss in owned.graph.losses:
+        yield from _to_each_other(sizes, "up", loss + SUMMARY, owned.tells(loss))
+
+
+def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    yield from _to_each_other(sizes, "down", NORMS, owned.learners)
+
+
+def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Sums over a machine's inputs, for every other machine that has the rows."""
+    for grid in owned.graph.computed:
+        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
+        for piece in pieces:
+            for owner in pieces:
+                if owner.machine != piece.machine:
+                    sums = Operand(grid.name + SUMS, (owner.rows,))
+                    yield _message(sizes, "up", sums, piece.machine, owner.machine)
+
+
+def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    """Errors that came to a machine, for every other machine that has weights of these rows."""
+    for grid in reversed(owned.graph.computed):
+        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
+        told = owned.shares_errors(grid.name) if pieces else ()
+        for piece in pieces:
+            for other in pieces:
+                if piece.machine in told and other.machine != piece.machine:
+                    deltas = Operand(grid.name + DELTAS, (piece.rows,))
+                    yield _message(sizes, "down", deltas, piece.machine, other.machine)
+
+
+def _to_each_other(
+    sizes: Sizes, direction: Literal["up", "down"], buffer: str, machines: tuple[int, ...]
+) -> Iterator[Message]:
+    """Row n of the buffer is the n-th machine's, and all must have all."""
+    for n, source in enumerate(machines):
+        for destination in machines:
+            if source != destination:
+                yield _message(sizes, direction, Operand(buffer, ((n, n + 1),)), source, destination)
+
+
+def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in owned.graph.computed:
+        listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
+        for destination in sorted(listeners):
+            needed = owned.needed_by_all(grid.name, destination)
+            for piece, rows in owned.feeders(grid.name, needed, destination):
+                if piece.machine != destination:
+                    yield _message(sizes, "up", Operand(grid.name, rows), piece.machine, destination)
+
+
+def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
+    for grid in reversed(owned.graph.computed):
+        for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
+            joined: dict[tuple[int, int], Rows] = {}
+            for turn in sums(owned, edge):
+                if turn.following is not None:
+                    key = (turn.machine, turn.following)
+                    joined[key] = row_sets.union(joined.get(key, ()), turn.rows)
+            for (source, destination), rows in joined.items():
+                yield _message(sizes, "down", Operand(edge.name, rows), source, destination)
+
+
+def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
+    by_part = owned.by_part(edge) or owned.across(edge)
+    return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
+
+
+def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    return tuple(
+        Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
+        for piece in owned.of(edge.consumer)
+        for owner, rows in owned.feeders(edge.layer, owned.returned(edge, piece.machine), piece.machine)
+    )
+
+
+def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
+    """Splits each machine's rows by who had the rows before it and who has them next; copies stay apart."""
+    turns = [piece.machine for piece in owned.of(edge.consumer)]
+    before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
+    found = []
+    for machine in turns:
+        copies = row_sets.difference(owned.returned(edge, machine), owned.passed_on(edge, machine))
+        if copies:
+            found.append(Sum(edge, machine, copies, None, None))
+        for previous, rows in before[machine]:
+            for following, others in behind[machine]:
+                rest = row_sets.intersection(rows, others)
+                if rest and following is not None:
+                    found.append(Sum(edge, machine, rest, previous, following))
+                    continue
+                for owner, final in owned.homes(edge.layer, rest):
+                    home = None if owner.machine == machine else owner.machine
+                    found.append(Sum(edge, machine, final, previous, home))
+    return tuple(found)
+
+
+def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
+    """Splits the rows that each machine passes on by the last machine before it that does so too.
+
+    The nearest comes first, and None last, where nobody did. Of a picture whose columns are cut elsewhere the
+    rows are whole here: their columns are left out meanwhile.
+    """
+    width = (0, owned.graph[edge.layer].shape[1]) if owned.is_boxed(edge.layer) else None
+    place = {machine: n for n, machine in enumerate(turns)}
+    latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
+    found: dict[int, list[tuple[int | None, Rows]]] = {}
+    for machine in turns:
+        needed = row_sets.along(owned.passed_on(edge, machine))
+        shared: dict[int, list[tuple[int, int]]] = {}
+        for start, stop in needed:
+            first = bisect_right(latest, start, key=lambda run: run[1])
+            last = bisect_left(latest, stop, key=lambda run: run[0])
+            met = latest[first:last]
+            for a, b, other in met:
+                shared.setdefault(other, []).append((max(a, start), min(b, stop)))
+            kept = [(start, stop, machine)]
+            if met and met[0][0] < start:
+                kept.insert(0, (met[0][0], start, met[0][2]))
+            if met and met[-1][1] > stop:
+                kept.append((stop, met[-1][1], met[-1][2]))
+            latest[first:last] = kept
+        known = [(other, row_sets.union(shared[other])) for other in sorted(shared, key=lambda m: -place[m])]
+        rest = row_sets.difference(needed, row_sets.union(*(rows for _, rows in known)))
+        split = [*known, *([(None, rest)] if rest else [])]
+        found[machine] = [(m, rows if width is None else row_sets.across(rows, width)) for m, rows in split]
+    return found

@@ -1,0 +1,121 @@
+"""The windows of a program: which rows of each buffer a machine holds, and how many bytes they take.
+
+Plain arithmetic. The engine allocates exactly these arrays; where they lie is `arena`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from partita.layers.region import Shape
+from partita.layers.rows import Run, bounds
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer_names import (
+    NORMS,
+    holds_deltas,
+    holds_gradient,
+    holds_parameters,
+    holds_summary,
+    holds_sums,
+    layer_of,
+    place_of,
+    sent_as,
+)
+from partita.partitioner.ir.program import Operand, Program
+from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
+from partita.partitioner.lower.access import Access
+
+ALIGNMENT: Final = 64
+"""Bytes: arrays begin where lines of the cache do."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPlan:
+    """An array to allocate: rows of a buffer, for every example of a batch where they are states or errors.
+
+    Args:
+        rows: `[start, stop)` of the buffer; of a picture that is cut into tiles a box, with its columns.
+        shape: of the array, `[rows, other node axes ..., example]`; of shared weights and their gradient
+            `[1, number]`.
+        dtype: the kind of its numbers, see `Sizes.row`.
+        offset: where it begins in the machine's memory for windows, in bytes.
+        own: the shape of the machine's own tile, where it lies in an array of its own besides: the window has
+            other columns too, and kernels take whole arrays. None where they take it from the window.
+    """
+
+    rows: Run
+    shape: Shape
+    dtype: str
+    offset: int = 0
+    own: Shape | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the array, and of the machine's own tile beside it."""
+        return self.own_offset + (math.prod(self.own) * ITEM_BYTES[self.dtype] if self.own else 0)
+
+    @property
+    def own_offset(self) -> int:
+        """Where the own tile begins, in bytes behind the array's beginning."""
+        n_bytes = math.prod(self.shape) * ITEM_BYTES[self.dtype]
+        return -(-n_bytes // ALIGNMENT) * ALIGNMENT if self.own else n_bytes
+
+
+def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, WindowPlan]:
+    """What a program's machine holds of each buffer, by the names that its instructions use.
+
+    Of numbered buffers that take turns in a place it holds the first, see `place_of`.
+
+    What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
+    """
+    found: dict[str, WindowPlan] = {}
+    for instruction in program.instructions:
+        for operand in (instruction.target, *instruction.sources):
+            name = place_of(operand.buffer, program.slots)
+            if name not in found and not in_vectors(owned, program, name):
+                rows = _rows(owned, operand, program.machine)
+                own = own_tile(owned, name, program.machine, rows)
+                tile = None if own is None else sizes.shape(name, own)
+                found[name] = WindowPlan(rows, sizes.shape(name, rows), sizes.row(name)[1], own=tile)
+    return found
+
+
+def own_tile(owned: Ownership, buffer: str, machine: int, window: Run) -> Run | None:
+    """The machine's own tile, if the window in which its states or errors come together is wider."""
+    layer = layer_of(buffer)
+    own = owned.rows(layer, machine) if "." not in buffer and "@" not in buffer else None
+    if own is None or len(own) < 4 or own[2:] == window[2:]:
+        return None
+    is_joined = "<" not in buffer or Access(owned, machine).edge(buffer) == owned.edges(layer)[0]
+    return own if is_joined else None
+
+
+def in_vectors(owned: Ownership, program: Program, buffer: str) -> bool:
+    """Whether a buffer is no window of its own, but part of the machine's parameters or their gradient."""
+    if buffer != sent_as(buffer):
+        return False
+    if not (holds_parameters(buffer) or holds_gradient(buffer)):
+        return False
+    borrowers = owned.borrowers(layer_of(buffer))
+    if holds_parameters(buffer) or program.kind.gradients == "whole":
+        return program.machine not in borrowers
+    return not borrowers
+
+
+def _rows(owned: Ownership, operand: Operand, machine: int) -> Run:
+    name, layer = operand.buffer, layer_of(operand.buffer)
+    if "@" in name:  # received, added and done with: nobody needs other rows of it
+        return bounds(operand.rows)
+    if name == NORMS:
+        return 0, len(owned.learners)
+    if holds_summary(name):
+        return 0, len(owned.tells(layer))
+    if holds_parameters(name) or holds_gradient(name):
+        return 0, 1
+    if holds_sums(name) or holds_deltas(name):
+        return 0, owned.graph[layer].n_rows
+    if "<" not in name:
+        return owned.state_window(layer, machine)
+    return owned.error_window(Access(owned, machine).edge(name), machine)

@@ -1,0 +1,142 @@
+"""One machine's instructions while they are written, with the messages that it sends and receives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from partita.layers import rows as row_sets
+from partita.layers.rows import Rows
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer_names import is_learnt, number_of, numbered, sent_as
+from partita.partitioner.ir.pipeline import Pipeline, Turn
+from partita.partitioner.ir.program import Instruction, Op, Operand, Program, ordered
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.access import Access
+from partita.partitioner.lower.messages import Message
+
+
+class Writer:
+    """Instructions in the order of their priority; each message is received once, however often asked for.
+
+    Who lowers speaks of a portion by names without a number; they are numbered when they are written down.
+
+    Attributes:
+        turn: what is being written.
+    """
+
+    def __init__(
+        self,
+        owned: Ownership,
+        messages: Iterable[Message],
+        machine: int,
+        kind: StepKind,
+        pipeline: Pipeline = Pipeline(),  # noqa: B008 - frozen
+    ) -> None:
+        """With the messages of one portion."""
+        self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
+        self.pipeline, self.turn = pipeline, Turn("up", 0)
+        self._is_undivided = pipeline.portions == 1
+        self.access = Access(owned, machine, slots=pipeline.slots)
+        self.outgoing: dict[str, list[Message]] = {}
+        self.incoming: dict[str, list[Message]] = {}
+        for message in messages:
+            if message.source == machine:
+                self.outgoing.setdefault(message.buffer, []).append(message)
+            if message.destination == machine:
+                self.incoming.setdefault(message.buffer, []).append(message)
+        self._received: set[tuple[str, int]] = set()
+        self._instructions: list[Instruction] = []
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the machine neither sends nor receives."""
+        return not self.outgoing and not self.incoming
+
+    def program(self) -> Program:
+        """What was written, with what each instruction waits for.
+
+        A machine that is alone has nothing to overlap: the list is the order.
+        """
+        access, written = self.access, self._instructions
+        if self.is_alone:
+            done = [
+                replace(instruction, after=(n - 1,) if n else ()) for n, instruction in enumerate(written)
+            ]
+            return Program(self.machine, tuple(done), self.kind, self.pipeline)
+        uses = [(access.reads(instruction), access.writes(instruction)) for instruction in written]
+        return Program(self.machine, ordered(written, uses), self.kind, self.pipeline)
+
+    def own(self, layer: str) -> Rows:
+        """The rows of a layer that the machine owns."""
+        return self.access.own(layer).rows
+
+    def emit(
+        self, op: Op, target: Operand, *sources: Operand, peer: int | None = None, accumulate: bool = False
+    ) -> None:
+        """Adds an instruction; one that learns reads the errors of all portions of the minibatch."""
+        if self._is_undivided:
+            self._instructions.append(Instruction(op, target, sources, peer, accumulate))
+            return
+        portion, minibatch = self.turn.portion, self.pipeline.minibatch_of(self.turn.portion)
+        of_minibatch = self.pipeline.portions_of(minibatch) if op in (Op.LEARN, Op.GRADIENT) else (portion,)
+        heard = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
+        self._instructions.append(Instruction(op, self._numbered(target, portion), heard, peer, accumulate))
+
+    def _numbered(self, operand: Operand, portion: int) -> Operand:
+        """Speaks of a portion; not of what all share."""
+        name = operand.buffer
+        if self._is_undivided or is_learnt(name) or number_of(name) is not None:
+            return operand
+        return Operand(numbered(name, portion), operand.rows)
+
+    def _sent(self, buffer: str) -> str:
+        """What a message is called here: of what all portions share, by the number of the minibatch."""
+        if self.pipeline.overlap == 1 or not is_learnt(buffer):
+            return buffer
+        return numbered(buffer, self.pipeline.minibatch_of(self.turn.portion))
+
+    def send(self, message: Message) -> None:
+        """Sends the rows of a message."""
+        self.emit(Op.SEND, Operand(self._sent(message.buffer), message.rows), peer=message.destination)
+
+    def send_all(self, buffer: str) -> None:
+        """Sends a buffer to whoever needs it."""
+        for message in self.outgoing.get(buffer, ()):
+            self.send(message)
+
+    def receive(self, message: Message, buffer: str | None = None) -> None:
+        """Takes a message into the buffer of its name, or another."""
+        target = self._numbered(
+            Operand(self._sent(buffer or message.buffer), message.rows), self.turn.portion
+        )
+        known = sent_as(target.buffer), message.source
+        if known not in self._received:
+            self._received.add(known)
+            self.emit(Op.RECV, target, peer=message.source)
+
+    def receive_all(self, buffer: str) -> None:
+        """Takes in all messages of a buffer."""
+        for message in self.incoming.get(buffer, ()):
+            self.receive(message)
+
+    def receive_and_add(self, message: Message, target: Operand) -> None:
+        """Takes a message into a buffer of its own, and adds the rows of a target, which hold a sum."""
+        buffer = f"{message.buffer}@{message.source}"
+        self.receive(message, buffer)
+        self.emit(Op.ADD, target, Operand(self._sent(buffer), target.rows), accumulate=True)
+
+    def receive_into_sum(self, message: Message, begun: Rows) -> None:
+        """Takes a message into the buffer of its name, and adds it to its rows `begun`, which hold a sum.
+
+        Those that hold none are taken as they are.
+        """
+        added = row_sets.intersection(message.rows, begun)
+        if not added:
+            self.receive(message)
+            return
+        self.receive_and_add(message, Operand(message.buffer, added))
+        fresh = row_sets.difference(message.rows, begun)
+        if fresh:
+            arrived = Operand(f"{message.buffer}@{message.source}", fresh)
+            self.emit(Op.ADD, Operand(message.buffer, fresh), arrived)

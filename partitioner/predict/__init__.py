@@ -1,0 +1,1 @@
+"""Prediction: costs, a lower bound, and programs played on a simulated clock."""

@@ -1,0 +1,201 @@
+"""A lower bound on the step of every plan of a network on a cluster, without looking for one.
+
+Three things hold for each plan. Its machines do all the work, so the busiest does at least what it would if
+work could be divided at will, each layer where it is done fastest (`work_s`). Its layers wait for one
+another, up and down again, each for at least its smallest instruction (`chain_s`). And where layers hear all
+of one another, either a single machine does everything, or some layer waits for a message, and in training
+for its answer (`apart_s`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from partita.layers import rows as row_sets
+from partita.layers.connectivity import Full
+from partita.layers.graph import Graph, Grid
+from partita.layers.rows import Rows
+from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.predict.cost import Costs
+
+Numbers = npt.NDArray[np.float64]
+
+ROUNDS: Final = 200
+"""Of improving the prices of machines."""
+ROW: Final[Rows] = ((0, 1),)
+
+
+def lower_bound_s(costs: Costs) -> float:
+    """Seconds that no plan's step can be below: in one portion, or in as many as these costs are for."""
+    if costs.sizes.micro_batches == 1:
+        return Bound(costs).step_s
+    whole = Costs(costs.graph, costs.cluster, batch=costs.sizes.batch, precision=costs.sizes.precision)
+    return min(Bound(whole).step_s, Bound(costs).step_s)
+
+
+class Bound:
+    """The parts of the bound, for one network on one cluster."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs, self.graph = costs, costs.graph
+        self.train = bool(self.graph.losses)
+        kinds: dict[int, list[int]] = {}
+        for m, kind in enumerate(costs.cluster.kinds):
+            kinds.setdefault(kind, []).append(m)
+        self.of_kind = [machines[0] for machines in kinds.values()]
+        self.counts = np.array([len(machines) for machines in kinds.values()], dtype=np.float64)
+        self.seconds = np.array([list(self._took(m)) for m in self.of_kind])
+        self.pairs = [
+            (a, b) for ms in kinds.values() for a in ms[:2] for ns in kinds.values() for b in ns[-2:]
+        ]
+
+    @property
+    def step_s(self) -> float:
+        """The largest of what holds for every plan."""
+        before_s = min(self.costs.step_s(m) for m in self.of_kind)
+        return before_s + max(self.work_s, self.chain_s, min(self.alone_s, self.apart_s))
+
+    @property
+    def alone_s(self) -> float:
+        """The least time of one machine that does everything."""
+        return float(self.seconds.sum(axis=1).min())
+
+    @property
+    def work_s(self) -> float:
+        """All work, divided at will: for any prices of machines that add up to one, what it costs at least.
+
+        (The dual of the linear program; prices are raised where machines would do too much.)
+        """
+        prices = 1 / np.maximum(self.seconds.sum(axis=1), 1e-30)
+        best = 0.0
+        for n in range(ROUNDS if len(prices) > 1 else 1):
+            prices /= (prices * self.counts).sum()
+            priced = prices[:, None] * self.seconds
+            best = max(best, float(priced.min(axis=0).sum()))
+            cheapest = priced.argmin(axis=0)
+            loads = np.bincount(cheapest, self.seconds.min(axis=0), minlength=len(prices)) / self.counts
+            prices *= np.exp((loads / max(loads.mean(), 1e-30) - 1) / (n + 2))
+        return best
+
+    @property
+    def chain_s(self) -> float:
+        """The longest way up and down again."""
+        return max(self._rounds.values(), default=0.0)
+
+    @property
+    def apart_s(self) -> float:
+        """What holds besides, if more than one machine is used; 0 where they may need no message."""
+        if len(self.costs.cluster) == 1 or not self._hangs_together():
+            return 0.0 if len(self.costs.cluster) > 1 else self.alone_s
+        message = min(
+            c.send_s + c.wire_s + c.latency_s + c.receive_s
+            for c in (self.costs.message(1, a, b) for a, b in self.pairs if a != b)
+        )
+        ways = []
+        for below, above in self._full_edges(losses=True):
+            way = self._heights[below] + message + self._rounds[above]
+            if self.train and below in self.graph.needs_error:
+                way += message + self._rests[below]
+            ways.append(way)
+        return min(ways)
+
+    def _took(self, machine: int) -> Iterator[float]:
+        """Seconds of each layer and each input, if this machine did all of it; in the cheapest portions."""
+        for grid in self.graph.computed:
+            rows = [grid.n_rows]
+            while rows[-1] > 1:
+                rows.append(rows[-1] // 2)
+            yield min(
+                self.costs.layer_s(grid.name, ((0, n),), machine, train=self.train) * grid.n_rows / n
+                for n in rows
+            )
+        for grid in self.graph.inputs:
+            heard = row_sets.union(
+                *(
+                    self.graph.source_rows(name, (0, self.graph[name].n_rows), k)
+                    for name, k in self.graph.consumers(grid.name)
+                )
+            )
+            feed_s = self.costs.compute_s(Instruction(Op.FEED, Operand(grid.name, heard)), machine)
+            yield feed_s * self.costs.sizes.micro_batches
+
+    def _least(self, instruction: Instruction) -> float:
+        return min(self.costs.compute_s(instruction, m) for m in self.of_kind)
+
+    def _up(self, grid: Grid) -> float:
+        return self._least(
+            Instruction(Op.UP, Operand(grid.name, ROW), tuple(Operand(s, ROW) for s in grid.sources))
+        )
+
+    def _down(self, grid: Grid) -> float:
+        """The least instruction that passes errors on; 0 where none does."""
+        errors = [
+            Instruction(
+                Op.ERRORS,
+                Operand(f"{s}<{grid.name}" + (f"#{k}" if k else ""), ROW),
+                (Operand(grid.name, ROW),),
+            )
+            for k, s in enumerate(grid.sources)
+            if self.train and s in self.graph.needs_error
+        ]
+        return min(map(self._least, errors), default=0.0)
+
+    @cached_property
+    def _heights(self) -> dict[str, float]:
+        """For each layer, the longest way up to its states."""
+        found = {grid.name: 0.0 for grid in self.graph.grids if grid.is_given}
+        for grid in self.graph.computed:
+            found[grid.name] = max(found[source] for source in grid.sources) + self._ups[grid.name]
+        return found
+
+    @cached_property
+    def _rounds(self) -> dict[str, float]:
+        """For each layer, from its way up to the top, and down to where it has passed errors on."""
+        found: dict[str, float] = {}
+        for grid in reversed(self.graph.computed):
+            above = max((found[name] for name, _ in self.graph.consumers(grid.name)), default=0.0)
+            found[grid.name] = above + self._ups[grid.name] + self._downs[grid.name]
+        return found
+
+    @cached_property
+    def _rests(self) -> dict[str, float]:
+        """For each layer, what its errors still cause below it: they are passed on, layer by layer."""
+        found: dict[str, float] = {}
+        for grid in self.graph.computed:
+            below = [found[source] for source in grid.sources if source in self.graph.needs_error]
+            found[grid.name] = self._downs[grid.name] + max(below) if below else 0.0
+        return found
+
+    @cached_property
+    def _ups(self) -> dict[str, float]:
+        return {grid.name: self._up(grid) for grid in self.graph.computed}
+
+    @cached_property
+    def _downs(self) -> dict[str, float]:
+        return {grid.name: self._down(grid) for grid in self.graph.computed}
+
+    def _full_edges(self, *, losses: bool) -> list[tuple[str, str]]:
+        return [
+            (source, grid.name)
+            for grid in self.graph.computed
+            if isinstance(grid.layer.connectivity, Full) and (losses or grid.name not in self.graph.losses)
+            for source in grid.sources
+            if not self.graph[source].is_given
+        ]
+
+    def _hangs_together(self) -> bool:
+        """Whether full edges join all layers but the losses, and there are at least two of them."""
+        layers = [grid.name for grid in self.graph.computed if grid.name not in self.graph.losses]
+        reached, edges = {layers[0]}, self._full_edges(losses=False)
+        while new := {n for edge in edges for n in edge if reached & set(edge)} - reached:
+            reached |= new
+        return len(layers) > 1 and reached == set(layers) and _judged_in_full(self.graph)
+
+
+def _judged_in_full(graph: Graph) -> bool:
+    return all(isinstance(graph[loss].layer.connectivity, Full) for loss in graph.losses)

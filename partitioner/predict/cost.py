@@ -1,0 +1,305 @@
+"""What the instructions and messages of one network cost on one cluster.
+
+A kernel takes what was measured of it on a machine, or of kernels like it (`kernel_times`); where nothing was
+measured, what its operations and bytes take at the machine's rates. The runtime adds an overhead for every
+instruction and message. A cost knows neither when something runs nor what runs beside it: that is the
+simulator's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Graph, Grid
+from partita.layers.layer import Given
+from partita.layers.rows import Rows
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.cluster.cluster import Cluster, Machine
+from partita.partitioner.ir.buffer_names import DELTAS, PARAMETERS, SUMS, layer_of
+from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.lower.access import BLOCK
+from partita.partitioner.predict.work import Work, work_of
+
+Key: TypeAlias = tuple[object, ...]
+
+WARM_BYTES: Final = 1 << 20
+COLD_BYTES: Final = 32 << 20
+"""Parameters and states of a machine: with fewer than the first, the runtime finds its own code and objects
+in a cache as it left them; with more than the second, it does not. Guesses for the servers of the 2020s."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCost:
+    """What a message costs, in seconds, one after another.
+
+    Args:
+        send_s: the messenger of the sender is busy.
+        wire_s: the link is busy: the way out of the sender's host, and the way into the receiver's.
+        latency_s: nobody is busy.
+        receive_s: the messenger of the receiver is busy.
+    """
+
+    send_s: float
+    wire_s: float
+    latency_s: float
+    receive_s: float
+
+    @property
+    def total_s(self) -> float:
+        """From when it may be sent until it may be used, if nothing else is going on."""
+        return self.send_s + self.wire_s + self.latency_s + self.receive_s
+
+
+class Costs:
+    """Costs of one network on one cluster. Immutable but for what it remembers."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        *,
+        batch: int,
+        precision: str = "float32",
+        micro_batches: int = 1,
+        feeds: bool = True,
+    ) -> None:
+        """Takes the network and the cluster.
+
+        Args:
+            graph: the network.
+            cluster: its machines.
+            batch: examples in a minibatch.
+            precision: of states and errors.
+            micro_batches: into how many a minibatch falls.
+            feeds: whether examples are taken from data, as in training. In a session they come with the
+                order to play, before a step begins.
+        """
+        self.graph, self.cluster = graph, cluster
+        self.sizes = Sizes(graph, batch, precision, micro_batches)
+        self._examples, self._feeds = batch // micro_batches, feeds
+        self._alike = _numbered(cluster.machines)
+        self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}
+        self._kernel_s: dict[Key, float] = {}
+        self._layer_s: dict[Key, float] = {}
+        self._heard: dict[tuple[str, Rows, int], Rows] = {}
+
+    def compute_s(self, instruction: Instruction, machine: int) -> float:
+        """How long a machine's kernel threads are busy with an instruction."""
+        key = (*self._key(instruction), self._alike[machine])
+        found = self._kernel_s.get(key)
+        if found is None:
+            found = self._kernel_s[key] = self._computed(instruction, self.cluster.machines[machine])
+        return found
+
+    def step_s(self, machine: int) -> float:
+        """What a step costs a machine besides: to be told to begin, and to tell that it is over."""
+        return self.cluster.machines[machine].step_s + 3 * self._cold_s(machine)
+
+    def interrupts(self, machine: int) -> bool:
+        """Whether its messenger takes its time from the kernel threads, because there is no other core."""
+        found = self.cluster.machines[machine]
+        return found.cores is None or found.cores <= found.threads
+
+    def both_ways(self, source: int, destination: int) -> bool:
+        """Whether messages between two machines may go both ways at once."""
+        return self.cluster.link_between(source, destination).both_ways
+
+    def message(self, n_bytes: int, source: int, destination: int) -> MessageCost:
+        """What a message of so many bytes costs from one machine to another."""
+        link = self.cluster.link_between(source, destination)
+        return MessageCost(
+            link.send_s + n_bytes / link.send_bytes_per_s + self._cold_s(source),
+            n_bytes / link.bytes_per_s,
+            link.latency_s,
+            link.receive_s + n_bytes / link.receive_bytes_per_s + 2 * self._cold_s(destination),
+        )
+
+    def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
+        """How long a machine is busy in a step with these rows of a layer, if it hears all that they hear.
+
+        Every micro-batch goes up and down; what is learnt, is learnt once.
+
+        Args:
+            layer: a computed one.
+            rows: of it.
+            machine: whose.
+            train: with errors and learning.
+        """
+        key = (layer, rows, self._alike[machine], train)
+        found = self._layer_s.get(key)
+        if found is None:
+            instructions = self._instructions(self.graph[layer], rows, train=train)
+            found = self._layer_s[key] = sum(
+                self.compute_s(i, machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+                for i in instructions
+            )
+        return found
+
+    def inputs_s(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> float:
+        """The same of a piece of a layer that is cut by its inputs: its sums, all sums of its rows, and back.
+
+        Args:
+            piece: whose machine is asked for.
+            pieces: all of the layer.
+            train: with errors and learning.
+        """
+        shares = Counter(stop - start for start, stop, *_ in {each.rows for each in pieces})
+        sums = (Operand(piece.layer + SUMS, ((0, rows),)) for rows in shares)
+        heard = Operand(self.graph[piece.layer].sources[0], (piece.inputs or (0, 0),))
+        took = sum(
+            count * self.compute_s(Instruction(Op.MULTIPLY, each, (heard,)), piece.machine)
+            for each, count in zip(sums, shares.values(), strict=True)
+        )
+        return took * self.sizes.micro_batches + sum(
+            self.compute_s(i, piece.machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+            for i in self._by_inputs(piece, pieces, train=train)
+        )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether of every kernel of every layer, on each machine, some size was measured."""
+        machines = {alike: m for m, alike in enumerate(self._alike)}
+        return all(self._knows(self.cluster.machines[m]) for m in machines.values())
+
+    def work(self, instruction: Instruction, machine: int) -> Work:
+        """What the kernel of an instruction has to do on a machine."""
+        at = self.cluster.machines[machine]
+        return self._work(instruction, at)
+
+    def _knows(self, machine: Machine) -> bool:
+        times = machine.times
+        return times is not None and all(
+            times.knows(self._work(instruction, machine))
+            for grid in self.graph.computed
+            for instruction in self._instructions(grid, ((0, grid.n_rows),), train=bool(self.graph.losses))
+        )
+
+    def _work(self, instruction: Instruction, machine: Machine) -> Work:
+        return work_of(
+            instruction,
+            self.sizes,
+            examples=self._examples,
+            threads=machine.threads,
+            device=machine.device.partition(":")[0],
+        )
+
+    def _computed(self, instruction: Instruction, machine: Machine) -> float:
+        overhead_s = machine.instruction_s + machine.cold_s * self._coldness
+        if instruction.op is Op.FEED and not self._feeds:
+            return overhead_s
+        work = self._work(instruction, machine)
+        if machine.times is None:
+            took = work.seconds(machine.flops_per_s, machine.bytes_per_s)
+        else:
+            took = machine.times.seconds(work)
+        return took / machine.speed + overhead_s
+
+    def _cold_s(self, machine: int) -> float:
+        return self.cluster.machines[machine].cold_s * self._coldness
+
+    @cached_property
+    def _coldness(self) -> float:
+        """From 0, where all that a machine's step touches stays in a cache, to 1."""
+        parameters = (
+            sum(parameter.size for parameter in self.graph.parameters.values()) * self.sizes.master_bytes
+        )
+        states = sum(grid.n_nodes for grid in self.graph.computed) * self._examples * self.sizes.master_bytes
+        share = (parameters + states) / len(self.cluster)
+        return min(max(math.log2(share / WARM_BYTES) / math.log2(COLD_BYTES / WARM_BYTES), 0.0), 1.0)
+
+    def _key(self, instruction: Instruction) -> Key:
+        """What its work follows from."""
+        target, sources = instruction.target, instruction.sources
+        counts = tuple(_count(operand) for operand in (target, *sources))
+        place = target.rows if self._by_place and layer_of(target.buffer) in self._by_place else None
+        return (
+            instruction.op,
+            target.buffer,
+            instruction.accumulate,
+            counts,
+            sources and sources[0].buffer,
+            sources if instruction.op is Op.SQUARES else None,
+            place,
+        )
+
+    def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
+        """What a machine does for these rows."""
+        own = Operand(grid.name, rows)
+        heard = [
+            Operand(source, self._rows_heard(grid.name, rows, k)) for k, source in enumerate(grid.sources)
+        ]
+        yield Instruction(Op.UP, own, tuple(heard))
+        if not train or grid.name not in self.graph.needs_error:
+            return
+        consumers = self.graph.consumers(grid.name)
+        error = Operand(f"{grid.name}<{consumers[0][0]}", rows) if consumers else own
+        if consumers and grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, error, (own,), accumulate=True)
+        for k, operand in enumerate(heard):
+            if operand.buffer in self.graph.needs_error:
+                name = f"{operand.buffer}<{grid.name}" + (f"#{k}" if k else "")
+                yield Instruction(Op.ERRORS, Operand(name, operand.rows), (error,))
+        if grid.parameters:
+            learnt = Operand(grid.name + PARAMETERS, BLOCK if grid.shares_weights else rows)
+            yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
+
+    def _by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
+        """What a machine does besides its sums, for its rows and for its inputs."""
+        grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
+        assert piece.inputs is not None, f"{piece} is cut by rows"
+        own, heard = Operand(name, (piece.rows,)), Operand(source, (piece.inputs,))
+        yield Instruction(Op.UP, own, (Operand(name + SUMS, (piece.rows,)),) * len(pieces))
+        if not train or name not in self.graph.needs_error:
+            return
+        deltas = Operand(name + DELTAS, ((0, grid.n_rows),))
+        if grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, Operand(name + DELTAS, (piece.rows,)), (own,), accumulate=True)
+        if source in self.graph.needs_error:
+            yield Instruction(Op.ERRORS, Operand(f"{source}<{name}", heard.rows), (deltas,))
+        learnt = Operand(name + PARAMETERS, deltas.rows)
+        yield Instruction(Op.LEARN, learnt, (deltas, heard), accumulate=True)
+
+    def _rows_heard(self, layer: str, rows: Rows, source: int) -> Rows:
+        key = (layer, rows, source)
+        found = self._heard.get(key)
+        if found is None:
+            boxes = len(rows[0]) > 2 and self.graph[self.graph[layer].sources[source]].is_picture
+            runs = (run if boxes else run[:2] for run in rows)
+            heard = (self.graph.source_rows(layer, run, source, boxes=boxes) for run in runs)
+            found = self._heard[key] = row_sets.union(*heard)
+        return found
+
+
+def _count(operand: Operand) -> tuple[int, bool]:
+    """How many rows, or places of a picture."""
+    return row_sets.count(operand.rows), bool(operand.rows) and len(operand.rows[0]) > 2
+
+
+def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:
+    """For each machine a number, the same for those on which everything costs the same."""
+    known: dict[Key, int] = {}
+    found = []
+    for m in machines:
+        key = (
+            m.threads,
+            m.flops_per_s,
+            m.bytes_per_s,
+            m.device,
+            m.speed,
+            m.instruction_s,
+            m.cold_s,
+            id(m.times),
+        )
+        found.append(known.setdefault(key, len(known)))
+    return tuple(found)
+
+
+def _has_uneven_rows(grid: Grid) -> bool:
+    return not isinstance(grid.layer, Given) and any(p.row_starts is not None for p in grid.parameters)

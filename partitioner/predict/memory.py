@@ -1,0 +1,57 @@
+"""How much memory a part takes besides its windows: vectors, and the scratch that can be stated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from partita.partitioner.assign.held import Held
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
+
+Driver: TypeAlias = Literal["session", "downpour"]
+"""Who plays the part: Downpour keeps what has accrued and what is in flight besides."""
+
+
+def vector_bytes(
+    sizes: Sizes, n_parameters: int, kind: StepKind, *, driver: Driver, rule_vectors: int
+) -> int:
+    """Bytes of the vectors that are as long as the machine's parameters.
+
+    These are the parameters, and in bfloat16 the copy that kernels read; in training the gradient where it is
+    whole, the rule's state, and what Downpour keeps.
+
+    Args:
+        sizes: of the network.
+        n_parameters: how many the machine owns.
+        kind: of the steps that are played.
+        driver: who plays them.
+        rule_vectors: how many such vectors the update rule remembers.
+    """
+    copied = n_parameters * 2 if sizes.precision == "bfloat16" else 0
+    vectors = 1
+    if kind.train:
+        vectors += rule_vectors + (kind.gradients == "whole") + 2 * (driver == "downpour")
+    return vectors * n_parameters * sizes.master_bytes + copied
+
+
+def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: int) -> int:
+    """Bytes of the largest block of gradients that a LEARN holds."""
+    if not program.kind.train or program.kind.gradients == "whole":
+        return 0
+    layers = (grid for grid in owned.graph.computed if not owned.borrowers(grid.name))
+    held = (owned.held(grid.name, program.machine) for grid in layers)
+    return max((_block_bytes(found, sizes, threads=threads) for found in held if found), default=0)
+
+
+def _block_bytes(held: Sequence[Held], sizes: Sizes, *, threads: int) -> int:
+    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
+    start, stop, *_ = held[0].rows
+    whole = sum(found.size for found in held) * sizes.master_bytes
+    if held[0].parameter.shared or not whole:
+        return whole
+    rows = max(1, min(stop - start, LEARN_BLOCK_BYTES * threads * (stop - start) // whole))
+    return rows * whole // (stop - start)

@@ -1,0 +1,234 @@
+"""What a play on the virtual clock has shown: bars, messages on their way, where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.partitioner.ir.program import Instruction, Program
+from partita.partitioner.predict.track import COMPUTE, SEND
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """An instruction on the timeline of a machine, in seconds from the start of the step.
+
+    A SEND and a RECV are on the messenger, all others on the kernel threads.
+    """
+
+    machine: int
+    position: int
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A message on its way: from when its sender has handed it over until it is at its receiver.
+
+    Args:
+        source, destination: machines.
+        send, receive: positions of its SEND and its RECV in their programs.
+        start_s, stop_s: of the way, with waiting for a link that is busy.
+    """
+
+    source: int
+    destination: int
+    send: int
+    receive: int
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Where a machine's step goes, in seconds: the four add up to the step.
+
+    Args:
+        computing_s: its kernel threads are busy.
+        sending_s: they are not, but its messenger is.
+        waiting_s: neither is, and there is still something to do: for messages of others.
+        idle_s: the step has not begun here, or the machine has done all and others have not.
+    """
+
+    computing_s: float
+    sending_s: float
+    waiting_s: float
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A play in plain numbers; an instruction's number counts through all programs.
+
+    Args:
+        firsts: for each machine the number of its first instruction.
+        start, stop: of each instruction; of a RECV, when its message began to be taken in, and when it was.
+        ready: when the last instruction that it waits for was done.
+        kinds: see `track`.
+        mates: the RECV of each SEND.
+        arrived: when the message of each SEND was at its receiver.
+        begins: when each machine begins: what the runtime takes before its first instruction.
+    """
+
+    firsts: Sequence[int]
+    start: Sequence[float]
+    stop: Sequence[float]
+    ready: Sequence[float]
+    kinds: Sequence[int]
+    mates: Mapping[int, int]
+    arrived: Mapping[int, float]
+    begins: Sequence[float]
+
+    @property
+    def step_s(self) -> float:
+        """Until the last machine is done."""
+        return max(self.stop, default=0.0)
+
+
+@dataclass(frozen=True)
+class Playback:
+    """A step on the virtual clock.
+
+    Args:
+        programs: what was played.
+        record: when.
+        seconds: that each instruction occupies its thread.
+    """
+
+    programs: tuple[Program, ...]
+    record: Record
+    seconds: Sequence[float]
+
+    @property
+    def step_s(self) -> float:
+        """Until the last machine is done."""
+        return self.record.step_s
+
+    def instruction(self, bar: Bar) -> Instruction:
+        """What a bar shows."""
+        return self.programs[bar.machine].instructions[bar.position]
+
+    @cached_property
+    def bars(self) -> tuple[Bar, ...]:
+        """Every instruction, by start."""
+        record = self.record
+        found = [
+            Bar(m, n - record.firsts[m], record.start[n], record.start[n] + self.seconds[n])
+            for m in range(len(self.programs))
+            for n in range(record.firsts[m], record.firsts[m + 1])
+        ]
+        return tuple(sorted(found, key=lambda bar: (bar.start_s, bar.machine, bar.position)))
+
+    @cached_property
+    def flights(self) -> tuple[Flight, ...]:
+        """Every message, by when it leaves."""
+        record = self.record
+        machine = [m for m, program in enumerate(self.programs) for _ in program.instructions]
+        found = []
+        for send, receive in record.mates.items():
+            source, destination = machine[send], machine[receive]
+            found.append(
+                Flight(
+                    source,
+                    destination,
+                    send - record.firsts[source],
+                    receive - record.firsts[destination],
+                    record.stop[send],
+                    record.arrived[send],
+                )
+            )
+        return tuple(sorted(found, key=lambda flight: (flight.start_s, flight.source, flight.send)))
+
+    @cached_property
+    def busy_s(self) -> tuple[float, ...]:
+        """For each machine, time in kernels."""
+        return tuple(times.computing_s for times in self.times)
+
+    @cached_property
+    def times(self) -> tuple[Times, ...]:
+        """For each machine, where its step goes."""
+        return tuple(self._times(m) for m in range(len(self.programs)))
+
+    def _times(self, machine: int) -> Times:
+        record, numbers = self.record, self._numbers(machine)
+        computing = sum(self.seconds[n] for n in numbers if record.kinds[n] == COMPUTE)
+        occupied = _covered((record.start[n], record.start[n] + self.seconds[n]) for n in numbers)
+        begun = record.begins[machine]
+        done = max((record.stop[n] for n in numbers), default=begun)
+        sending, waiting = max(occupied - computing, 0.0), max(done - begun - occupied, 0.0)
+        return Times(computing, sending, waiting, max(self.step_s - computing - sending - waiting, 0.0))
+
+    def _numbers(self, machine: int) -> range:
+        return range(self.record.firsts[machine], self.record.firsts[machine + 1])
+
+    @cached_property
+    def critical_path(self) -> tuple[Bar | Flight, ...]:
+        """The chain of instructions and messages that ends last, from the start of the step on.
+
+        Each link begins when the one before it ends: because it needs that, or because the same thread or
+        link was busy with it.
+        """
+        return tuple(reversed(list(_Backwards(self).path())))
+
+
+def _covered(spans: Iterator[tuple[float, float]]) -> float:
+    """How long at least one of the spans lasts."""
+    total, reached = 0.0, 0.0
+    for start, stop in sorted(spans):
+        total += max(stop - max(start, reached), 0.0)
+        reached = max(reached, stop)
+    return total
+
+
+class _Backwards:
+    """Follows a play from its end to its start."""
+
+    def __init__(self, playback: Playback) -> None:
+        self.playback, self.record = playback, playback.record
+        self.machine = [m for m, program in enumerate(playback.programs) for _ in program.instructions]
+        self.sends = {receive: send for send, receive in self.record.mates.items()}
+        self.before = self._before()
+
+    def _before(self) -> dict[int, int]:
+        """For each instruction, which one the same thread was busy with before it."""
+        found: dict[int, int] = {}
+        last: dict[tuple[int, bool], int] = {}
+        for n in sorted(range(len(self.machine)), key=lambda n: (self.record.start[n], self.record.stop[n])):
+            thread = self.machine[n], self.record.kinds[n] == COMPUTE
+            if thread in last:
+                found[n] = last[thread]
+            last[thread] = n
+        return found
+
+    def path(self) -> Iterator[Bar | Flight]:
+        """From the last instruction to the first."""
+        record, stop = self.record, self.record.stop
+        n: int | None = max(range(len(stop)), key=lambda n: stop[n], default=None)
+        while n is not None:
+            m = self.machine[n]
+            position = n - record.firsts[m]
+            if record.kinds[n] in (COMPUTE, SEND):
+                yield Bar(m, position, record.start[n], stop[n])
+                n = self.before.get(n) if record.start[n] > record.ready[n] else self._last_needed(n)
+                continue
+            taken = record.start[n] + self.playback.seconds[n]
+            if stop[n] > taken:  # it was there, but had no place to go
+                n = self._last_needed(n)
+                continue
+            yield Bar(m, position, record.start[n], taken)
+            send = self.sends[n]
+            if record.start[n] > record.arrived[send]:
+                n = self.before.get(n)
+                continue
+            source = self.machine[send]
+            yield Flight(source, m, send - record.firsts[source], position, stop[send], record.arrived[send])
+            n = send
+
+    def _last_needed(self, n: int) -> int | None:
+        """Which of the instructions that it waits for was done last."""
+        m = self.machine[n]
+        first = self.record.firsts[m]
+        after = self.playback.programs[m].instructions[n - first].after
+        return max((first + k for k in after), key=lambda k: self.record.stop[k], default=None)

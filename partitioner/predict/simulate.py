@@ -1,0 +1,256 @@
+"""Plays programs on a virtual clock: how long a step takes, who waits for what, and that none waits for ever.
+
+The same programs that the engine runs. A machine computes one instruction at a time (its kernels use all of
+its threads): of what is ready, the first in the list. One more thread, its messenger, hands over what is sent
+and takes in what arrives, one after the other as it comes. Between hosts a message occupies the way out of
+its sender's host and the way in of its receiver's, each first come, first served; within a host it does not.
+
+Instructions are known here by numbers that count through all programs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.predict.playback import Playback, Record
+from partita.partitioner.predict.track import COMPUTE, SEND, InstructionCosts, Track, mates_of, track_of
+
+COMPUTED: Final = 0
+SENT: Final = 1
+AT_HOST: Final = 2
+ARRIVED: Final = 3
+TAKEN: Final = 4
+BEGIN: Final = 5
+"""What happens: a computation ends; a message is handed over, begins to come in at its receiver's host, is
+there, and has been taken in; a machine begins (the number is the machine's)."""
+
+
+NOTHING: Final = -1
+
+
+class Deadlock(RuntimeError):
+    """Programs that wait for one another for ever, or for a message that nobody sends."""
+
+
+def play(
+    programs: Sequence[Program],
+    costs: InstructionCosts,
+    sizes: Sizes,
+    *,
+    hosts: Sequence[str] | None = None,
+) -> Playback:
+    """Plays one step.
+
+    Args:
+        programs: one for each machine.
+        costs: what instructions and messages take.
+        sizes: of the buffers, in bytes.
+        hosts: for each machine the name of its host; None: each has its own.
+
+    Raises:
+        Deadlock: instructions are left that nothing will ever start; it lists the first of each machine.
+    """
+    stage = _played([track_of(program, costs, sizes) for program in programs], hosts)
+    return Playback(tuple(programs), stage.record(), stage.seconds)
+
+
+def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> Record:
+    """Plays one step of programs whose costs are looked up already.
+
+    Raises:
+        Deadlock: as `play`.
+    """
+    return _played(tracks, hosts).record()
+
+
+def _played(tracks: Sequence[Track], hosts: Sequence[str] | None) -> _Stage:
+    stage = _Stage(tracks, tuple(map(str, range(len(tracks)))) if hosts is None else hosts)
+    stage.run()
+    if stage.left:
+        raise Deadlock(stage.stuck())
+    return stage
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """What a machine is about to do: computations by position, messages as they come (`~send` to take in)."""
+
+    ready: list[int]
+    post: deque[int]
+    interrupts: bool
+    computing: int = NOTHING
+    posting: bool = False
+    computed_at: float = 0.0
+    posted_at: float = 0.0
+
+
+class _Stage:
+    """The tracks end to end, and what has happened so far."""
+
+    def __init__(self, tracks: Sequence[Track], hosts: Sequence[str]) -> None:
+        self.tracks, self.hosts = tracks, hosts
+        self.firsts = list(accumulate((len(track.kinds) for track in tracks), initial=0))
+        self.kinds = [kind for track in tracks for kind in track.kinds]
+        self.seconds = [took for track in tracks for took in track.seconds]
+        self.missing = [count for track in tracks for count in track.missing]
+        self.wires = [wire for track in tracks for wire in track.wires]
+        self.latencies = [latency for track in tracks for latency in track.latencies]
+        self.machine = [m for m, track in enumerate(tracks) for _ in track.kinds]
+        self.mates = mates_of(tracks, self.firsts)
+        self.left = len(self.kinds)
+        self.start, self.stop, self.ready = ([0.0] * self.left for _ in range(3))
+        self.arrived: dict[int, float] = {}
+        self.enabled = [False] * self.left
+        self.taken = [False] * self.left
+        self.lanes = [_Lanes([], deque(), track.interrupts) for track in tracks]
+        self.one_way = {self.firsts[m] + n for m, track in enumerate(tracks) for n in track.one_way}
+        self.way_out: dict[str, float] = {}
+        self.way_in: dict[str, float] = {}
+        self.events: list[tuple[float, int, int, int]] = []
+        self.counter = 0
+
+    def run(self) -> None:
+        """Until nothing more happens."""
+        events, machine, lanes = self.events, self.machine, self.lanes
+        for m, track in enumerate(self.tracks):
+            self._at(track.step_s, BEGIN, m)
+        while events:
+            now, _, what, n = heapq.heappop(events)
+            if what == AT_HOST:
+                self._come_in(n, now)
+                continue
+            if what == BEGIN:
+                self._begin(n, now)
+                continue
+            m = machine[n]
+            if what == COMPUTED:
+                if lanes[m].computed_at > now:  # it was held up meanwhile
+                    self._at(lanes[m].computed_at, COMPUTED, n)
+                    continue
+                lanes[m].computing = NOTHING
+                self._finish(n, now)
+            elif what == SENT:
+                lanes[m].posting = False
+                self._travel(n, now)
+                self._finish(n, now)
+            elif what == ARRIVED:
+                m = machine[self.mates[n]]
+                self.arrived[n] = now
+                lanes[m].post.append(~n)
+            else:
+                m = self._take(self.mates[n], now)
+            self._start(m, now)
+
+    def record(self) -> Record:
+        """What happened, when all is over."""
+        return Record(
+            tuple(self.firsts),
+            self.start,
+            self.stop,
+            self.ready,
+            self.kinds,
+            self.mates,
+            self.arrived,
+            tuple(track.step_s for track in self.tracks),
+        )
+
+    def stuck(self) -> str:
+        """The messages for which each machine waits in vain."""
+        lines = ["these programs never end:"]
+        for m, track in enumerate(self.tracks):
+            first = self.firsts[m]
+            waiting = [
+                n for n in range(len(track.kinds)) if self.enabled[first + n] and not self.taken[first + n]
+            ]
+            for n in waiting[:3]:
+                found = track.program.instructions[n]
+                buffer = found.target.buffer.partition("@")[0]
+                lines.append(f"  machine {m} waits for {buffer} from machine {found.peer}: {n} {found}")
+        return "\n".join(lines)
+
+    def _at(self, time: float, what: int, n: int) -> None:
+        self.counter += 1
+        heapq.heappush(self.events, (time, self.counter, what, n))
+
+    def _begin(self, m: int, now: float) -> None:
+        for n in [n for n in range(self.firsts[m], self.firsts[m + 1]) if not self.missing[n]]:
+            self._enable(n, now)
+        self._start(m, now)
+
+    def _enable(self, n: int, now: float) -> None:
+        self.ready[n] = now
+        kind, lanes = self.kinds[n], self.lanes[self.machine[n]]
+        if kind == COMPUTE:
+            heapq.heappush(lanes.ready, n)
+        elif kind == SEND:
+            lanes.post.append(n)
+        elif self.taken[n]:
+            self._finish(n, now)
+        else:
+            self.enabled[n] = True
+
+    def _start(self, m: int, now: float) -> None:
+        lanes = self.lanes[m]
+        if lanes.ready and lanes.computing == NOTHING:
+            lanes.computing = n = heapq.heappop(lanes.ready)
+            self.start[n] = now
+            if lanes.interrupts and lanes.posting:
+                self.seconds[n] += lanes.posted_at - now
+            lanes.computed_at = now + self.seconds[n]
+            self._at(lanes.computed_at, COMPUTED, n)
+        if lanes.post and not lanes.posting:
+            lanes.posting = True
+            n = lanes.post.popleft()
+            what = SENT if n >= 0 else TAKEN
+            n = max(n, ~n)
+            own = n if what == SENT else self.mates[n]
+            self.start[own] = now
+            lanes.posted_at = now + self.seconds[own]
+            self._at(lanes.posted_at, what, n)
+            if lanes.interrupts and lanes.computing != NOTHING:
+                self.seconds[lanes.computing] += self.seconds[own]
+                lanes.computed_at += self.seconds[own]
+
+    def _travel(self, n: int, now: float) -> None:
+        """Onto the link, which carries one message at a time; within a host there is none."""
+        if n not in self.mates:
+            return
+        host = self.hosts[self.machine[n]]
+        if host == self.hosts[self.machine[self.mates[n]]]:
+            self._at(now + self.latencies[n] + self.wires[n], ARRIVED, n)
+            return
+        begun = max(now, self.way_out.get(host, 0.0))
+        if n in self.one_way:
+            begun = max(begun, self.way_in.get(host, 0.0))
+            self.way_in[host] = begun + self.wires[n]
+        self.way_out[host] = begun + self.wires[n]
+        self._at(begun + self.latencies[n], AT_HOST, n)
+
+    def _come_in(self, n: int, now: float) -> None:
+        host = self.hosts[self.machine[self.mates[n]]]
+        self.way_in[host] = max(now, self.way_in.get(host, 0.0)) + self.wires[n]
+        self._at(self.way_in[host], ARRIVED, n)
+
+    def _take(self, receive: int, now: float) -> int:
+        m = self.machine[receive]
+        self.lanes[m].posting = False
+        self.taken[receive] = True
+        if self.enabled[receive]:
+            self._finish(receive, now)
+        return m
+
+    def _finish(self, n: int, now: float) -> None:
+        self.stop[n] = now
+        self.left -= 1
+        first, missing = self.firsts[self.machine[n]], self.missing
+        for follower in self.tracks[self.machine[n]].followers[n - first]:
+            missing[first + follower] -= 1
+            if not missing[first + follower]:
+                self._enable(first + follower, now)

@@ -1,0 +1,328 @@
+"""What the kernel of an instruction has to do: its operations, its bytes, and a signature without names.
+
+Two instructions of the same signature run the same kernel on arrays of the same sizes, in whatever network
+and of whatever machine's rows. So what was measured of one holds for the other. A *family* is all that have
+the same signature but for how many rows they compute and hear. Where a machine has weights of some inputs
+alone, the same products run on arrays that lie otherwise, which signatures say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import CodeType, FunctionType
+from typing import Final
+
+from partita.layers import rows as row_sets
+from partita.layers.graph import Grid
+from partita.layers.layer import Layer
+from partita.layers.losses import Loss
+from partita.layers.node import Node
+from partita.layers.normalisation import LocalContrastNormalisation2D
+from partita.layers.pooling import Pool2D
+from partita.partitioner.ir.buffer_names import holds_deltas, holds_errors, holds_sums, layer_of
+from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
+
+SLOWDOWNS: Final[dict[type, float]] = {
+    Node: 30.0,
+    LocalContrastNormalisation2D: 25.0,
+    Pool2D: 12.0,
+    Loss: 12.0,
+}
+"""How many times longer an operation of such a layer takes than one of a matrix product, which runs best.
+Measured once on one machine; it stands where nothing was measured."""
+
+LEARN_BLOCK_BYTES = 2 << 20
+"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half
+of a core's second cache."""
+
+REFERENCE_FLOPS_PER_S: Final = 80e9
+REFERENCE_BYTES_PER_S: Final = 10e9
+"""Of the machine in whose seconds work is stated: guesses for a server's core of the 2020s."""
+
+_BY_LAYER: Final = frozenset({Op.UP, Op.MULTIPLY, Op.SUMMARISE, Op.ERRORS, Op.GRADIENT, Op.LEARN})
+_READ_WEIGHTS: Final = frozenset({Op.UP, Op.MULTIPLY, Op.ERRORS})
+_NO_MATTER_OF_SPEED: Final = frozenset({"name", "initialiser", "units"})
+"""Settings of layers that change no kernel, or that its rows say already."""
+_LONGEST_TEXT: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a kernel has to do.
+
+    Args:
+        family: what it computes, apart from how much of it: `up Dense ...; batch 128 float32 cpu x1`.
+        extents: how much: rows computed and heard, or numbers.
+        operations: of its arithmetic, in those of a matrix product.
+        weight_bytes: that its arithmetic reads.
+        n_bytes: that it reads and writes besides.
+        threads: that it may use.
+    """
+
+    family: str
+    extents: str
+    operations: float
+    weight_bytes: float
+    n_bytes: float
+    threads: int
+
+    @property
+    def signature(self) -> str:
+        """`FAMILY | EXTENTS`."""
+        return f"{self.family} | {self.extents}"
+
+    @property
+    def reference_s(self) -> float:
+        """Seconds that the reference machine would take."""
+        return self.seconds(REFERENCE_FLOPS_PER_S, REFERENCE_BYTES_PER_S)
+
+    def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
+        """Seconds at these rates, the first of which is that of one thread."""
+        arithmetic_s = self.operations / (flops_per_s * self.threads)
+        # Reading hides behind arithmetic, the less so the nearer the two are: measured, four portions of a
+        # minibatch of 128 take a fifth more than the whole, eight two thirds.
+        return math.hypot(arithmetic_s, self.weight_bytes / bytes_per_s) + self.n_bytes / bytes_per_s
+
+
+def family_of(signature: str) -> str:
+    """A signature without how much is computed."""
+    return signature.rpartition(" | ")[0]
+
+
+def kind_of(family: str) -> str:
+    """A family's first two words: `up Dense`."""
+    return " ".join(family.split(" ", 2)[:2])
+
+
+def work_of(
+    instruction: Instruction, sizes: Sizes, *, examples: int, threads: int = 1, device: str = "cpu"
+) -> Work:
+    """The work of an instruction's kernel.
+
+    Args:
+        instruction: any but a RECV or a SEND.
+        sizes: of the network.
+        examples: in the buffers that it reads.
+        threads: that its machine gives it.
+        device: where it runs, "cpu" or "cuda".
+    """
+    batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
+    place = f"{batch} {sizes.precision} {device} x{threads}"
+    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
+    if _is_sum(instruction):
+        op, grid = "add", None
+        settings, extents = _of_sums(instruction, sizes)
+    elif instruction.op in _BY_LAYER:
+        grid = sizes.graph[_played_by(instruction)]
+        settings, extents = _of_layer(instruction, grid, sizes), _rows_of(instruction, grid, sizes)
+    else:
+        grid = None
+        settings, extents = _of_numbers(instruction, sizes)
+    return Work(
+        f"{op} {settings}; {place}",
+        extents,
+        _operations(instruction, grid, sizes, examples),
+        _weight_bytes(instruction, grid, sizes),
+        _traffic(instruction, sizes),
+        threads,
+    )
+
+
+def slowdown(grid: Grid) -> float:
+    """How many times longer an operation of the layer takes than one of a matrix product, as a guess.
+
+    1 for what is not in `SLOWDOWNS`. A user's own class of layer counts as 1, because its `flops_per_node` is
+    its own too.
+    """
+    return next((factor for kind, factor in SLOWDOWNS.items() if isinstance(grid.layer, kind)), 1.0)
+
+
+def _is_sum(instruction: Instruction) -> bool:
+    """Whether it adds up what the machines of a layer have that is cut by its inputs."""
+    return instruction.op is Op.UP and holds_sums(instruction.sources[0].buffer)
+
+
+def _inputs_of(instruction: Instruction) -> Operand | None:
+    """Of a layer that is cut by its inputs, those from which a gradient is computed."""
+    errors, *others = instruction.sources
+    if not holds_deltas(errors.buffer):
+        return None
+    return next((source for source in others if not holds_errors(source.buffer)), None)
+
+
+def _played_by(instruction: Instruction) -> str:
+    """The layer whose kernel it is: errors are computed by who listens."""
+    if instruction.op is Op.ERRORS:
+        return (
+            instruction.target.buffer.partition("<")[2].partition("#")[0].partition("/")[0].partition("@")[0]
+        )
+    return layer_of(instruction.target.buffer)
+
+
+def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
+    """Kind, settings, and the shapes of rows: `Dense activation='relu' use_bias=True 1 <- 1`."""
+    sources = (sizes.graph[source] for source in grid.sources)
+    heard = ", ".join(_row(source) for source in sources)
+    number = instruction.target.buffer.partition("#")[2].partition("/")[0]
+    which = f" input {number}" if instruction.op is Op.ERRORS and number else ""
+    return f"{_settings(grid.layer)} {_row(grid)} <- {heard}{which}"
+
+
+def _row(grid: Grid) -> str:
+    """The shape of a row."""
+    return "x".join(map(str, grid.shape[1:])) or "1"
+
+
+def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
+    """Rows computed, and rows heard where they do not follow from these."""
+    op, sources = instruction.op, instruction.sources
+    own = _extent(instruction.target)
+    if op is Op.ERRORS:
+        return f"{_extent(sources[0])} to {own}" + " alone" * holds_deltas(sources[0].buffer)
+    if op in (Op.GRADIENT, Op.LEARN):
+        rows, inputs = _extent(sources[0]), _inputs_of(instruction)
+        heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
+        return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
+    if holds_sums(instruction.target.buffer):
+        return f"{own} by {_extent(sources[0])} alone"
+    if grid.layer.splits_sum or isinstance(grid.layer, Loss):
+        sign = "+" if instruction.accumulate else ""
+        more = "..." if op is Op.MULTIPLY else ""
+        return f"{sign}{own} by {_extent(sources[0])}{more}"
+    return own
+
+
+def _extent(operand: Operand) -> str:
+    """How many rows; of boxes of a picture, of how many rows and places."""
+    n = row_sets.count(operand.rows)
+    if not operand.rows or len(operand.rows[0]) == 2:
+        return str(n)
+    return f"{row_sets.count(row_sets.along(operand.rows))}/{n}"
+
+
+def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
+    """Of what treats whole arrays, whatever layer they belong to: what it does, and to how many numbers."""
+    op, target = instruction.op, instruction.target
+    if op is Op.UPDATE:
+        return "parameters", str(_numbers(target, sizes))
+    if op is Op.SQUARES:
+        return "parameters", str(sum(_numbers(source, sizes) for source in instruction.sources))
+    _, kind = sizes.row(target.buffer)
+    numbers = str(sizes.n_bytes(target) // ITEM_BYTES[kind])
+    if op is Op.DELTA:
+        return sizes.graph[layer_of(instruction.sources[0].buffer)].layer.activation, numbers
+    return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
+
+
+def _of_sums(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
+    """Of the sums that all machines have of a layer: they are added, and the activation is applied."""
+    target = instruction.target
+    _, kind = sizes.row(target.buffer)
+    return kind, f"{sizes.n_bytes(target) // ITEM_BYTES[kind]} in {len(instruction.sources)} sums"
+
+
+def _settings(layer: Layer) -> str:
+    """A layer's kind and what it was told, as text that another process writes alike."""
+    kind = type(layer)
+    name = (
+        kind.__qualname__
+        if kind.__module__.startswith("partita.")
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    told: Iterable[str] = getattr(layer, "__dataclass_fields__", ())
+    settings = (f"{f}={_text(getattr(layer, f))}" for f in told if f not in _NO_MATTER_OF_SPEED)
+    return " ".join([name, *settings])
+
+
+def _text(value: object) -> str:
+    """A setting; a function or what is long by its digest."""
+    if isinstance(value, FunctionType):
+        return _digest(repr(_code(value.__code__)))
+    written = repr(value)
+    return written if len(written) <= _LONGEST_TEXT else _digest(written)
+
+
+def _code(code: CodeType) -> tuple[object, ...]:
+    """What a function does, without where it stands."""
+    constants = tuple(_code(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.co_code.hex(), code.co_names, constants
+
+
+def _digest(written: str) -> str:
+    return hashlib.sha256(written.encode()).hexdigest()[:12]
+
+
+def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examples: int) -> float:
+    """Of a kernel's arithmetic, in those of a matrix product."""
+    if grid is None:
+        return 0.0
+    graph, op, target = sizes.graph, instruction.op, instruction.target
+    each = grid.flops_per_node * slowdown(grid)
+    if op in (Op.GRADIENT, Op.LEARN):
+        own = grid.nodes_in(instruction.sources[0].rows)
+        return each * own * sizes.batch * _share_of_inputs(instruction, sizes)
+    if op is Op.ERRORS:
+        own, source = grid.nodes_in(instruction.sources[0].rows), graph[layer_of(target.buffer)]
+        share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
+        if not grid.layer.splits_sum:
+            share = min(1.0, share * grid.n_nodes / max(own, 1))
+        return each * own * examples * share
+    share = 1.0
+    if grid.layer.splits_sum or isinstance(grid.layer, Loss):
+        heard = instruction.sources[0]
+        source = graph[layer_of(heard.buffer)]
+        share = source.nodes_in(heard.rows) / max(source.n_nodes, 1)
+    rows = ((0, 1),) if op is Op.SUMMARISE else target.rows
+    return each * grid.nodes_in(rows) * examples * share
+
+
+def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> float:
+    """Of the weights that a kernel reads: few examples use each only few times, and then memory holds it up.
+
+    Weights that are shared by rows are read once and stay in a cache.
+    """
+    if grid is None or grid.shares_weights or instruction.op not in _READ_WEIGHTS:
+        return 0.0
+    own, other = instruction.target, instruction.sources[0]
+    if instruction.op is Op.ERRORS:
+        own, other = other, own
+    source = sizes.graph[layer_of(other.buffer)]
+    share = source.nodes_in(other.rows) / max(source.n_nodes, 1) if grid.layer.splits_sum else 1.0
+    return share * _numbers(Operand(grid.name, own.rows), sizes) * ITEM_BYTES[sizes.precision]
+
+
+def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
+    """Of a gradient, the share of the layer's inputs that the machine has weights of."""
+    inputs = _inputs_of(instruction)
+    if inputs is None:
+        return 1.0
+    source = sizes.graph[layer_of(inputs.buffer)]
+    return source.nodes_in(inputs.rows) / max(source.n_nodes, 1)
+
+
+def _traffic(instruction: Instruction, sizes: Sizes) -> float:
+    """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
+    op, target = instruction.op, instruction.target
+    if op is Op.LEARN:  # the parameters and a rule's state
+        share = _share_of_inputs(instruction, sizes)
+        return 3.0 * share * _numbers(target, sizes) * sizes.master_bytes
+    if op is Op.UPDATE:  # and the whole gradient, which was written before
+        return 4.0 * _numbers(target, sizes) * sizes.master_bytes
+    if _is_sum(instruction):
+        return (1.0 + len(instruction.sources)) * sizes.n_bytes(target)
+    if op is Op.SQUARES:
+        return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
+    if op in (Op.FEED, Op.DELTA, Op.ADD):
+        return 2.0 * sizes.n_bytes(target)
+    return 0.0
+
+
+def _numbers(operand: Operand, sizes: Sizes) -> int:
+    """How many parameters these rows have."""
+    grid = sizes.graph[layer_of(operand.buffer)]
+    spans = [span for p in grid.parameters for run in operand.rows for span in p.spans(run)]
+    return sum(stop - start for start, stop in spans)

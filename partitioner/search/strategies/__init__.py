@@ -1,0 +1,21 @@
+"""Strategies that decide who owns what, one a file.
+
+A strategy takes a task and gives a cut for every layer; those by hand stand.
+"""
+
+from collections.abc import Callable
+
+from partita.partitioner.search.decision import Decision
+from partita.partitioner.search.strategies.automatic import automatic
+from partita.partitioner.search.strategies.balanced import balanced
+from partita.partitioner.search.strategies.layers import layers
+from partita.partitioner.search.task import Task
+
+STRATEGIES: dict[str, Callable[[Task], Decision]] = {
+    "automatic": automatic,
+    "balanced": balanced,
+    "layers": layers,
+}
+"""By the name under which `partition` knows them."""
+
+__all__ = ["STRATEGIES", "automatic", "balanced", "layers"]

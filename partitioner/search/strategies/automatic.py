@@ -1,0 +1,176 @@
+"""The automatic plan: layouts by dynamic programming, then changes that make the played step shorter.
+
+Candidates are what the additive model likes best, the whole network over each group of machines, equal pieces
+over all of them, and whole layers in order; the best by playing its programs is improved move by move. So no
+plan of it is slower than equal splits or whole layers in order, as far as the virtual clock tells; unless
+these take too long to play, as a hundred dense layers over hundreds of machines do. Where layers follow one
+another over machines, minibatches may be divided: that is tried too, if nobody says how.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from partita.partitioner.search.additive import Additive
+from partita.partitioner.search.decision import Decision
+from partita.partitioner.search.elimination import minimum
+from partita.partitioner.search.fitting import by_memory
+from partita.partitioner.search.groups import FEWEST, groups
+from partita.partitioner.search.layers import in_order, in_stages
+from partita.partitioner.search.layouts import Choice, choices, equal, over
+from partita.partitioner.search.local import improve
+from partita.partitioner.search.rehearsal import Score
+from partita.partitioner.search.strategies.balanced import balanced
+from partita.partitioner.search.task import Task
+from partita.partitioner.search.trials import Trials
+
+EFFORT: Final = 25_000
+"""So many instructions are made for plans to play, when the best of the first candidates is improved."""
+FIRST: Final = 150_000
+"""So many are made for first candidates; those that are promised are played even then ..."""
+PROMISED: Final = 300_000
+"""... up to so many. More than this would take longer to play than is worth it."""
+EXCHANGED: Final = 20_000
+"""So many exchanges between layers are looked at, before layers get fewer layouts to choose from."""
+ALL_PLANS: Final = 256
+"""Up to so many combinations of layouts, all are tried."""
+CLOSE: Final = 1.005
+"""A plan so near to the bound is not improved."""
+EXCHANGES: Final = (1.0, 0.5, 0.2)
+"""How much exchanges count in the additive model: some of them are hidden behind kernels."""
+WORTH: Final = 0.97
+"""A minibatch is divided further if that brings the step below this share of what it took."""
+PORTIONS: Final = (2, 4, 8, 16)
+"""Numbers of micro-batches that are tried."""
+
+
+def automatic(task: Task) -> Decision:
+    """The best plan found.
+
+    Raises:
+        ValueError: a cut by hand that cannot be.
+    """
+    whole = replace(task, micro_batches=task.micro_batches or 1)
+    found, score = _search(whole)
+    if task.micro_batches is not None or len(task.cluster) == 1:
+        return Decision(found.best or {}, whole.portions, found.programs)
+    decision = Decision(found.best or {}, 1, found.programs)
+    for count in PORTIONS:
+        if task.batch % count or _is_near(score, whole):
+            break
+        trials = _divided(replace(task, micro_batches=count), decision, score)
+        if trials.score is None or not _is_worth_it(trials.score, score):
+            break
+        assert trials.best is not None
+        decision, score = Decision(trials.best, count, trials.programs), trials.score
+    return decision
+
+
+def _search(task: Task) -> tuple[Trials, Score]:
+    """Looks for the best plan of so many portions."""
+    additive = Additive(task)
+    trials = Trials(task, additive, effort=0)
+    sets, available = _affordable(task, additive)
+    _begin(trials, _first(task, additive, sets, available))
+    if trials.score is None or trials.score.excess_bytes:
+        spread_by_memory = by_memory(task)
+        if additive.size(spread_by_memory) <= PROMISED:
+            trials.try_out(spread_by_memory)
+    trials.effort = trials.rehearsal.spent + EFFORT
+    if trials.score is None:
+        assert trials.mistake is not None
+        raise trials.mistake
+    if math.prod(len(found) for found in available.values()) <= ALL_PLANS:
+        for combination in product(*available.values()):
+            if _is_near(trials.score, task):
+                break
+            trials.try_out(dict(zip(available, combination, strict=True)))
+    improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
+    return trials, trials.score
+
+
+def _affordable(
+    task: Task, additive: Additive
+) -> tuple[tuple[tuple[int, ...], ...], Mapping[str, Sequence[Choice]]]:
+    """Groups of machines, and layouts over them: as many as can be compared in the time that a search has."""
+    for thinned in range(FEWEST + 1):
+        sets = groups(task, thinned=thinned)
+        available = choices(task, sets)
+        if additive.effort(available) <= EXCHANGED:
+            break
+    return sets, available
+
+
+def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -> None:
+    """Plays the first candidates, but for what would take too long; the smaller ones first of the large."""
+    sizes = [trials.additive.size(candidate) for candidate, _ in first]
+    for n in sorted(range(len(first)), key=lambda n: max(sizes[n], FIRST)):
+        candidate, is_promised = first[n]
+        if trials.rehearsal.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
+            trials.try_out(candidate)
+    if trials.score is None:  # cuts by hand leave nothing that is small, or cannot be
+        trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])
+
+
+def _divided(task: Task, decision: Decision, to_beat: Score) -> Trials:
+    """Stages one after the other, and the best plan so far, with a divided minibatch."""
+    trials = Trials(task, Additive(task), effort=EFFORT, to_beat=to_beat)
+    for candidate in (decision.cuts, *_stages(task)):
+        if trials.additive.size(candidate) * task.portions <= trials.left:
+            trials.try_out(candidate)
+    if trials.best is not None:
+        _, available = _affordable(task, trials.additive)
+        improve(task, trials, available, enough=lambda: _is_near(trials.score, task))
+    return trials
+
+
+def _is_worth_it(divided: Score, whole: Score) -> bool:
+    """Whether so much is gained that it is no matter of how well times of smaller products are known."""
+    if divided.excess_bytes or whole.excess_bytes:
+        return divided < whole
+    return divided.step_s <= WORTH * whole.step_s
+
+
+def _is_near(score: Score | None, task: Task) -> bool:
+    """Whether no plan can be better by more than is worth a search."""
+    fits = score is not None and not score.excess_bytes
+    return fits and score is not None and score.step_s <= task.bound_s * CLOSE
+
+
+def _first(
+    task: Task,
+    additive: Additive,
+    sets: Sequence[tuple[int, ...]],
+    available: Mapping[str, Sequence[Choice]],
+) -> list[tuple[Mapping[str, Choice], bool]]:
+    """Candidates to begin with, those with the least cost by the additive model first.
+
+    With each, whether it is promised that the plan found is no slower than this one.
+    """
+    found: list[tuple[Mapping[str, Choice], bool]] = [(over(task, group), False) for group in sets]
+    for exchange in EXCHANGES:
+        best = minimum(additive.tables(available, exchange=exchange))
+        found.append(({layer: available[layer][n] for layer, n in best.choices.items()}, False))
+    machines = range(len(task.cluster))
+    found += [(candidate, False) for candidate in _stages(task)]
+    promised = [balanced(task).cuts, equal(task), in_order(task, machines)]
+    found += [(candidate, True) for candidate in promised]
+    return sorted(found, key=lambda pair: additive.cost_s(pair[0]))
+
+
+def _stages(task: Task) -> Iterator[Mapping[str, Choice]]:
+    """Layers in order over machines, over pairs of them, fours ..., the fastest machines first.
+
+    There are no more stages than layers.
+    """
+    ranked = sorted(range(len(task.cluster)), key=lambda m: (-task.speeds[m], m))
+    most, size = len(task.graph.computed), 1
+    while 2 * size <= len(ranked):
+        for count in dict.fromkeys((2, 4, min(len(ranked) // size, most))):
+            if count * size <= len(ranked):
+                yield in_stages(task, [sorted(ranked[n * size : (n + 1) * size]) for n in range(count)])
+        size *= 2

@@ -1,0 +1,26 @@
+"""Balances operations: every layer cut over all machines, in proportion to their speed."""
+
+from __future__ import annotations
+
+from partita.layers.graph import Grid
+from partita.partitioner.assign.piece import piece_flops
+from partita.partitioner.predict.work import slowdown
+from partita.partitioner.search.decision import Decision
+from partita.partitioner.search.spread import spread
+from partita.partitioner.search.task import Task
+
+
+def balanced(task: Task) -> Decision:
+    """A cut for every layer, by operations alone; what messages cost is not asked.
+
+    Raises:
+        ValueError: a cut by hand that cannot be.
+    """
+    speed = [m.flops_per_s * m.threads * m.speed for m in task.cluster.machines]
+
+    def row_s(grid: Grid, machine: int) -> float:
+        return piece_flops(grid, (0, 1), batch=1) * slowdown(grid) / speed[machine]
+
+    n_machines = len(task.cluster)
+    cuts = spread(task.graph, range(n_machines), task.by_hand, row_s, n_machines=n_machines)
+    return Decision(cuts, task.portions)
