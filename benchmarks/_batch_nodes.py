@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks._recipe import Array
-from partita.layers import Network, OneToOne, Patch, SquaredError, node, per_node
+from partita.layers import HalfSquaredError, Network, OneToOne, Patch, node, per_node
 
 STEEP: Final = math.sqrt(200.0)
 """A residual is squared and halved, and the valley's square counts a hundred times."""
@@ -77,7 +77,7 @@ def rosenbrock(n: int) -> Network:
     place = moved(name="place")(net.input("start", shape=(n, 1)))
     steep, slight = valley(name="valley")(place), slope(name="slope")(place)
     zero = net.target("zero")
-    net.loss = (SquaredError()(steep, zero), SquaredError()(slight, zero))
+    net.loss = (HalfSquaredError()(steep, zero), HalfSquaredError()(slight, zero))
     return net
 
 
@@ -91,7 +91,7 @@ def quadratic(n: int) -> Network:
     """`sum_i (s[i] x[i] - t[i])^2 / 2`, where s and t are data."""
     net = Network(f"quadratic-{n}")
     state = scaled(name="state")(net.input("scale", shape=(n,)))
-    net.loss = SquaredError()(state, net.target("goal"))
+    net.loss = HalfSquaredError()(state, net.target("goal"))
     return net
 
 

@@ -16,7 +16,7 @@ from sklearn import datasets
 
 from benchmarks._batch_nodes import quadratic, quadratic_data, rosenbrock, rosenbrock_data
 from benchmarks._recipe import Array
-from partita.layers import Dense, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.layers.graph import Graph
 
 
@@ -102,7 +102,7 @@ def learning(
         states = Dense(nodes, activation="tanh", name=f"hidden{n}")(states)
     outputs = int(targets.max()) + 1 if labels else targets.shape[1]
     states = Dense(outputs, name="scores")(states)
-    net.loss = (SoftmaxCrossEntropy() if labels else SquaredError())(states, net.target("asked"))
+    net.loss = (SoftmaxCrossEntropy() if labels else HalfSquaredError())(states, net.target("asked"))
     return Problem(net, {"row": inputs, "asked": targets}, l2)
 
 

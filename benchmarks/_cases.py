@@ -15,7 +15,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.layers.text import counted
-from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from partita.partitioner.assign.cuts import Cuts
 
 
@@ -75,7 +75,7 @@ def uneven(network: Callable[[], Network], share: float) -> Cuts:
     for grid in graph.computed:
         if grid.layer.cuttable:
             rows = min(max(round(share * grid.n_rows), 1), grid.n_rows - 1)
-            cuts[grid.name] = Pieces(2, (rows, grid.n_rows - rows))
+            cuts[grid.name] = RowSplit(2, (rows, grid.n_rows - rows))
     return cuts
 
 

@@ -20,7 +20,7 @@ def main() -> None:
     begun = time.perf_counter()
     plan = partition(network(), Cluster.local(machines=1), batch=32)
     parameters = initialise(plan.graph.parameters.values(), 0)
-    with Session(plan, parameters, train=True, rule=Adagrad(0.05)) as session:
+    with Session(plan, parameters, train=True, optimizer=Adagrad(0.05)) as session:
         opened = time.perf_counter()
         session.step(batch)
         stepped = time.perf_counter()

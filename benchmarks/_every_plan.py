@@ -10,15 +10,15 @@ from itertools import combinations, pairwise, permutations, product
 from partita.layers import (
     Add,
     Dense,
+    HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 from partita.layers.graph import Graph, Grid
-from partita.layers.states import States
-from partita.partitioner.assign.cuts import ByInputs, Cut, Pieces, Repeated, Whole
+from partita.layers.states import SymbolicTensor
+from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Whole
 from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.cluster.cluster import Cluster, Link, Machine
 
@@ -41,14 +41,14 @@ def _graph(draw: random.Random) -> Graph:
             states = MaxPool2D(2, name="pool")(states)
     else:
         states = net.input("x", shape=(draw.randint(2, 4), draw.randint(10, 1000)))
-    placed: list[States] = []
+    placed: list[SymbolicTensor] = []
     for n in range(draw.randint(1, 3)):
         states = Dense(draw.randint(2, 5), name=f"dense{n}")(states)
         alike = [other for other in placed if other.shape == states.shape]
         if alike and draw.random() < 0.5:
             states = Add(name=f"add{n}")(states, draw.choice(alike))
         placed.append(states)
-    loss = draw.choice([SoftmaxCrossEntropy, SquaredError])
+    loss = draw.choice([SoftmaxCrossEntropy, HalfSquaredError])
     net.loss = loss(name="loss")(states, net.target("y"))
     return net.graph()
 
@@ -86,13 +86,13 @@ def _every_cut(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut | None]:
     for count in range(2, machines + 1):
         for owners in permutations(range(machines), count):
             if grid.layer.cuttable:
-                yield from (Pieces(owners, sizes) for sizes in _sizes(grid.n_rows, count))
+                yield from (RowSplit(owners, sizes) for sizes in _sizes(grid.n_rows, count))
             if grid.repeatable:
-                yield Repeated(owners)
+                yield Replicated(owners)
             for sizes in _sizes(graph[grid.sources[0]].n_rows, count) if grid.layer.splits_sum else ():
-                yield ByInputs(owners, sizes, repeated=True)
+                yield InputSplit(owners, sizes, repeated=True)
                 if grid.n_rows >= count:
-                    yield ByInputs(owners, sizes)
+                    yield InputSplit(owners, sizes)
 
 
 def _sizes(n_rows: int, count: int) -> Iterator[tuple[int, ...]]:

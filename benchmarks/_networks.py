@@ -22,13 +22,13 @@ from partita.layers import (
     LocallyConnected2D,
     MaxPool2D,
     Network,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
 )
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Given
-from partita.layers.states import States
+from partita.layers.layer import Placeholder
+from partita.layers.states import SymbolicTensor
 
 SEED: Final = 0
 """Of the parameters."""
@@ -83,7 +83,7 @@ def three_stages(name: str, size: int, *, patch: int, last_pool: int, classes: i
     for pool_size, stride in ((3, 1), (3, 1), (last_pool, last_pool)):
         states = LocallyConnected2D(8, kernel_size=patch)(states)
         states = LocalContrastNormalisation2D(5)(L2Pool2D(pool_size, stride=stride)(states))
-    net.loss = OneAgainstAll()(Dense(classes, name="scores")(states), net.target("label"))
+    net.loss = OneVsRest()(Dense(classes, name="scores")(states), net.target("label"))
     return net
 
 
@@ -107,7 +107,7 @@ def perceptron() -> Network:
     return _classified(net, Dense(10, name="scores")(Dense(128, activation="relu", name="hidden")(states)))
 
 
-def _classified(net: Network, scores: States) -> Network:
+def _classified(net: Network, scores: SymbolicTensor) -> Network:
     net.loss = SoftmaxCrossEntropy()(scores, net.target("label"))
     return net
 
@@ -134,7 +134,7 @@ def data(graph: Graph, batch: int) -> dict[str, Array]:
         grid.name: draw.standard_normal((batch, *grid.shape), dtype=np.float32) for grid in graph.inputs
     }
     for grid in graph.targets:
-        assert isinstance(grid.layer, Given) and grid.layer.classes is not None
+        assert isinstance(grid.layer, Placeholder) and grid.layer.classes is not None
         found[grid.name] = draw.integers(0, grid.layer.classes, batch)
     return found
 

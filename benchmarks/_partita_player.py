@@ -22,8 +22,8 @@ class PartitaPlayer:
         recipe = Recipe.read(folder)
         network, cluster = WORKS[recipe.network].network(), Cluster.local(machines=1, threads=threads)
         plan = partition(network, cluster, batch=recipe.batch, precision=precision)
-        rule = SGD(recipe.rate)
-        self._session = Session(plan, SEED, train=True, rule=rule, hosts="inline")
+        optimizer = SGD(recipe.rate)
+        self._session = Session(plan, SEED, train=True, optimizer=optimizer, hosts="inline")
         self._batch = {name: read_array(folder, name) for name in (recipe.inputs, recipe.target)}
         self._fed = False
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from benchmarks._recipe import Array
-from partita.engine import Rule, Session
+from partita.engine import Optimizer, Session
 from partita.engine.drivers.step import Step
 from partita.partitioner.plan import Plan
 
@@ -33,7 +33,7 @@ class Parts:
         plan: Plan,
         initial: Mapping[str, Array],
         batch: Mapping[str, Array],
-        rule: Rule,
+        optimizer: Optimizer,
         *,
         overlap: int = 1,
     ) -> None:
@@ -41,14 +41,14 @@ class Parts:
         self.played: list[Step] = []
         self._batch: Mapping[str, Array] | None = batch
         self._thread = ThreadPoolExecutor(1)
-        self._session = self._thread.submit(self._open, initial, rule).result()
+        self._session = self._thread.submit(self._open, initial, optimizer).result()
 
-    def _open(self, initial: Mapping[str, Array], rule: Rule) -> Session:
+    def _open(self, initial: Mapping[str, Array], optimizer: Optimizer) -> Session:
         return Session(
             self.plan,
             initial,
             train=True,
-            rule=rule,
+            optimizer=optimizer,
             overlap=self.overlap,
             hosts="processes",
             timeout_s=120.0,

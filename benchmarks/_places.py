@@ -11,7 +11,7 @@ from msgspec import structs
 
 from benchmarks import _namespaces
 from benchmarks._namespaces import GBIT, MBIT
-from partita.engine import Rule, Session
+from partita.engine import Optimizer, Session
 from partita.engine.launch import Placement, ProcessLauncher
 from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import Calibration
@@ -73,13 +73,19 @@ class Opened:
         there = Calibration(record, calibration.cores, calibration.memory_bytes)
         return there.cluster(machines, shared_memory=False)
 
-    def session(self, plan: Plan, seed: int, rule: Rule) -> Session:
+    def session(self, plan: Plan, seed: int, optimizer: Optimizer) -> Session:
         """A session of a plan there, that trains."""
         if self._network is None:
-            return Session(plan, seed, train=True, rule=rule, hosts="processes")
+            return Session(plan, seed, train=True, optimizer=optimizer, hosts="processes")
         places = dict(enumerate(self._network.places))
         return Session(
-            plan, seed, train=True, rule=rule, hosts="processes", listen=self._network.listen, places=places
+            plan,
+            seed,
+            train=True,
+            optimizer=optimizer,
+            hosts="processes",
+            listen=self._network.listen,
+            places=places,
         )
 
     def _launcher(self, places: Mapping[str, Placement]) -> ProcessLauncher:

@@ -85,13 +85,13 @@ class Translated(nn.Module):
     def target(self, labels: Array) -> Tensor:
         """Labels as the loss wants them."""
         found = torch.from_numpy(labels)
-        if self._loss == "OneAgainstAll":
+        if self._loss == "OneVsRest":
             return functional.one_hot(found, self._classes).float()
         return found
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         scores = self.layers(x)
-        if self._loss == "OneAgainstAll":
+        if self._loss == "OneVsRest":
             total = functional.binary_cross_entropy_with_logits(scores, target, reduction="sum")
             return total / len(scores)
         assert self._loss == "SoftmaxCrossEntropy"

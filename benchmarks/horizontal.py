@@ -30,9 +30,9 @@ from benchmarks._parts import Parts
 from benchmarks._recipe import Array
 from benchmarks._table import Player
 from benchmarks._worker import Worker, threads_of
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.layers.graph import Graph
-from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 
 STEPS: Final = 3
 """Measured in each turn, after one that is not; the turn's figure is their median."""
@@ -100,18 +100,18 @@ def main() -> None:
 def parts_of(graph: Graph) -> dict[str, Parts]:
     """What is ours, by name."""
     names = [grid.name for grid in graph.computed]
-    cuts: dict[str, Whole | Pieces] = {name: Whole(0 if n < CUT else 1) for n, name in enumerate(names)}
+    cuts: dict[str, Whole | RowSplit] = {name: Whole(0 if n < CUT else 1) for n, name in enumerate(names)}
     one = partition(graph, Cluster.local(1), batch=BATCH)
     two = partition(graph, Cluster.local(2), batch=BATCH, cuts=cuts, micro_batches=1)
     plans: dict[str, Plan] = {ONE: one, OTHER: one}
     plans |= {micro(n): two.with_micro_batches(n) for n in MICRO_BATCHES}
-    shared = cuts | {"scores": Pieces((0, 1), sizes=UNEVEN_ROWS)}
+    shared = cuts | {"scores": RowSplit((0, 1), sizes=UNEVEN_ROWS)}
     other = partition(graph, Cluster.local(2), batch=BATCH, cuts=shared)
     plans |= {micro(n, uneven=True): other.with_micro_batches(n) for n in UNEVEN_MICRO_BATCHES}
-    initial, batch, rule = parameters(graph), data(graph, BATCH), SGD(WORK.rate)
-    found = {name: Parts(plan, initial, batch, rule) for name, plan in plans.items()}
+    initial, batch, optimizer = parameters(graph), data(graph, BATCH), SGD(WORK.rate)
+    found = {name: Parts(plan, initial, batch, optimizer) for name, plan in plans.items()}
     several: dict[str, Array] = {name: np.concatenate([array] * OVERLAP) for name, array in batch.items()}
-    return found | {OVERLAPPED: Parts(two, initial, several, rule, overlap=OVERLAP)}
+    return found | {OVERLAPPED: Parts(two, initial, several, optimizer, overlap=OVERLAP)}
 
 
 def variants(parts: Mapping[str, Parts], torch: Mapping[str, Worker]) -> dict[str, Callable[[], float]]:

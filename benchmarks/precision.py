@@ -62,7 +62,7 @@ def trained(precision: str, seed: int) -> tuple[float, float, float]:
     plan = partition(network(), Cluster.local(1), batch=BATCH, precision=precision)
     arrays = {name: np.asarray(array) for name, array in training.items()}
     n = len(next(iter(arrays.values())))
-    with Session(plan, seed, train=True, rule=Adagrad(RATE), hosts="inline") as session:
+    with Session(plan, seed, train=True, optimizer=Adagrad(RATE), hosts="inline") as session:
         for epoch in range(EPOCHS):
             order = np.random.default_rng([seed, epoch]).permutation(n)
             batches = [order[start : start + BATCH] for start in range(0, n - BATCH + 1, BATCH)]

@@ -29,7 +29,7 @@ from partita.engine.methods import (
     Objective,
     Toward,
 )
-from partita.engine.parameters.rules import (
+from partita.engine.parameters.optimizers import (
     LARS,
     SGD,
     Adagrad,
@@ -40,8 +40,8 @@ from partita.engine.parameters.rules import (
     InverseTime,
     LinearWarmup,
     Momentum,
+    Optimizer,
     RMSProp,
-    Rule,
     Schedule,
     StepDecay,
 )
@@ -72,9 +72,9 @@ __all__ = [
     "Momentum",
     "NonlinearCG",
     "Objective",
+    "Optimizer",
     "Outcome",
     "RMSProp",
-    "Rule",
     "Run",
     "RunFailed",
     "Sandblaster",

@@ -44,7 +44,7 @@ def main() -> None:
     # So small a network is fastest on one machine, and the automatic plan says so; here it is cut to be seen.
     plan = partition(network(), Cluster.local(machines=2), batch=32, strategy="balanced")
     print(plan)
-    driver = Downpour(replicas=2, shards=2, rule=Adagrad(0.05))
+    driver = Downpour(replicas=2, shards=2, optimizer=Adagrad(0.05))
     run = train(plan, training, driver=driver, epochs=40)
     result = evaluate(run, held_out)
     print(f"held-out accuracy: {result.accuracy:.3f}")

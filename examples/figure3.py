@@ -22,7 +22,7 @@ from partita.layers import (
     LocalContrastNormalisation2D,
     LocallyConnected2D,
     Network,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Link, Machine, Plan, Tiles, partition
@@ -80,7 +80,7 @@ def image(filters: int, *, size: int = 100, last: int = 11, classes: int = 21_00
         states = LocallyConnected2D(filters, kernel_size=10, name=f"filters{n}")(states)
         states = L2Pool2D(pool, stride=stride, name=f"pool{n}")(states)
         states = LocalContrastNormalisation2D(5, name=f"normalised{n}")(states)
-    net.loss = OneAgainstAll(name="loss")(Dense(classes, name="scores")(states), net.target("label"))
+    net.loss = OneVsRest(name="loss")(Dense(classes, name="scores")(states), net.target("label"))
     return net
 
 

@@ -11,11 +11,11 @@ from partita.layers.edges import Edges
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, NodeDefinition, Parameter
 from partita.layers.losses import (
-    LogisticCrossEntropy,
+    BinaryCrossEntropy,
+    HalfSquaredError,
     Loss,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 from partita.layers.merge import Add
 from partita.layers.network import Network
@@ -23,13 +23,14 @@ from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.normalisation import LocalContrastNormalisation2D
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
 from partita.layers.region import Region
-from partita.layers.states import States
+from partita.layers.states import SymbolicTensor
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
 __all__ = [
     "Activation",
     "Add",
     "AveragePool2D",
+    "BinaryCrossEntropy",
     "Connectivity",
     "Conv2D",
     "Dense",
@@ -37,24 +38,23 @@ __all__ = [
     "Full",
     "Graph",
     "Grid",
+    "HalfSquaredError",
     "L2Pool2D",
     "Layer",
     "LocalContrastNormalisation2D",
     "LocallyConnected2D",
-    "LogisticCrossEntropy",
     "Loss",
     "MaxPool2D",
     "Network",
     "Node",
     "NodeDefinition",
-    "OneAgainstAll",
     "OneToOne",
+    "OneVsRest",
     "Parameter",
     "Patch",
     "Region",
     "SoftmaxCrossEntropy",
-    "SquaredError",
-    "States",
+    "SymbolicTensor",
     "node",
     "per_edge",
     "per_node",

@@ -13,7 +13,7 @@ from functools import cached_property
 import networkx
 
 from partita.layers.connectivity import Connectivity
-from partita.layers.layer import Given, Layer, Parameter
+from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.region import Shape
 from partita.layers.rows import Rows, Run, count
 from partita.layers.text import counted
@@ -119,7 +119,7 @@ class Grid:
     @property
     def is_given(self) -> bool:
         """Whether it is an input or a target."""
-        return isinstance(self.layer, Given)
+        return isinstance(self.layer, Placeholder)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ class Graph:
     @cached_property
     def inputs(self) -> tuple[Grid, ...]:
         """What the user feeds for predictions."""
-        return tuple(g for g in self.grids if isinstance(g.layer, Given) and g.layer.role == "input")
+        return tuple(g for g in self.grids if isinstance(g.layer, Placeholder) and g.layer.role == "input")
 
     @cached_property
     def targets(self) -> tuple[Grid, ...]:
         """What the user feeds besides for training."""
-        return tuple(g for g in self.grids if isinstance(g.layer, Given) and g.layer.role == "target")
+        return tuple(g for g in self.grids if isinstance(g.layer, Placeholder) and g.layer.role == "target")
 
     @cached_property
     def scores(self) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Graph:
         found = []
         for loss in self.losses:
             target = targets[self[loss].sources[1]]
-            if isinstance(target, Given) and target.classes is not None:
+            if isinstance(target, Placeholder) and target.classes is not None:
                 found.append(loss)
         return tuple(found)
 
@@ -216,7 +216,7 @@ class Graph:
 
     def _find_source_rows(self, name: str, rows: Run, source: int, boxes: bool) -> Rows:
         grid, other = self[name], self[self[name].sources[source]]
-        if isinstance(other.layer, Given) and other.layer.role == "target":
+        if isinstance(other.layer, Placeholder) and other.layer.role == "target":
             return (other.whole if boxes else (0, other.n_rows),)
         return self._wirings[name].source_rows(rows, grid.shape, other.shape, boxes=boxes)
 

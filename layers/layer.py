@@ -18,7 +18,7 @@ from partita.layers.arguments import Arguments
 from partita.layers.connectivity import Connectivity
 from partita.layers.region import Shape
 from partita.layers.rows import Run
-from partita.layers.states import States
+from partita.layers.states import SymbolicTensor
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
 """Names for the first values of a parameter. What they mean is the engine's: `engine/parameters`."""
@@ -155,8 +155,8 @@ class Layer(Arguments, ABC):
         "device": "leave it out; a machine of the cluster has a device",
         "reduction": "losses are means over the examples; leave it out",
         "from_logits": "losses take scores, not probabilities; leave it out",
-        "weight_decay": "it is an argument of the rule, for example SGD(0.05, weight_decay=1e-4)",
-        "kernel_regularizer": "write weight_decay in the rule, for example SGD(0.05, weight_decay=1e-4)",
+        "weight_decay": "it is an argument of the optimizer, for example SGD(0.05, weight_decay=1e-4)",
+        "kernel_regularizer": "write weight_decay in the optimizer, for example SGD(0.05, weight_decay=1e-4)",
     }
     """What Keras and PyTorch call the arguments of layers."""
 
@@ -234,7 +234,7 @@ class Layer(Arguments, ABC):
         """The name that a network gives to the first layer of the kind."""
         return re.sub(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z0-9])(?=[A-Z][a-z])", "_", self.kind).lower()
 
-    def __call__(self, *sources: States) -> States:
+    def __call__(self, *sources: SymbolicTensor) -> SymbolicTensor:
         """Puts the layer into the network of its inputs, and returns its states.
 
         A layer that learns nothing may be called any number of times; one with parameters once in a network.
@@ -243,14 +243,14 @@ class Layer(Arguments, ABC):
             ValueError: the shapes do not meet, the inputs are of different networks, or a layer with
                 parameters was called before; it names the layer.
         """
-        if not sources or not isinstance(sources[0], States):
+        if not sources or not isinstance(sources[0], SymbolicTensor):
             call = f"{self.kind}()(a, b)" if self.several_inputs else f"{self.kind}(...)(x)"
             raise ValueError(f"{self.kind} needs the states of another layer; write {call}")
         return sources[0].network.add(self, sources)
 
 
 @dataclass(frozen=True)
-class Given(Layer):
+class Placeholder(Layer):
     """Numbers that come from outside: an input, or the target of a loss. Its arithmetic is the feed's."""
 
     given_shape: Shape

@@ -110,7 +110,7 @@ class SoftmaxCrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
-class OneAgainstAll(Loss):
+class OneVsRest(Loss):
     """A logistic classifier for each class, told whether the example is of it; the target is a label, from 0.
 
     Source: DistBelief, section 5, the 21,000 outputs of the image model.
@@ -154,7 +154,7 @@ class OneAgainstAll(Loss):
 
 
 @dataclass(frozen=True)
-class LogisticCrossEntropy(Loss):
+class BinaryCrossEntropy(Loss):
     """The sum over the scores of the cross-entropy of `logistic(score)` with a target from 0 to 1.
 
     The target has the shape of the scores, so that an example may be of several classes, or of none.
@@ -190,7 +190,7 @@ class LogisticCrossEntropy(Loss):
 
 
 @dataclass(frozen=True)
-class SquaredError(Loss):
+class HalfSquaredError(Loss):
     """Half the sum of squared differences between scores and target (of the same shape)."""
 
     @property

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from partita.layers.checks import check_shape
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Given, Layer, Parameter
+from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
-from partita.layers.states import States
+from partita.layers.states import SymbolicTensor
 from partita.layers.text import counted
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -37,24 +37,24 @@ class Network:
         self._grids: dict[str, Grid] = {}
         self._losses: tuple[str, ...] = ()
 
-    def input(self, name: str, *, shape: int | Sequence[int]) -> States:
+    def input(self, name: str, *, shape: int | Sequence[int]) -> SymbolicTensor:
         """Declares an input, an array of this shape per example; pictures are (height, width, channels).
 
         Raises:
             ValueError: the name cannot be or is taken, or this is no shape.
         """
         extents = check_shape(shape, f"the shape of input {name!r} is")
-        return self._register(Grid(self._free(name), extents, Given(extents, "input"), (), (), 0.0))
+        return self._register(Grid(self._free(name), extents, Placeholder(extents, "input"), (), (), 0.0))
 
-    def target(self, name: str) -> States:
+    def target(self, name: str) -> SymbolicTensor:
         """Declares what a loss compares with. Its shape follows from the loss that is called on it.
 
         Raises:
             ValueError: the name cannot be or is taken.
         """
-        return self._register(Grid(self._free(name), (1,), Given((1,), "target"), (), (), 0.0))
+        return self._register(Grid(self._free(name), (1,), Placeholder((1,), "target"), (), (), 0.0))
 
-    def add(self, layer: Layer, sources: tuple[States, ...]) -> States:
+    def add(self, layer: Layer, sources: tuple[SymbolicTensor, ...]) -> SymbolicTensor:
         """Places a layer over its inputs; what calling the layer does.
 
         A layer that learns nothing may be called any number of times; one with parameters once in a network.
@@ -66,7 +66,7 @@ class Network:
         name = self._unused(layer.default_name)
         if layer.name is not None:
             name = self._free(layer.name, f"a layer of kind {layer.kind}")
-        if any(not isinstance(source, States) for source in sources):
+        if any(not isinstance(source, SymbolicTensor) for source in sources):
             raise ValueError(
                 f"{layer.kind} '{name}' was called on {sources}; call it on the states of layers"
             )
@@ -100,12 +100,12 @@ class Network:
         return self._register(grid)
 
     @property
-    def loss(self) -> tuple[States, ...]:
+    def loss(self) -> tuple[SymbolicTensor, ...]:
         """The losses whose sum is made small. Assign one, or several as a tuple or list."""
-        return tuple(States(self, name) for name in self._losses)
+        return tuple(SymbolicTensor(self, name) for name in self._losses)
 
     @loss.setter
-    def loss(self, losses: States | Iterable[States]) -> None:
+    def loss(self, losses: SymbolicTensor | Iterable[SymbolicTensor]) -> None:
         names: list[str] = []
         for loss in losses if isinstance(losses, Iterable) else (losses,):
             name = self._name_of_loss(loss)
@@ -148,7 +148,7 @@ class Network:
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
         return Graph(self.name, tuple(self._grids.values()), self._losses)
 
-    def _bind_target(self, loss: Loss, name: str, sources: tuple[States, ...]) -> None:
+    def _bind_target(self, loss: Loss, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         if len(sources) != 2 or self._is_target(sources[0]) or not self._is_target(sources[1]):
             raise ValueError(
                 f"{loss.kind} '{name}' takes scores and a target; "
@@ -159,7 +159,7 @@ class Network:
         except ValueError as error:
             raise ValueError(f"{loss.kind} '{name}': {error}") from error
         target = self._grids[sources[1].name]
-        bound = Given(shape, "target", classes)
+        bound = Placeholder(shape, "target", classes)
         taken = any(target.name in grid.sources for grid in self._grids.values())
         if taken and target.layer != bound:
             raise ValueError(
@@ -167,7 +167,7 @@ class Network:
             )
         self._grids[target.name] = replace(target, shape=shape, layer=bound)
 
-    def _refuse_targets(self, layer: Layer, name: str, sources: tuple[States, ...]) -> None:
+    def _refuse_targets(self, layer: Layer, name: str, sources: tuple[SymbolicTensor, ...]) -> None:
         for source in sources:
             if self._is_target(source):
                 raise ValueError(f"{layer.kind} '{name}' listens to target '{source.name}'; only a loss may")
@@ -186,24 +186,24 @@ class Network:
             )
 
     def _name_of_loss(self, states: object) -> str:
-        if isinstance(states, States) and states.network is not self:
+        if isinstance(states, SymbolicTensor) and states.network is not self:
             raise ValueError(
                 f"'{states.name}' is of network '{states.network.name}', not of '{self.name}'; "
                 f"assign it there"
             )
-        if not isinstance(states, States) or not isinstance(self._grids[states.name].layer, Loss):
+        if not isinstance(states, SymbolicTensor) or not isinstance(self._grids[states.name].layer, Loss):
             raise ValueError(
                 f"{states!r} is not a loss; assign for example SoftmaxCrossEntropy()(scores, target)"
             )
         return states.name
 
-    def _is_target(self, states: States) -> bool:
+    def _is_target(self, states: SymbolicTensor) -> bool:
         layer = self._grids[states.name].layer
-        return isinstance(layer, Given) and layer.role == "target"
+        return isinstance(layer, Placeholder) and layer.role == "target"
 
-    def _register(self, grid: Grid) -> States:
+    def _register(self, grid: Grid) -> SymbolicTensor:
         self._grids[grid.name] = grid
-        return States(self, grid.name)
+        return SymbolicTensor(self, grid.name)
 
     def _free(self, name: str, what: str = "a layer") -> str:
         _checked(name, what)

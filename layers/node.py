@@ -28,7 +28,7 @@ from partita.layers.connectivity import Connectivity
 from partita.layers.edges import Edges
 from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
 from partita.layers.region import Shape
-from partita.layers.states import States
+from partita.layers.states import SymbolicTensor
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def _name_of(function: object) -> str:
 
 
 def _refuse_states(nodes: object, kind: str) -> None:
-    if isinstance(nodes, States):
+    if isinstance(nodes, SymbolicTensor):
         raise ValueError(f"{kind} was called on states; make a layer of it first: {kind}()(states)")
 
 

@@ -13,7 +13,7 @@ class Builder(Protocol):
 
     name: str
 
-    def add(self, layer: Any, sources: tuple[States, ...]) -> States:
+    def add(self, layer: Any, sources: tuple[SymbolicTensor, ...]) -> SymbolicTensor:
         """Places a layer over its inputs."""
 
     def shape(self, name: str) -> Shape:
@@ -21,7 +21,7 @@ class Builder(Protocol):
 
 
 @dataclass(frozen=True)
-class States:
+class SymbolicTensor:
     """The states of a grid of nodes. Made by declaring an input or calling a layer."""
 
     network: Builder

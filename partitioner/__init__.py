@@ -4,7 +4,7 @@
 its predicted step, prints itself as a table and draws itself as SVG.
 """
 
-from partita.partitioner.assign.cuts import ByInputs, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.assign.cuts import InputSplit, Replicated, RowSplit, Tiles, Whole
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import SHARED_MEMORY, Between, Cluster, Link, Machine
@@ -23,12 +23,12 @@ __all__ = [
     "SHARED_MEMORY",
     "Bar",
     "Between",
-    "ByInputs",
     "Choice",
     "Cluster",
     "Costs",
     "Deadlock",
     "Flight",
+    "InputSplit",
     "Instruction",
     "KernelTimes",
     "Link",
@@ -38,13 +38,13 @@ __all__ = [
     "Op",
     "Ownership",
     "Piece",
-    "Pieces",
     "Plan",
     "Playback",
     "ProductShape",
     "Products",
     "Program",
-    "Repeated",
+    "Replicated",
+    "RowSplit",
     "StepKind",
     "Tiles",
     "Times",

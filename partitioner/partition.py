@@ -35,8 +35,8 @@ def partition(
         network: as declared.
         cluster: the machines of one replica; a driver multiplies them.
         batch: examples in a minibatch.
-        cuts: cuts by hand for some layers, by name: `Pieces(2)`, `Pieces((0, 2), sizes=(4, 2))`, `Whole(1)`,
-            `Tiles(4, across=(2, 2))`, `ByInputs(2)`, `Repeated(2)`.
+        cuts: cuts by hand for some layers, by name: `RowSplit(2)`, `RowSplit((0, 2), sizes=(4, 2))`,
+            `Whole(1)`, `Tiles(4, across=(2, 2))`, `InputSplit(2)`, `Replicated(2)`.
         strategy: what decides for the other layers: "automatic" searches for the shortest predicted step, on
             all machines or some; "balanced" cuts each over all machines, by operations and speeds; "layers"
             keeps them whole, one run of them after the other on each machine.

@@ -16,26 +16,26 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
     Edges,
     Full,
     Graph,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     Loss,
     MaxPool2D,
     Network,
     Node,
-    OneAgainstAll,
     OneToOne,
+    OneVsRest,
     Patch,
     SoftmaxCrossEntropy,
-    SquaredError,
-    States,
+    SymbolicTensor,
     per_edge,
     per_node,
 )
@@ -213,7 +213,7 @@ def networks(
         net.input(f"in{n}", shape=draw(shapes(wide=wide)))
         for n in range(draw(st.sampled_from([1, 1, 1, 2, 3])))
     ]
-    placed: list[States] = [
+    placed: list[SymbolicTensor] = [
         draw(layers(source.shape, local=local, shared=shared))(source) for source in given
     ]
     heard: set[str] = set()
@@ -229,8 +229,13 @@ def networks(
 
 @st.composite
 def _grown(
-    draw: st.DrawFn, given: Sequence[States], placed: Sequence[States], *, local: bool, shared: bool
-) -> tuple[Layer, tuple[States, ...]]:
+    draw: st.DrawFn,
+    given: Sequence[SymbolicTensor],
+    placed: Sequence[SymbolicTensor],
+    *,
+    local: bool,
+    shared: bool,
+) -> tuple[Layer, tuple[SymbolicTensor, ...]]:
     """A further layer and its inputs: mostly the last one, else a branch; or a sum, often a skip."""
     source = draw(st.sampled_from([placed[-1]] * 3 + [*placed, *given]))
     equal = [states for states in placed if states.shape == source.shape]
@@ -240,8 +245,8 @@ def _grown(
 
 
 def _judged(
-    draw: st.DrawFn, net: Network, loose: list[States], placed: list[States], *, local: bool
-) -> list[States]:
+    draw: st.DrawFn, net: Network, loose: list[SymbolicTensor], placed: list[SymbolicTensor], *, local: bool
+) -> list[SymbolicTensor]:
     """A loss on each loose end (first joined, if many); or one more, perhaps in the middle."""
     if not local and (len(loose) > 2 or (len(loose) == 2 and draw(st.booleans()))):
         units = draw(st.integers(1, 5))
@@ -251,7 +256,7 @@ def _judged(
     found = []
     for n, scores in enumerate(loose):
         classes = len(scores.shape) == 1 and scores.shape[0] > 1
-        kinds: list[type[Loss]] = [SquaredError, LogisticCrossEntropy]
-        kind = draw(st.sampled_from([*kinds, SoftmaxCrossEntropy, OneAgainstAll] if classes else kinds))
+        kinds: list[type[Loss]] = [HalfSquaredError, BinaryCrossEntropy]
+        kind = draw(st.sampled_from([*kinds, SoftmaxCrossEntropy, OneVsRest] if classes else kinds))
         found.append(kind()(scores, net.target(f"target{n}")))
     return found

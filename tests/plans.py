@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from partita.layers import Graph, Grid
 from partita.partitioner import (
-    ByInputs,
     Cluster,
+    InputSplit,
     Link,
     Machine,
-    Pieces,
     Plan,
-    Repeated,
+    Replicated,
+    RowSplit,
     StepKind,
     Tiles,
     Whole,
@@ -50,7 +50,7 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
         most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
         copies = grid.repeatable and not (tiles and grid.is_picture)
         ways = ["automatic", "whole", "equal", "sized", "sized"]
-        ways += ["repeated", *["margin"] * (most > 1)] * copies
+        ways += ["repeated", *["halo"] * (most > 1)] * copies
         ways += ["inputs", "summed"] * (grid.layer.splits_sum and not (tiles and _near_pictures(graph, grid)))
         ways += ["tiles"] * (12 * (tiles and grid.why_no_tiles() is None))
         how = draw(st.sampled_from(ways))
@@ -59,13 +59,13 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
         elif how == "whole":
             found[grid.name] = Whole(draw(st.integers(0, machines - 1)))
         elif how == "repeated":
-            found[grid.name] = Repeated(draw(owners(machines)))
+            found[grid.name] = Replicated(draw(owners(machines)))
         elif how in ("inputs", "summed"):
             found[grid.name] = draw(by_inputs(graph, grid, machines, repeated=how == "summed"))
         elif how != "automatic":
             on = draw(owners(machines, most=most))
             sizes = None if how == "equal" else draw(cut_sizes(grid.n_rows, len(on)))
-            found[grid.name] = Pieces(on, sizes, margin=draw(st.integers(1, 3)) if how == "margin" else 0)
+            found[grid.name] = RowSplit(on, sizes, halo=draw(st.integers(1, 3)) if how == "halo" else 0)
     return found
 
 
@@ -101,12 +101,12 @@ def cut_sizes(draw: st.DrawFn, n_rows: int, count: int) -> tuple[int, ...]:
 
 
 @st.composite
-def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repeated: bool) -> ByInputs:
+def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repeated: bool) -> InputSplit:
     """A cut by inputs of any sizes, or along the pieces of the input."""
     n_inputs = graph[grid.sources[0]].n_rows
     on = draw(owners(machines, most=min(machines, n_inputs, machines if repeated else grid.n_rows)))
     sizes = draw(st.one_of(st.none(), cut_sizes(n_inputs, len(on))))
-    return ByInputs(on, sizes, repeated=repeated)
+    return InputSplit(on, sizes, repeated=repeated)
 
 
 @st.composite

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.methods import LBFGS, GradientDescent, Method, NonlinearCG
-from partita.engine.parameters.rules.options import make_rule
+from partita.engine.parameters.optimizers.options import make_optimizer
 
 METHODS: Final[Mapping[str, type[Method]]] = {
     "lbfgs": LBFGS,
@@ -21,8 +21,8 @@ METHODS: Final[Mapping[str, type[Method]]] = {
 EPOCHS: Final = 10
 """Of Downpour, where nobody says."""
 
-_RULE: Final = ("rule", "rate", "momentum", "weight_decay", "clip_norm", "schedule")
-_DOWNPOUR: Final = (*_RULE, "fetch_every", "overlap")
+_OPTIMIZER: Final = ("optimizer", "learning_rate", "momentum", "weight_decay", "clip_norm", "schedule")
+_DOWNPOUR: Final = (*_OPTIMIZER, "fetch_every", "overlap")
 _OF_METHOD: Final = ("history", "gtol", "ftol", "max_iterations")
 _SANDBLASTER: Final = {
     "portion": "portion",
@@ -38,12 +38,12 @@ _SANDBLASTER: Final = {
 BY_HAND: Final = frozenset({*_DOWNPOUR, *_OF_METHOD, *_SANDBLASTER, "method", "epochs"})
 """The options that are a driver's."""
 
-Given: TypeAlias = Mapping[str, Any]
+Options: TypeAlias = Mapping[str, Any]
 """Options by name; None where one was not given by hand."""
 
 
 def make_driver(
-    name: str, *, replicas: int, shards: int, given: Given
+    name: str, *, replicas: int, shards: int, given: Options
 ) -> tuple[Downpour | Sandblaster, int | None]:
     """The driver of this name, and how many epochs it is given.
 
@@ -67,7 +67,7 @@ def make_driver(
     return Sandblaster(method, replicas=replicas, shards=shards, warm_start=before, **settings), None
 
 
-def make_method(by_hand: Given) -> Method:
+def make_method(by_hand: Options) -> Method:
     """The method that was asked for.
 
     Raises:
@@ -84,15 +84,17 @@ def make_method(by_hand: Given) -> Method:
     return method
 
 
-def _downpour(by_hand: Given, *, replicas: int, shards: int, push_every: int = 1) -> Downpour:
-    rule = {option: by_hand[option] for option in _RULE if option in by_hand}
-    kind, rate, schedule = (rule.pop(option, None) for option in ("rule", "rate", "schedule"))
-    chosen = make_rule(kind or "adagrad", rate, schedule=schedule, **rule)
+def _downpour(by_hand: Options, *, replicas: int, shards: int, push_every: int = 1) -> Downpour:
+    optimizer = {option: by_hand[option] for option in _OPTIMIZER if option in by_hand}
+    kind, learning_rate, schedule = (
+        optimizer.pop(option, None) for option in ("optimizer", "learning_rate", "schedule")
+    )
+    chosen = make_optimizer(kind or "adagrad", learning_rate, schedule=schedule, **optimizer)
     settings = {option: by_hand[option] for option in ("fetch_every", "overlap") if option in by_hand}
     return Downpour(replicas, shards, chosen, push_every=push_every, **settings)
 
 
-def _refuse(by_hand: Given, options: Collection[str], whose: str, what: str) -> None:
+def _refuse(by_hand: Options, options: Collection[str], whose: str, what: str) -> None:
     for option in by_hand:
         if option in options:
             raise ValueError(f"{_written(option)} is an option of {whose}; {what}")

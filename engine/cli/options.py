@@ -8,14 +8,14 @@ from typing import Annotated, Final, Literal, TypeAlias
 
 from typer import Argument, Option
 
-from partita.engine.parameters.rules.options import SLOW
+from partita.engine.parameters.optimizers.options import SLOW
 
 _DOWNPOUR: Final = "Downpour"
 _SANDBLASTER: Final = "Sandblaster"
 
 
-class Rules(StrEnum):
-    """Update rules by name."""
+class Optimizers(StrEnum):
+    """Optimizers by name."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -52,7 +52,7 @@ CutsByHand: TypeAlias = Annotated[
     Option(
         "--cut",
         help="A cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5, "
-        "pool=repeat:0,1, pool=margin:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or "
+        "pool=repeat:0,1, pool=halo:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or "
         "conv=tiles:2x2:0,1,2,3; may be given several times.",
     ),
 ]
@@ -116,11 +116,11 @@ Listen: TypeAlias = Annotated[str | None, Option(help="The coordinator's endpoin
 
 # Of Downpour, also where it comes before a batch method. What is not given by hand is None.
 
-RuleName: TypeAlias = Annotated[
-    Rules | None,
+OptimizerName: TypeAlias = Annotated[
+    Optimizers | None,
     Option(help="What a shard does with a gradient. [default: adagrad]", rich_help_panel=_DOWNPOUR),
 ]
-Rate: TypeAlias = Annotated[
+LearningRate: TypeAlias = Annotated[
     float | None,
     Option(help=f"Learning rate. [default: 0.05; {', '.join(SLOW)}: 0.001]", rich_help_panel=_DOWNPOUR),
 ]

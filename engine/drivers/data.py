@@ -11,7 +11,7 @@ import numpy.typing as npt
 from partita.engine.drivers.arrays import Array, array_of
 from partita.engine.numerics import master
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.layers.text import counted
 
 Data: TypeAlias = Mapping[str, npt.ArrayLike]
@@ -64,7 +64,7 @@ def check_data(
 
 
 def _checked(grid: Grid, array: Array, precision: str) -> Array:
-    assert isinstance(grid.layer, Given)
+    assert isinstance(grid.layer, Placeholder)
     if grid.layer.classes is not None:
         return _labels(grid.name, array, grid.layer.classes)
     if array.ndim == 1 and grid.shape == (1,):

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from partita.engine.drivers.checks import whole
 from partita.engine.drivers.driver import Driver
-from partita.engine.parameters.rules import SGD, Rule
+from partita.engine.parameters.optimizers import SGD, Optimizer
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Downpour(Driver):
         replicas: copies of the network, each over all machines of the plan, each with its own share of the
             data.
         shards: servers among which the parameters are divided.
-        rule: what a shard does with a gradient. Between two fetches a replica steps by the same rule with a
-            state of its own; with SGD that is the paper's w <- w - alpha * g.
+        optimizer: what a shard does with a gradient. Between two fetches a replica steps by the same
+            optimizer with a state of its own; with SGD that is the paper's w <- w - alpha * g.
         fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1
             and 1.
         run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
@@ -37,18 +37,18 @@ class Downpour(Driver):
             `fetch_every`, `push_every` and `run_ahead` count steps. (The paper does without.)
 
     Raises:
-        ValueError: a number is no whole one of at least 1, or the rule is none.
+        ValueError: a number is no whole one of at least 1, or the optimizer is none.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "lr": "write rule=SGD(0.05), or another rule",
-        "learning_rate": "write rule=SGD(0.05), or another rule",
-        "rate": "write rule=SGD(0.05), or another rule",
+        "lr": "write optimizer=SGD(0.05), or another optimizer",
+        "learning_rate": "write optimizer=SGD(0.05), or another optimizer",
+        "rate": "write optimizer=SGD(0.05), or another optimizer",
     }
 
     replicas: int = 1
     shards: int = 1
-    rule: Rule = field(default=SGD(0.05))
+    optimizer: Optimizer = field(default=SGD(0.05))
     fetch_every: int = 1
     push_every: int = 1
     run_ahead: int = 16
@@ -57,5 +57,7 @@ class Downpour(Driver):
     def __post_init__(self) -> None:
         for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead", "overlap"):
             object.__setattr__(self, name, whole(getattr(self, name), f"Downpour's {name} is", least=1))
-        if not isinstance(self.rule, Rule):
-            raise ValueError(f"Downpour's rule is {self.rule!r}; give a rule, for example SGD(0.05)")
+        if not isinstance(self.optimizer, Optimizer):
+            raise ValueError(
+                f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"
+            )

@@ -61,16 +61,16 @@ class DownpourTraining(Training):
         found = self.store.latest(self.job.shapes, network=self.job.network)
         if found is None:
             return False
-        manifest, rule = found.manifest, self.driver.rule
+        manifest, optimizer = found.manifest, self.driver.optimizer
         if manifest.position is not None:
             raise ValueError(
-                f"checkpoint {found.path} was written by Sandblaster with {manifest.rule}, and Downpour "
+                f"checkpoint {found.path} was written by Sandblaster with {manifest.optimizer}, and Downpour "
                 "cannot go on with that; resume with Sandblaster, or give another folder"
             )
-        if set(found.state_names) != set(rule.state(1, self.job.precision)):
+        if set(found.state_names) != set(optimizer.state(1, self.job.precision)):
             raise ValueError(
-                f"checkpoint {found.path} was written with {manifest.rule}, whose state {rule} cannot "
-                "go on with; resume with the same rule, or give another folder"
+                f"checkpoint {found.path} was written with {manifest.optimizer}, whose state {optimizer} "
+                "cannot go on with; resume with the same optimizer, or give another folder"
             )
         self.resumed = manifest.checkpoint
         self.skipped = (*found.skipped, *self._unknown_network(f"checkpoint {found.path}", manifest.network))
@@ -95,7 +95,7 @@ class DownpourTraining(Training):
         return ShardTask(
             shard,
             layout,
-            driver.rule,
+            driver.optimizer,
             self.run_id,
             job.checkpoints,
             checkpoint,
@@ -117,7 +117,7 @@ class DownpourTraining(Training):
             job.seed,
             driver.shards,
             job.instruction_timeout_s,
-            driver.rule,
+            driver.optimizer,
             driver.fetch_every,
             driver.push_every,
             driver.run_ahead,
@@ -168,7 +168,7 @@ class DownpourTraining(Training):
             shapes=job.shapes,
             network=job.network,
             dtype=job.precision,
-            rule=repr(self.driver.rule),
+            optimizer=repr(self.driver.optimizer),
             steps=commit.steps,
             steps_per_epoch=self.steps_per_epoch,
             entries=commit.entries,

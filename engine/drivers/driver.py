@@ -12,8 +12,8 @@ class Driver(Arguments):
     """Settings of a driver, for `train`."""
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "optimizer": ("rule", "method"),
-        "optimiser": ("rule", "method"),
+        "optimiser": ("optimizer", "method"),
+        "rule": ("optimizer", "method"),
         "workers": ("replicas",),
         "num_workers": ("replicas",),
         "num_replicas": ("replicas",),

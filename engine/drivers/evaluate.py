@@ -15,7 +15,7 @@ from partita.engine.drivers.progress import Show
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.session import Hosts, Session
 from partita.layers.graph import Graph
-from partita.layers.losses import SquaredError
+from partita.layers.losses import HalfSquaredError
 from partita.layers.text import counted
 
 
@@ -27,7 +27,8 @@ class Evaluation:
         loss: the mean over the examples.
         accuracy: the part of them that is right, the mean over losses with classes; NaN without any.
         examples: how many there were.
-        rms_error: root mean square of scores less targets, where the one loss is `SquaredError`; else NaN.
+        rms_error: root mean square of scores less targets, where the one loss is `HalfSquaredError`; else
+            NaN.
     """
 
     loss: float
@@ -84,7 +85,7 @@ def evaluate(
 def _rms_error(graph: Graph, mean_loss: float) -> float:
     """Root mean square of all differences, where the mean loss consists of them."""
     losses = [graph[name] for name in graph.losses]
-    if len(losses) > 1 or not isinstance(losses[0].layer, SquaredError):
+    if len(losses) > 1 or not isinstance(losses[0].layer, HalfSquaredError):
         return math.nan
     return math.sqrt(losses[0].layer.mean_square(mean_loss, graph[losses[0].sources[0]].shape))
 

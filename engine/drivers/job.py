@@ -24,7 +24,7 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.layers.graph import Grid
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
 
 
@@ -137,6 +137,6 @@ class Job:
 
     def _file_of(self, grid: Grid) -> ArrayFile:
         path = self.folder / f"{grid.name}.data"
-        if isinstance(grid.layer, Given) and grid.layer.classes is not None:
+        if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
             return ArrayFile(path, "int64", (self.examples,))
         return ArrayFile(path, self.precision, (self.examples, *grid.shape))

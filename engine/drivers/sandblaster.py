@@ -60,6 +60,8 @@ class Sandblaster(Driver):
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "lr": "a method finds the length of each step itself; leave it out",
         "learning_rate": "a method finds the length of each step itself; leave it out",
+        "optimizer": ("method",),
+        "optimiser": ("method",),
         "rule": ("method",),
         "weight_decay": ("l2",),
     }

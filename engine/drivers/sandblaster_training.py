@@ -198,7 +198,7 @@ class SandblasterTraining(Training):
             shapes=job.shapes,
             network=job.network,
             dtype=job.precision,
-            rule=repr(self.driver.method),
+            optimizer=repr(self.driver.method),
             steps=commit.steps,
             steps_per_epoch=1,
             entries=commit.entries,

@@ -27,7 +27,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.numerics import master, storage, stored, widen_array
 from partita.engine.parameters.initialise import initial_vector
 from partita.engine.parameters.layout import gather, scatter
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.names import part_name
@@ -55,7 +55,7 @@ class Session:
         parameters: Mapping[str, Vector] | int,
         *,
         train: bool = False,
-        rule: Rule | None = None,
+        optimizer: Optimizer | None = None,
         overlap: int = 1,
         hosts: Hosts = "threads",
         listen: str | None = None,
@@ -70,7 +70,7 @@ class Session:
             parameters: every parameter of the network by name, `[*shape]`; or a seed, from which they are
                 drawn where they belong, so that nobody ever holds them twice.
             train: play the way down too.
-            rule: what changes the parameters after each step, on the spot.
+            optimizer: what changes the parameters after each step, on the spot.
             overlap: how many minibatches a step takes, one after another through the machines of a horizontal
                 cut, each with an update of its own; see `Downpour`.
             hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
@@ -84,7 +84,7 @@ class Session:
 
         Raises:
             ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be
-                these, or minibatches overlap without a rule that could follow each.
+                these, or minibatches overlap without an optimizer that could follow each.
             HostError: a host fails or does not come up.
         """
         check_plan(plan)
@@ -92,17 +92,17 @@ class Session:
         check_seconds(timeout_s, "timeout_s is")
         parameters = _checked(plan, parameters)
         overlap = whole(overlap, "overlap is", least=1)
-        if overlap > 1 and not (train and rule is not None):
+        if overlap > 1 and not (train and optimizer is not None):
             raise ValueError(
-                f"overlap is {overlap}, but no rule follows each minibatch; give train=True and a rule, or "
-                "overlap=1"
+                f"overlap is {overlap}, but no optimizer follows each minibatch; give train=True and an "
+                "optimizer, or overlap=1"
             )
         self._plan, self._train, self._size = plan, train, plan.batch * overlap
         self._fed, self._step = False, 0
         self._layout = layout_of(plan, shards=1)
         if hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, rule, overlap) for m in range(len(plan.cluster))]
+        self._tasks = [SessionTask(plan, m, train, optimizer, overlap) for m in range(len(plan.cluster))]
         with Phases.of(show) as tell:
             self._stage = self._opened(hosts, listen, places or {}, timeout_s, tell)
             self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
@@ -172,8 +172,8 @@ class Session:
                 `[overlap * batch, *shape]`; None plays the last again.
             examples: how many of the batch are real; all if not given.
             collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
-                with a rule no errors, and a gradient only where the rule needs it whole; with `overlap` only
-                the parameters.
+                with an optimizer no errors, and a gradient only where the optimizer needs it whole; with
+                `overlap` only the parameters.
             trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
@@ -229,7 +229,7 @@ class Session:
 
     @cached_property
     def _known(self) -> frozenset[str]:
-        """With a rule there are no errors, and a gradient only where the rule needs it whole."""
+        """With an optimizer there are no errors, and a gradient only where the optimizer needs it whole."""
         graph, task = self._plan.graph, self._tasks[0]
         if task.overlap > 1:
             return frozenset({"parameters"})

@@ -70,8 +70,9 @@ def train(
             a minibatch, for example). A part with one that takes longer is started again; the second time
             the run ends with an error that names part, instruction and layer.
         resume: go on from the newest checkpoint in the folder, if there is one. It may be of another plan
-            and of other numbers of replicas, shards and examples, but of the same network and rule; what is
-            done of an epoch counts as that part of one. Sandblaster goes on from its journal, in the middle
+            and of other numbers of replicas, shards and examples, but of the same network and optimizer; what
+            is done of an epoch counts as that part of one. Sandblaster goes on from its journal, in the
+            middle
             of a line search: with the same network, data, method, portions, batches and seed; replicas,
             shards, the plan and the method's limits may be others.
         overwrite: begin anew in a folder that holds an earlier run. Its checkpoints and its journal are

@@ -16,7 +16,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.reference import differences
 from partita.layers.graph import Grid
-from partita.layers.layer import Given, Layer, NodeDefinition
+from partita.layers.layer import Layer, NodeDefinition, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.network import Network
 from partita.layers.region import Shape
@@ -114,7 +114,7 @@ def _placed(layer: Layer, shapes: tuple[Shape, ...]) -> tuple[Grid, tuple[Grid, 
 
 
 def _is_target(grid: Grid) -> bool:
-    return isinstance(grid.layer, Given) and grid.layer.role == "target"
+    return isinstance(grid.layer, Placeholder) and grid.layer.role == "target"
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _Node:
         """Incoming states, then what the functions take next; numbers are arrays without axes."""
         incoming = draw.normal(size=sum(self.n_edges))
         for target in filter(_is_target, sources):
-            assert isinstance(target.layer, Given)
+            assert isinstance(target.layer, Placeholder)
             label = target.layer.classes and draw.integers(target.layer.classes)
             return [incoming, np.asarray(draw.uniform(size=target.n_nodes) if label is None else label)]
         single = [is_per_node(parameter, self.grid) for parameter in self.grid.parameters]

@@ -15,7 +15,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.parameters import part_of
 from partita.layers.connectivity import PADDING
 from partita.layers.graph import Grid
-from partita.layers.layer import Given, NodeDefinition
+from partita.layers.layer import NodeDefinition, Placeholder
 from partita.layers.losses import Loss
 
 
@@ -92,7 +92,7 @@ class Reference:
         """The node's part of each parameter; of a loss, the example's target."""
         if self._is_loss:
             target, layer = sources[1].reshape(-1, sources[1].shape[-1])[:, e], self._sources[1].layer
-            assert isinstance(layer, Given)
+            assert isinstance(layer, Placeholder)
             return [int(target[0]) if layer.classes else target.astype(np.float64)]
         flats = [np.asarray(parameter, dtype=np.float64).reshape(-1) for parameter in parameters]
         return [

@@ -28,17 +28,17 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     MaxPool2D,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 
 Maker: TypeAlias = Callable[[Site, Arrays, Team], Kernel]
@@ -55,11 +55,11 @@ LINES: tuple[tuple[type[Layer], str, tuple[str, ...], Maker], ...] = (
     (L2Pool2D, "cpu", FLOATS, L2PoolKernel),
     (LocalContrastNormalisation2D, "cpu", ALL, LocalContrastNormalisationKernel),
     (LocallyConnected2D, "cpu", ALL, LocallyConnectedKernel),
-    (LogisticCrossEntropy, "cpu", ALL, LogisticCrossEntropyKernel),
+    (BinaryCrossEntropy, "cpu", ALL, LogisticCrossEntropyKernel),
     (MaxPool2D, "cpu", FLOATS, MaxPoolKernel),
-    (OneAgainstAll, "cpu", ALL, OneAgainstAllKernel),
+    (OneVsRest, "cpu", ALL, OneAgainstAllKernel),
     (SoftmaxCrossEntropy, "cpu", ALL, SoftmaxCrossEntropyKernel),
-    (SquaredError, "cpu", ALL, SquaredErrorKernel),
+    (HalfSquaredError, "cpu", ALL, SquaredErrorKernel),
 )
 """Layer, device, precisions and kernel."""
 

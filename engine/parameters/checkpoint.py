@@ -1,8 +1,8 @@
 """Checkpoints: a folder for each, one safetensors file for each shard, and last, with all hashes, a manifest.
 
     FOLDER/00000012-5f3a9c20/partita     the mark: which run made this folder
-                             shard-0.epoch-0.safetensors      values and rule state, by ranges of parameters
-                             shard-1.epoch-0.safetensors
+                             shard-0.epoch-0.safetensors      values and optimizer state, by ranges of
+                             parameters shard-1.epoch-0.safetensors
                              manifest.json                    without it the checkpoint does not exist
 
 A folder is named after the checkpoint's number and the run, so that a process that outlives its run writes
@@ -10,8 +10,8 @@ into no other run's files. The rest of FOLDER is the user's: only folders with a
 removed, and of what is in them only the files that are written here.
 
 Numbers are kept by ranges of whole parameters, so that a checkpoint can be read into another plan and
-another number of shards. It must not know messages or rules: state vectors are names and numbers. Nothing
-in a checkpoint is ever executed, and no name in one is taken for a path.
+another number of shards. It must not know messages or optimizers: state vectors are names and numbers.
+Nothing in a checkpoint is ever executed, and no name in one is taken for a path.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ All parameters of a machine lie one after another in its vector; the machines' v
 make the global vector; shard k of K holds the k-th of K nearly equal runs of it. So what a machine keeps on
 a shard is one contiguous range on both sides, and a machine talks only to the shards that hold its own
 parameters (DistBelief, section 4.1). Plain data: this module must not know layers, plans, messages or
-rules.
+optimizers.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         run: the run that wrote it.
         shapes: every parameter of the network.
         dtype: of all numbers, "float32" or "float64".
-        rule: the update rule, as it prints itself.
+        optimizer: the optimizer, as it prints itself.
         steps: steps done by each replica.
         steps_per_epoch: of each replica. A run that goes on with another batch, or other data, counts epochs.
         lost: acknowledged pushes that failures had cost the run by then.
@@ -79,7 +79,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     run: str
     shapes: dict[str, Shape]
     dtype: str
-    rule: str
+    optimizer: str = msgspec.field(name="rule")
     steps: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
     steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
     entries: tuple[Entry, ...]

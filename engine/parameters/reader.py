@@ -70,7 +70,7 @@ class Checkpoint:
         path: its folder.
         manifest: what it says of itself.
         records: what each shard remembered, by name.
-        state_names: the vectors of rule state in it.
+        state_names: the vectors of optimizer state in it.
         skipped: newer checkpoints that could not be used, one sentence each.
     """
 
@@ -122,12 +122,12 @@ class Checkpoint:
         )
 
     def snapshot(self, slots: Sequence[Slot]) -> Snapshot:
-        """Values and rule state of the shard whose vector these slots make, in any layout."""
+        """Values and optimizer state of the shard whose vector these slots make, in any layout."""
         state = {name: self.gather(slots, f"state.{name}") for name in self.state_names}
         return Snapshot(self.gather(slots), state)
 
     def parameters(self, kind: str = "values") -> dict[str, Vector]:
-        """Whole parameters by name, in their shapes; or their rule state ("state.sum")."""
+        """Whole parameters by name, in their shapes; or their optimizer state ("state.sum")."""
         whole = {name: np.empty(shape, self.dtype) for name, shape in self.manifest.shapes.items()}
         self._fill(kind, [(Slot(name, 0, array.size), array.reshape(-1)) for name, array in whole.items()])
         return whole

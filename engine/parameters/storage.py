@@ -1,4 +1,4 @@
-"""What a shard holds: its values and its rule's state, each one flat vector, and what is done to them.
+"""What a shard holds: its values and its optimizer's state, each one flat vector, and what is done to them.
 
 It must not know messages, versions or who sent a gradient: `partita.engine.protocol.shard` decides what is
 applied, in which order, and how many updates went before. One thread uses it at a time.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita.engine.parameters.rules import Moment, Rule, all_finite
+from partita.engine.parameters.optimizers import Moment, Optimizer, all_finite
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 
@@ -22,7 +22,9 @@ class NotFinite(ArithmeticError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Values and rule state of a shard at one moment: vectors of its size, which nothing changes any more."""
+    """Values and optimizer state of a shard at one moment: vectors of its size, which nothing changes any
+    more.
+    """
 
     values: Vector
     state: Mapping[str, Vector] = field(default_factory=dict)
@@ -31,40 +33,42 @@ class Snapshot:
         """Numbers that have run away must not become the newest checkpoint.
 
         Raises:
-            NotFinite: a value, or a number of the rule's state, is NaN or infinite.
+            NotFinite: a value, or a number of the optimizer's state, is NaN or infinite.
         """
         vectors = {"parameters": self.values}
-        vectors.update((f"'{name}' of the update rule", vector) for name, vector in self.state.items())
+        vectors.update((f"'{name}' of the optimizer", vector) for name, vector in self.state.items())
         for what, vector in vectors.items():
             if not all_finite(vector):
                 raise NotFinite(f"its {what} are not finite; lower the learning rate, or look at the data")
 
 
 class Storage:
-    """The values of a shard, in float32 or float64, and the state of its rule."""
+    """The values of a shard, in float32 or float64, and the state of its optimizer."""
 
-    def __init__(self, rule: Rule, values: Vector, state: Mapping[str, Vector] | None = None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, values: Vector, state: Mapping[str, Vector] | None = None
+    ) -> None:
         """Takes copies, and compiles what a push needs.
 
         Args:
-            rule: of the replicas; what it leaves to a shard is applied to every gradient.
+            optimizer: of the replicas; what it leaves to a shard is applied to every gradient.
             values: `[n]`, float32 or float64.
-            state: of the rule, from a checkpoint; None to begin with an empty history.
+            state: of the optimizer, from a checkpoint; None to begin with an empty history.
 
         Raises:
-            ValueError: the state is not this rule's, or not of `n` numbers.
+            ValueError: the state is not this optimizer's, or not of `n` numbers.
         """
         if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
             raise ValueError(f"values are {values.dtype} {values.shape}; use a float32 or float64 vector")
-        fresh = rule.state(values.size, values.dtype)
+        fresh = optimizer.state(values.size, values.dtype)
         given = fresh if state is None else state
         if {name: vector.shape for name, vector in given.items()} != dict.fromkeys(fresh, values.shape):
             found = {name: vector.size for name, vector in given.items()}
             raise ValueError(
-                f"{rule} keeps {sorted(fresh)} of {values.size} numbers each, found {found}; "
-                "continue with the rule that the checkpoint was written with"
+                f"{optimizer} keeps {sorted(fresh)} of {values.size} numbers each, found {found}; "
+                "continue with the optimizer that the checkpoint was written with"
             )
-        self.rule = rule.on_shard()
+        self.optimizer = optimizer.on_shard()
         self._values = values.copy()
         self._state = {name: np.array(given[name], values.dtype) for name in fresh}
         self.apply(Span("values", 0, 0), np.zeros(0, values.dtype), 0)
@@ -99,7 +103,7 @@ class Storage:
                 f"it must be {self.dtype} ({span.stop - span.start},)"
             )
         state = {name: vector[part] for name, vector in self._state.items()}
-        update = self.rule.bind(self._values[part], np.ascontiguousarray(gradient), state)
+        update = self.optimizer.bind(self._values[part], np.ascontiguousarray(gradient), state)
         if not update(Moment(updates)):
             raise NotFinite(
                 f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "

@@ -1,4 +1,4 @@
-"""The one kind of array that parameters, gradients and rule state are kept in."""
+"""The one kind of array that parameters, gradients and optimizer state are kept in."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import psutil
 from partita.engine.profile.rehearsal import Scene
 from partita.layers.graph import Graph
 from partita.layers.losses import Loss
-from partita.partitioner import ByInputs, Cluster, Pieces, Plan, StepKind, Whole, partition
+from partita.partitioner import Cluster, InputSplit, Plan, RowSplit, StepKind, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.work import Work
@@ -64,7 +64,7 @@ def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[Scene, ..
 
 def _by_rows(graph: Graph, pieces: int) -> dict[str, Cut]:
     return {
-        grid.name: Pieces(min(pieces, grid.n_rows)) if grid.layer.cuttable else Whole(0)
+        grid.name: RowSplit(min(pieces, grid.n_rows)) if grid.layer.cuttable else Whole(0)
         for grid in graph.computed
         if not (isinstance(grid.layer, Loss) and grid.layer.splits_scores)
     }
@@ -75,7 +75,7 @@ def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
     dense = [grid for grid in graph.computed if grid.layer.splits_sum and pieces > 1]
     rows = {grid.name: min(grid.n_rows, graph[grid.sources[0]].n_rows) for grid in dense}
     return {
-        grid.name: ByInputs(pieces, repeated=n % 2 == 0)
+        grid.name: InputSplit(pieces, repeated=n % 2 == 0)
         for n, grid in enumerate(dense)
         if rows[grid.name] >= pieces
     }

@@ -15,12 +15,12 @@ from partita.engine.drivers.data import Data, check_data
 from partita.engine.drivers.phases import Tell, silent
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.rehearsal import QUANTILE
 from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.playback import Times
 
@@ -108,8 +108,8 @@ def measure(
     """
     train = bool(plan.graph.losses)
     found, traces = [], []
-    rule = SGD(RATE) if train else None
-    with Session(plan, SEED, train=train, rule=rule, hosts=hosts, show=tell_phase) as session:
+    optimizer = SGD(RATE) if train else None
+    with Session(plan, SEED, train=train, optimizer=optimizer, hosts=hosts, show=tell_phase) as session:
         session.step(batch)
         for _ in range(WARM_UP - 1):
             session.step()
@@ -151,7 +151,7 @@ def _drawn(graph: Graph, batch: int, precision: str) -> dict[str, Array]:
     draw = np.random.default_rng(SEED)
     found: dict[str, Array] = {}
     for grid in (*graph.inputs, *graph.targets):
-        assert isinstance(grid.layer, Given)
+        assert isinstance(grid.layer, Placeholder)
         if grid.layer.classes is not None:
             found[grid.name] = draw.integers(0, grid.layer.classes, batch)
         else:

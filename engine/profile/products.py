@@ -21,11 +21,11 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product_by
 from partita.engine.numerics import aligned
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.rehearsal import Scene
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations, Feed
-from partita.engine.runtime.updates import LocalRule
+from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.rows import Run
 from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
 
@@ -160,7 +160,7 @@ def shapes_of(scene: Scene) -> frozenset[ProductShape]:
     recorded = plan.multiplying_by(asked)
     program = recorded.programs_for(scene.kind)[machine]
     vectors = Vectors(recorded, machine, gradient=program.kind.gradients == "whole")
-    buffers, updates = Buffers(recorded, machine, program, vectors), LocalRule(SGD(1e-9), vectors)
+    buffers, updates = Buffers(recorded, machine, program, vectors), LocalOptimizer(SGD(1e-9), vectors)
     Computations(  # kernels ask where their calls are prepared
         recorded, machine, program, buffers=buffers, vectors=vectors, feed=_Nothing(), updates=updates
     ).close()

@@ -15,11 +15,11 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.text import counted
 from partita.partitioner.assign.cuts import (
-    ByInputs,
     Cut,
     Cuts,
-    Pieces,
-    Repeated,
+    InputSplit,
+    Replicated,
+    RowSplit,
     Tiles,
     Whole,
     cut_layer,
@@ -58,7 +58,7 @@ def places(plan: Plan) -> Iterator[Recut]:
                 )
         count = min(machines, grid.n_rows)
         if len(owners) < count and grid.layer.cuttable:
-            cut = Pieces(tuple(sorted(idlest[:count])))
+            cut = RowSplit(tuple(sorted(idlest[:count])))
             yield from _recut(plan, f"cutting {grid.name} over {counted(count, 'machine')}", {grid.name: cut})
         yield from _shifts(plan, grid, busiest, idlest[0])
 
@@ -84,7 +84,7 @@ def inputs(plan: Plan) -> Iterator[Recut]:
         pairs: dict[str, dict[str, Cut]] = {}
         for grid in plan.graph.computed:
             for cut in layouts[grid.name] if grid.name in names else ():
-                if isinstance(cut, ByInputs) and cut.repeated == repeated and grid.name not in pairs:
+                if isinstance(cut, InputSplit) and cut.repeated == repeated and grid.name not in pairs:
                     pairs[grid.name] = {**_by_rows_below(plan, grid, layouts), grid.name: cut}
                     yield from _recut(plan, _by_inputs([grid.name], repeated), pairs[grid.name])
         stack = _every_second(plan, pairs)
@@ -102,7 +102,7 @@ def copies(plan: Plan) -> Iterator[Recut]:
         layer: cut
         for layer, some in _layouts(plan).items()
         for cut in some
-        if isinstance(cut, Repeated) and n_bytes[layer]
+        if isinstance(cut, Replicated) and n_bytes[layer]
     }
     for layer in sorted(repeated, key=lambda layer: -n_bytes[layer])[:MOST_LAYERS]:
         yield from _recut(plan, f"repeating {layer} on every machine", {layer: repeated[layer]})
@@ -125,7 +125,7 @@ def _by_rows_below(plan: Plan, grid: Grid, layouts: Mapping[str, Sequence[Choice
     by_rows = not owned.by_inputs(source) and source not in owned.copied | owned.narrow
     if by_rows and _machines(owned.of(source)) == set(range(len(plan.cluster))):
         return {}
-    rows = next((cut for cut in layouts[source] if isinstance(cut, Pieces)), None)
+    rows = next((cut for cut in layouts[source] if isinstance(cut, RowSplit)), None)
     return {} if rows is None else {source: rows}
 
 
@@ -158,7 +158,7 @@ def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[R
         moved = rows[source] // share
         if moved:
             sizes = {**rows, source: rows[source] - moved, destination: rows[destination] + moved}
-            cut = Pieces(tuple(sizes), tuple(sizes.values()))
+            cut = RowSplit(tuple(sizes), tuple(sizes.values()))
             rows_moved = f"moving {counted(moved, 'row')} of {grid.name}"
             what = f"{rows_moved} from machine {source} to machine {destination}"
             yield from _recut(plan, what, {grid.name: cut})

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import master, stored
 from partita.engine.parameters.initialise import initial_vector
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Heartbeat, Play, Played
 from partita.engine.protocol.names import COORDINATOR
@@ -26,8 +26,8 @@ from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.task import Link, Role
-from partita.engine.runtime.updates import LocalRule
-from partita.layers.layer import Given
+from partita.engine.runtime.updates import LocalOptimizer
+from partita.layers.layer import Placeholder
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
 
@@ -80,7 +80,7 @@ class Rehearsal:
             self._data,
             Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0, replica=0, replicas=1),
         )
-        self._updates = LocalRule(SGD(1e-9), vectors)
+        self._updates = LocalOptimizer(SGD(1e-9), vectors)
         self._computations = Computations(
             plan,
             machine,
@@ -91,7 +91,7 @@ class Rehearsal:
             updates=self._updates,
         )
         for name, window in buffers.windows.items():
-            grid_is_given = name in plan.graph and isinstance(plan.graph[name].layer, Given)
+            grid_is_given = name in plan.graph and isinstance(plan.graph[name].layer, Placeholder)
             if not (grid_is_given or window.array.dtype == np.int64 or "." in name):
                 for run, target in zip([window.rows], window.arriving((window.rows,)), strict=True):
                     drawn = _AMPLITUDE * draw.standard_normal(target.shape, np.float32)
@@ -213,7 +213,7 @@ def _data(plan: Plan, draw: np.random.Generator) -> dict[str, Array]:
     examples = DATA_BATCHES * plan.batch
     found: dict[str, Array] = {}
     for grid in (*plan.graph.inputs, *plan.graph.targets):
-        assert isinstance(grid.layer, Given)
+        assert isinstance(grid.layer, Placeholder)
         if grid.layer.classes is not None:
             found[grid.name] = draw.integers(0, grid.layer.classes, examples)
         else:

@@ -9,7 +9,7 @@ and what goes on `beside` the talk. A part's program is played by `player` on ke
 tells what was done when; `compute` turns instructions into calls, `buffers` holds every array in a `window`
 on one of the `devices` (a GPU is a `torch_device`; `open_device` finds the machine's), of which `views` shows
 a kernel its part, `feed` brings the examples; `learn` takes gradients block by block, `norms` adds up squares
-over machines, `updates` steps the rule; `metrics` counts what losses come to, and `finite` finds where
+over machines, `updates` steps the optimizer; `metrics` counts what losses come to, and `finite` finds where
 numbers went wrong; `underway` knows what is being computed, `compiling` counts what is compiled, and
 `acknowledged` keeps on disk which pushes were. `simulation` plays the same machines on a virtual clock
 instead. Import the modules themselves: a shard does not need what a part needs.

@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import add_array, narrow_array, widen_array
-from partita.engine.parameters.rules import Apply, Rule, sum_of_squares
+from partita.engine.parameters.optimizers import Apply, Optimizer, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
@@ -79,7 +79,7 @@ class Device:
 
     def bind(
         self,
-        rule: Rule,
+        optimizer: Optimizer,
         values: Vector,
         gradient: Array,
         state: Mapping[str, Vector],
@@ -87,8 +87,10 @@ class Device:
         accrued: Vector | None,
         copy: Array | None,
     ) -> Apply:
-        """Prepares an update, as `Rule.bind`; one that cannot say at once whether all was finite says yes."""
-        return rule.bind(values, gradient, state, accrued=accrued, copy=copy)
+        """Prepares an update, as `Optimizer.bind`; one that cannot say at once whether all was finite says
+        yes.
+        """
+        return optimizer.bind(values, gradient, state, accrued=accrued, copy=copy)
 
     def updates_were_finite(self) -> bool:
         """Whether all were that could not say so themselves, since it was last asked."""

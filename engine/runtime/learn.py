@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.calls import in_turn
 from partita.engine.kernels.kernel import Array, Call, Kernel
-from partita.engine.parameters.rules import Squares
+from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device
 from partita.partitioner.assign.held import Held

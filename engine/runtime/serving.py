@@ -12,7 +12,7 @@ import numpy as np
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.layout import Layout, gather
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.storage import NotFinite, Storage
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Refuse, Send
@@ -39,7 +39,7 @@ class ShardTask:
     Args:
         shard: which.
         layout: where every parameter is.
-        rule: of the replicas; a shard applies what it leaves to one.
+        optimizer: of the replicas; a shard applies what it leaves to one.
         run: the run's id.
         folder: of the checkpoints.
         checkpoint: the one to start from; None starts from `initial`.
@@ -51,7 +51,7 @@ class ShardTask:
 
     shard: int
     layout: Layout
-    rule: Rule
+    optimizer: Optimizer
     run: str
     folder: Path
     checkpoint: int | None
@@ -96,7 +96,7 @@ class ShardRole(LeasedRole):
         self._checkpoints = Checkpoints(task.folder, run=task.run)
         start = self._start()
         self.version = start.version
-        self._storage = Storage(task.rule, start.values, start.state)
+        self._storage = Storage(task.optimizer, start.values, start.state)
         self._gradient = np.zeros(self._storage.size, self._storage.dtype)
         self._machine = ShardMachine(
             link.name,

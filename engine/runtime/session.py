@@ -15,18 +15,18 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import storage
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Credit, Heartbeat, Load, Ping, Play, Played, Pong, Ready, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import GivenFeed
+from partita.engine.runtime.feed import PlaceholderFeed
 from partita.engine.runtime.player import Over, Player
 from partita.engine.runtime.task import Link, Role
 from partita.engine.runtime.trace import Recorder
-from partita.engine.runtime.updates import LocalRule
+from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.buffer_names import layer_of, number_of, plain
@@ -42,14 +42,14 @@ class SessionTask:
     Args:
         plan, machine: whose part.
         train: play whole steps, down as well as up.
-        rule: what follows each gradient on the spot; None leaves the parameters alone.
+        optimizer: what follows each gradient on the spot; None leaves the parameters alone.
         overlap: minibatches in a step, see `StepKind`.
     """
 
     plan: Plan
     machine: int
     train: bool
-    rule: Rule | None = None
+    optimizer: Optimizer | None = None
     overlap: int = 1
 
     def role(self, link: Link) -> SessionRole:
@@ -73,20 +73,24 @@ class SessionTask:
 
     @property
     def keeps_gradient(self) -> bool:
-        """Whether the whole gradient is there after a step. A rule that needs no norm takes it in blocks."""
-        return self.train and (self.rule is None or self.rule.needs_norms)
+        """Whether the whole gradient is there after a step. An optimizer that needs no norm takes it in
+        blocks.
+        """
+        return self.train and (self.optimizer is None or self.optimizer.needs_norms)
 
     @property
     def keep(self) -> tuple[str, ...] | None:
-        """The buffers that may be asked for after a step; None: all. With a rule, errors share memory."""
-        return self.plan.kept if self.train and self.rule is not None else None
+        """The buffers that may be asked for after a step; None: all. With an optimizer, errors share
+        memory.
+        """
+        return self.plan.kept if self.train and self.optimizer is not None else None
 
     @property
     def program(self) -> Program:
         """What the machine plays."""
         if not self.train:
             return self.plan.upward_programs[self.machine]
-        norms = self.rule is not None and self.rule.needs_norms
+        norms = self.optimizer is not None and self.optimizer.needs_norms
         gradients: Literal["blocks", "whole"] = "whole" if self.keeps_gradient else "blocks"
         kind = StepKind(gradients=gradients, norms=norms, overlap=self.overlap)
         return self.plan.programs_for(kind)[self.machine]
@@ -110,9 +114,11 @@ class SessionPart:
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
         self.buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
-        self._feed = GivenFeed()
+        self._feed = PlaceholderFeed()
         self._updates = (
-            None if task.rule is None else LocalRule(task.rule, self._vectors, per_step=task.overlap)
+            None
+            if task.optimizer is None
+            else LocalOptimizer(task.optimizer, self._vectors, per_step=task.overlap)
         )
         self.computations = Computations(
             plan,

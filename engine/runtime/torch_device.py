@@ -21,8 +21,8 @@ from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics.cuda import SIMULATED, cuda
-from partita.engine.parameters.rules import Apply, Rule
-from partita.engine.parameters.rules.on_cuda import bind_on_cuda
+from partita.engine.parameters.optimizers import Apply, Optimizer
+from partita.engine.parameters.optimizers.on_cuda import bind_on_cuda
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
@@ -113,7 +113,7 @@ class TorchDevice(Device):
 
     def bind(
         self,
-        rule: Rule,
+        optimizer: Optimizer,
         values: Vector,
         gradient: Array,
         state: Mapping[str, Vector],
@@ -125,7 +125,7 @@ class TorchDevice(Device):
         if self._marks is None:
             self._marks = torch.zeros(1, dtype=torch.int32, device=self.device)
         return bind_on_cuda(
-            rule,
+            optimizer,
             shared(values),
             shared(gradient),
             {name: shared(vector) for name, vector in state.items()},

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
@@ -76,12 +76,12 @@ class TrainTask(ReplicaTask):
 
     Args:
         plan, machine, replica, replicas, data, examples, seed, shards: see `ReplicaTask`.
-        rule: how the part steps by itself between two fetches.
+        optimizer: how the part steps by itself between two fetches.
         fetch_every, push_every, run_ahead, overlap: see `Downpour`.
         acknowledged: folder in which parts note what shards have acknowledged.
     """
 
-    rule: Rule
+    optimizer: Optimizer
     fetch_every: int
     push_every: int
     run_ahead: int
@@ -98,7 +98,7 @@ class TrainRole(Role):
 
     def __init__(self, task: TrainTask, link: Link) -> None:
         plan, machine = task.plan, task.machine
-        kind = StepKind(norms=task.rule.needs_norms, overlap=task.overlap)
+        kind = StepKind(norms=task.optimizer.needs_norms, overlap=task.overlap)
         program = plan.programs_for(kind)[machine]
         self._task, self._link = task, link
         self._sampler = sampler = Sampler(
@@ -111,7 +111,7 @@ class TrainRole(Role):
         )
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
-        self._accrual = Accrual(task.rule, self._vectors, per_step=task.overlap)
+        self._accrual = Accrual(task.optimizer, self._vectors, per_step=task.overlap)
         self._buffers = buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
         self._computations = Computations(
             plan,

@@ -1,5 +1,5 @@
-"""What follows a gradient on the part itself: a step of the rule, and what accrues for the shards; or only a
-sum.
+"""What follows a gradient on the part itself: a step of the optimizer, and what accrues for the shards; or
+only a sum.
 
 It must not know messages or when anything is sent.
 """
@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partita.engine.parameters.rules import Moment, Rule, Squares
-from partita.engine.parameters.rules.rule import Stored
+from partita.engine.parameters.optimizers import Moment, Optimizer, Squares
+from partita.engine.parameters.optimizers.optimizer import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.learn import Apply
 
 
-class LocalRule:
-    """Applies a rule to the machine's parameters, with the machine's own state of it."""
+class LocalOptimizer:
+    """Applies an optimizer to the machine's parameters, with the machine's own state of it."""
 
-    def __init__(self, rule: Rule, vectors: Vectors, *, per_step: int = 1) -> None:
+    def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
         """With an empty state, before the first step; so many updates are made in each."""
-        self._rule, self._vectors, self._per_step = rule, vectors, per_step
+        self._rule, self._vectors, self._per_step = optimizer, vectors, per_step
         self._count = (
             self._age
         ) = -per_step  # updates of the parameters and the state, before those of this step
-        fresh = rule.state(len(vectors.parameters), vectors.dtype)
+        fresh = optimizer.state(len(vectors.parameters), vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
@@ -53,7 +53,7 @@ class LocalRule:
         return update
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """What the rule multiplies the gradient of each parameter with, by norms over all machines."""
+        """What the optimizer multiplies the gradient of each parameter with, by norms over all machines."""
         return self._rule.factors(squares)
 
     def advance(self, updates: int | None = None) -> None:
@@ -71,12 +71,12 @@ class LocalRule:
         return None
 
 
-class Accrual(LocalRule):
+class Accrual(LocalOptimizer):
     """Adds each gradient to what will be pushed, and steps locally, in one pass."""
 
-    def __init__(self, rule: Rule, vectors: Vectors, *, per_step: int = 1) -> None:
+    def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
         """With nothing accrued."""
-        super().__init__(rule, vectors, per_step=per_step)
+        super().__init__(optimizer, vectors, per_step=per_step)
         self.accrued = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
 

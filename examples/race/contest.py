@@ -17,7 +17,7 @@ from examples.race.machines import SIZES, Fleet, Times, shards_of
 from examples.race.sandblaster import Sandblaster
 from examples.race.setting import Run, Setting
 from partita.engine.methods import LBFGS
-from partita.engine.parameters import SGD, Rule, Vector
+from partita.engine.parameters import SGD, Optimizer, Vector
 
 IN_A_ROW: Final = 3
 """An accuracy is reached when it is there in so many looks one after the other; the first of them counts."""
@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a method may choose: who does what, and for a rule its rate (a method without one has 1)."""
+    """What a method may choose: who does what, and for an optimizer its rate (a method without one has 1)."""
 
     fleet: Fleet
     rate: float
@@ -88,11 +88,11 @@ class DownpourSGD(Method):
     """Replicas of the size at which one is fastest alone, and as many as there are machines for.
 
     Args:
-        rule: of shards and replicas.
+        optimizer: of shards and replicas.
         most: replicas; more would not find a minibatch each in an epoch.
     """
 
-    rule: type[Rule] = SGD
+    optimizer: type[Optimizer] = SGD
     most: int = 144
 
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
@@ -105,7 +105,9 @@ class DownpourSGD(Method):
 
     def run(self, setting: Setting, choice: Choice, start: Start) -> Downpour:
         """See `Method`."""
-        return Downpour(setting, choice.fleet, self.rule(choice.rate), start.point, start.now, start.seed)
+        return Downpour(
+            setting, choice.fleet, self.optimizer(choice.rate), start.point, start.now, start.seed
+        )
 
 
 @dataclass(frozen=True)

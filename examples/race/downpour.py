@@ -13,7 +13,7 @@ from examples.race.clock import Clock, Host, Numbers
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import Run, Setting
-from partita.engine.parameters import Moment, Rule, Storage, Vector
+from partita.engine.parameters import Moment, Optimizer, Storage, Vector
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, decode
 from partita.engine.protocol.names import COORDINATOR, part_name
@@ -87,10 +87,10 @@ class Part(Host):
         )
         self.vectors = {name: np.zeros_like(start) for name in ("staged", "gradient", "accrued", "in_flight")}
         self.vectors["parameters"] = start.copy()
-        self._update = run.rule.bind(
+        self._update = run.optimizer.bind(
             self.vectors["parameters"],
             self.vectors["gradient"],
-            run.rule.state(len(start), start.dtype),
+            run.optimizer.state(len(start), start.dtype),
             accrued=self.vectors["accrued"],
         )
         self.steps, self._inside = 0, False
@@ -150,7 +150,7 @@ class Downpour(Run):
     Args:
         setting: of the race.
         fleet: who does what; with one replica and no shard, plain SGD.
-        rule: of shards and replicas.
+        optimizer: of shards and replicas.
         start: the point.
         now: the time at which it begins.
         seed: of the order of the data, and of the times.
@@ -159,7 +159,7 @@ class Downpour(Run):
 
     setting: Setting
     fleet: Fleet
-    rule: Rule
+    optimizer: Optimizer
     start: Vector
     now: float = 0.0
     seed: int = 0
@@ -169,7 +169,7 @@ class Downpour(Run):
         setting, fleet = self.setting, self.fleet
         self.clock = setting.clock(self.seed, self.now)
         spans = setting.spans(fleet)
-        storages = [Storage(self.rule, self.start[first:stop]) for _, first, stop in spans]
+        storages = [Storage(self.optimizer, self.start[first:stop]) for _, first, stop in spans]
         self.servers = [Server(self.clock, setting, n, fleet, kept) for n, kept in enumerate(storages)]
         self.parts = [Part(self, replica) for replica in range(fleet.replicas)]
 

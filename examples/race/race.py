@@ -26,7 +26,7 @@ SMOOTHED = 4
 
 SGD_ALONE = PlainSGD("SGD", (0.3, 1.0, 3.0))
 DOWNPOUR = DownpourSGD("Downpour", (0.1, 0.2, 0.5, 1.0))
-ADAGRAD = DownpourSGD("Downpour, Adagrad", (0.02, 0.05, 0.1), rule=Adagrad)
+ADAGRAD = DownpourSGD("Downpour, Adagrad", (0.02, 0.05, 0.1), optimizer=Adagrad)
 SANDBLASTER = SandblasterLBFGS("Sandblaster L-BFGS")
 METHODS: tuple[Method, ...] = (SGD_ALONE, DOWNPOUR, ADAGRAD, SANDBLASTER)
 

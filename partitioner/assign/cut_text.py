@@ -3,7 +3,7 @@
 scores=1                the whole layer on machine 1
 hidden=0,1              its rows over machines 0 and 1, as equally as can be
 hidden=0:3,1:5          three rows on machine 0, five on machine 1
-pool=margin:2:0,1       over both, and each computes two rows of its neighbour besides
+pool=halo:2:0,1       over both, and each computes two rows of its neighbour besides
 pool=repeat:0,1         all of it on both
 hidden=inputs:0,1       by its inputs; sizes are rows of the input
 hidden=summed:0,1       by its inputs, and both have the states of all nodes
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from partita.partitioner.assign.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Tiles, Whole
 
 Machines: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = tuple[int, ...] | None
@@ -41,13 +41,13 @@ class _Form:
 
 
 def _plain(machines: Machines, sizes: Sizes, setting: str) -> Cut:
-    return Whole(machines[0]) if len(machines) == 1 and sizes is None else Pieces(machines, sizes)
+    return Whole(machines[0]) if len(machines) == 1 and sizes is None else RowSplit(machines, sizes)
 
 
 def _repeated(machines: Machines, sizes: Sizes, setting: str) -> Cut:
     if sizes is not None:
         raise ValueError("every machine has the whole layer, so leave the sizes out")
-    return Repeated(machines)
+    return Replicated(machines)
 
 
 def _tiles(machines: Machines, sizes: Sizes, setting: str) -> Cut:
@@ -70,23 +70,23 @@ def _tiling(cut: Tiles) -> str:
 
 
 _FORMS: Final = (
-    _Form("", _plain, lambda cut: "" if isinstance(cut, Pieces) and not cut.margin else None),
+    _Form("", _plain, lambda cut: "" if isinstance(cut, RowSplit) and not cut.halo else None),
     _Form(
-        "margin",
-        lambda machines, sizes, setting: Pieces(machines, sizes, margin=_whole(setting)),
-        lambda cut: str(cut.margin) if isinstance(cut, Pieces) and cut.margin else None,
+        "halo",
+        lambda machines, sizes, setting: RowSplit(machines, sizes, halo=_whole(setting)),
+        lambda cut: str(cut.halo) if isinstance(cut, RowSplit) and cut.halo else None,
         has_setting=True,
     ),
-    _Form("repeat", _repeated, lambda cut: "" if isinstance(cut, Repeated) else None),
+    _Form("repeat", _repeated, lambda cut: "" if isinstance(cut, Replicated) else None),
     _Form(
         "inputs",
-        lambda machines, sizes, setting: ByInputs(machines, sizes),
-        lambda cut: "" if isinstance(cut, ByInputs) and not cut.repeated else None,
+        lambda machines, sizes, setting: InputSplit(machines, sizes),
+        lambda cut: "" if isinstance(cut, InputSplit) and not cut.repeated else None,
     ),
     _Form(
         "summed",
-        lambda machines, sizes, setting: ByInputs(machines, sizes, repeated=True),
-        lambda cut: "" if isinstance(cut, ByInputs) and cut.repeated else None,
+        lambda machines, sizes, setting: InputSplit(machines, sizes, repeated=True),
+        lambda cut: "" if isinstance(cut, InputSplit) and cut.repeated else None,
     ),
     _Form("tiles", _tiles, lambda cut: _tiling(cut) if isinstance(cut, Tiles) else None, has_setting=True),
 )
@@ -121,7 +121,7 @@ def format_cut(layer: str, cut: Cut) -> str:
     if isinstance(cut, Whole):
         return f"{layer}={cut.machine}"
     machines = tuple(range(cut.machines)) if isinstance(cut.machines, int) else cut.machines
-    sizes = None if isinstance(cut, Tiles | Repeated) else cut.sizes
+    sizes = None if isinstance(cut, Tiles | Replicated) else cut.sizes
     pieces = machines if sizes is None else (f"{m}:{size}" for m, size in zip(machines, sizes, strict=True))
     form, setting = next((form, setting) for form in _FORMS if (setting := form.setting(cut)) is not None)
     return f"{layer}=" + ":".join(filter(None, (form.word, setting, ",".join(map(str, pieces)))))

@@ -13,19 +13,19 @@ from partita.partitioner.assign.piece import Piece, boundaries
 
 
 @dataclass(frozen=True)
-class Pieces:
+class RowSplit:
     """A vertical cut: a layer's rows over several machines, in this order.
 
     Args:
         machines: numbers of machines; a single number n stands for machines 0 to n - 1.
         sizes: rows of each piece; as equal as can be if not given.
-        margin: how many rows of its neighbours each machine computes besides, on each side, so that they need
+        halo: how many rows of its neighbours each machine computes besides, on each side, so that they need
             not be sent. Not for a layer whose nodes have weights of their own.
     """
 
     machines: int | tuple[int, ...]
     sizes: tuple[int, ...] | None = None
-    margin: int = 0
+    halo: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Repeated:
+class Replicated:
     """The whole of a layer on each of several machines, where that is cheaper than sending its states.
 
     Not for a layer whose nodes have weights of their own.
 
     Args:
-        machines: as for `Pieces`.
+        machines: as for `RowSplit`.
     """
 
     machines: int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class ByInputs:
+class InputSplit:
     """A dense layer over several machines, each with the weights of some of its inputs.
 
     Each multiplies what it has of the input; what the machines tell one another are sums over these inputs on
@@ -74,7 +74,7 @@ class ByInputs:
     `repeated` by its inputs need one exchange up and one down between them.
 
     Args:
-        machines: as for `Pieces`.
+        machines: as for `RowSplit`.
         sizes: rows of the input for each machine; if not given, the pieces of the input where it is cut over
             the same machines in the same order, else as equal as can be.
         repeated: every machine has the states of all nodes. Otherwise the layer's rows are cut over the same
@@ -86,7 +86,7 @@ class ByInputs:
     repeated: bool = False
 
 
-Cut: TypeAlias = Pieces | Whole | Tiles | Repeated | ByInputs
+Cut: TypeAlias = RowSplit | Whole | Tiles | Replicated | InputSplit
 """How a layer is cut."""
 Cuts: TypeAlias = Mapping[str, Cut]
 """A cut for some layers, by name."""
@@ -96,7 +96,7 @@ def check_cuts(graph: Graph, cuts: object) -> None:
     """Raises ValueError where the cuts are no mapping, or one names no layer."""
     if not isinstance(cuts, Mapping):
         layer = graph.computed[0].name
-        raise ValueError(f"the cuts are {cuts!r}; name their layers, for example {{'{layer}': Pieces(2)}}")
+        raise ValueError(f"the cuts are {cuts!r}; name their layers, for example {{'{layer}': RowSplit(2)}}")
     for name in cuts:
         if name not in graph or graph[name].is_given:
             layers = ", ".join(grid.name for grid in graph.computed)
@@ -128,7 +128,7 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
             up, numbers that are not whole, a layer that must stay whole, or one that cannot be cut so.
     """
     if not isinstance(cut, Cut):
-        raise ValueError(f"the cut of '{grid.name}' is {cut!r}; write for example Pieces(2) or Whole(0)")
+        raise ValueError(f"the cut of '{grid.name}' is {cut!r}; write for example RowSplit(2) or Whole(0)")
     what = f"{grid.layer.kind} '{grid.name}'"
     owners = _owners(cut, what)
     for owner in owners:
@@ -138,22 +138,22 @@ def cut_layer(grid: Grid, cut: Cut, *, machines: int, source: Grid | None = None
             )
     if len(set(owners)) < len(owners):
         raise ValueError(f"{what} names a machine twice, {owners}; give each machine one piece")
-    if isinstance(cut, Repeated):
+    if isinstance(cut, Replicated):
         return _repeated(grid, owners, what)
     if len(owners) > 1 and not grid.layer.cuttable:
         raise ValueError(f"{what} cannot be cut; put it on one machine, for example Whole({owners[0]})")
     if isinstance(cut, Tiles):
         return _tiles(grid, cut, owners, what)
-    if isinstance(cut, ByInputs):
+    if isinstance(cut, InputSplit):
         assert source is not None, f"{what} is cut by its inputs, but these are not known"
         return _by_inputs(grid, source, cut, owners, what)
     unit = "node" if len(grid.shape) == 1 else "row"
     met = _met(None if isinstance(cut, Whole) else cut.sizes, len(owners), grid.n_rows, what, unit)
-    margin = 0 if isinstance(cut, Whole) else check_whole(cut.margin, f"{what}: the margin is", least=0)
-    if margin and len(owners) > 1:
+    halo = 0 if isinstance(cut, Whole) else check_whole(cut.halo, f"{what}: the halo is", least=0)
+    if halo and len(owners) > 1:
         _check_repeatable(grid, what)
     return tuple(
-        Piece(grid.name, max(met[k] - margin, 0), min(met[k + 1] + margin, grid.n_rows), owner)
+        Piece(grid.name, max(met[k] - halo, 0), min(met[k + 1] + halo, grid.n_rows), owner)
         for k, owner in enumerate(owners)
     )
 
@@ -167,7 +167,7 @@ def _repeated(grid: Grid, owners: tuple[int, ...], what: str) -> tuple[Piece, ..
 def _check_repeatable(grid: Grid, what: str) -> None:
     if grid.repeatable:
         return
-    instead = "ByInputs(2, repeated=True)" if grid.layer.splits_sum else "Pieces(2)"
+    instead = "InputSplit(2, repeated=True)" if grid.layer.splits_sum else "RowSplit(2)"
     raise ValueError(
         f"{what} cannot be repeated: its nodes have weights of their own, and those of each copy would learn "
         f"something else; cut it without, for example {instead}"
@@ -175,13 +175,13 @@ def _check_repeatable(grid: Grid, what: str) -> None:
 
 
 def _by_inputs(
-    grid: Grid, source: Grid, cut: ByInputs, owners: tuple[int, ...], what: str
+    grid: Grid, source: Grid, cut: InputSplit, owners: tuple[int, ...], what: str
 ) -> tuple[Piece, ...]:
     """Rows of the input for each machine, and the rows of the layer that it has."""
     if not grid.layer.splits_sum:
         raise ValueError(
             f"{what} cannot be cut by its inputs, because its nodes take no sum over all of them; cut it by "
-            "rows, for example Pieces(2)"
+            "rows, for example RowSplit(2)"
         )
     if len(owners) == 1:
         return (Piece(grid.name, 0, grid.n_rows, owners[0]),)
@@ -196,7 +196,7 @@ def _by_inputs(
 
 def follows_input(cut: Cut | None) -> bool:
     """Whether the sizes of a cut are those of the layer's input, where they can be."""
-    return isinstance(cut, ByInputs) and cut.sizes is None
+    return isinstance(cut, InputSplit) and cut.sizes is None
 
 
 def following(pieces: tuple[Piece, ...], below: tuple[Piece, ...]) -> tuple[Piece, ...]:
@@ -238,7 +238,7 @@ def _tiles(grid: Grid, cut: Tiles, owners: tuple[int, ...], what: str) -> tuple[
         )
     why = grid.why_no_tiles()
     if why is not None:
-        raise ValueError(f"{what} cannot be cut into tiles: it {why}; cut its rows, with Pieces")
+        raise ValueError(f"{what} cannot be cut into tiles: it {why}; cut its rows, with RowSplit")
     if any(tiles > extent for tiles, extent in zip(across, grid.shape, strict=False)):
         raise ValueError(
             f"{what} has {grid.shape[0]} rows and {grid.shape[1]} columns and cannot be cut into "

@@ -12,7 +12,7 @@ from typing import Final
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Graph
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
 from partita.layers.rows import Run
@@ -82,7 +82,7 @@ class Sizes:
             assert isinstance(grid.layer, Loss), f"{buffer} is of no loss"
             return (grid.layer.summary_rows, self.examples(buffer)), self.master
         shape = (*grid.shape[1:], self.examples(buffer))
-        if isinstance(grid.layer, Given) and grid.layer.classes is not None:
+        if isinstance(grid.layer, Placeholder) and grid.layer.classes is not None:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision
 

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Graph, Grid
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.layers.rows import Rows
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster, Machine
@@ -302,4 +302,4 @@ def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:
 
 
 def _has_uneven_rows(grid: Grid) -> bool:
-    return not isinstance(grid.layer, Given) and any(p.row_starts is not None for p in grid.parameters)
+    return not isinstance(grid.layer, Placeholder) and any(p.row_starts is not None for p in grid.parameters)

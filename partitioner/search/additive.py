@@ -17,9 +17,9 @@ from partita.layers.graph import Grid
 from partita.layers.losses import Loss
 from partita.layers.rows import bounds
 from partita.partitioner.assign.cuts import (
-    ByInputs,
-    Pieces,
-    Repeated,
+    InputSplit,
+    Replicated,
+    RowSplit,
     Whole,
     cut_layer,
     following,
@@ -201,7 +201,7 @@ class Additive:
 
     def _returned(self, listener: str, heard: Runs, cuts: Mapping[str, Choice]) -> Runs:
         """Of a loss that is repeated, the first machine alone returns errors."""
-        if not isinstance(cuts[listener], Repeated) or listener not in self.graph.losses:
+        if not isinstance(cuts[listener], Replicated) or listener not in self.graph.losses:
             return heard
         if self._stays(listener, cuts):
             return heard
@@ -254,7 +254,7 @@ class Additive:
     def _stays(self, loss: str, cuts: Mapping[str, Choice]) -> bool:
         """Whether a loss lies where its scores do; also if it is said to be repeated there."""
         grid, cut, scores = self.graph[loss], cuts[loss], cuts.get(self.graph[loss].sources[0])
-        if not isinstance(cut, Repeated) or scores is None or not stays_with_scores(self.graph, grid):
+        if not isinstance(cut, Replicated) or scores is None or not stays_with_scores(self.graph, grid):
             return cut is None
         judges = self.runs(self.graph[grid.sources[0]], scores).machines
         return sorted(judges) == sorted(piece.machine for piece in self.pieces(grid, cut))
@@ -393,4 +393,4 @@ def _combinations(layers: Sequence[str], choices: Mapping[str, Sequence[Choice]]
 
 
 def _without_sizes(cut: Choice) -> Choice:
-    return replace(cut, sizes=None) if isinstance(cut, Pieces | ByInputs) else cut
+    return replace(cut, sizes=None) if isinstance(cut, RowSplit | InputSplit) else cut

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from partita.layers.graph import Grid
-from partita.partitioner.assign.cuts import ByInputs, Cut, Pieces, Repeated, Tiles, Whole
+from partita.partitioner.assign.cuts import Cut, InputSplit, Replicated, RowSplit, Tiles, Whole
 from partita.partitioner.assign.piece import boundaries
 from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.search.spread import spread
@@ -55,16 +55,16 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
         even = boundaries(dict.fromkeys(group, 1.0), source.n_rows)
         found = [tuple(b - a for a, b in pairwise(some)) for some in dict.fromkeys((met, even))]
     for sizes in found:
-        yield ByInputs(group, sizes, repeated=True)
+        yield InputSplit(group, sizes, repeated=True)
         if grid.n_rows >= len(group):
-            yield ByInputs(group, sizes)
+            yield InputSplit(group, sizes)
 
 
 def repeated(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
     """What learns nothing, whole on every machine; no picture, each copy of which hears all of another."""
     ascending = group == tuple(sorted(group))
     if len(group) > 1 and ascending and not grid.parameters and not grid.is_picture:
-        yield Repeated(group)
+        yield Replicated(group)
 
 
 KINDS: Final[tuple[Maker, ...]] = (by_rows, by_tiles, by_inputs, repeated)
@@ -131,5 +131,5 @@ def equal(task: Task) -> dict[str, Cut]:
             found[grid.name] = task.by_hand[grid.name]
         elif not stays_with_scores(task.graph, grid):
             count = min(len(task.cluster), grid.n_rows) if grid.layer.cuttable else 1
-            found[grid.name] = Whole(0) if count == 1 else Pieces(count)
+            found[grid.name] = Whole(0) if count == 1 else RowSplit(count)
     return found

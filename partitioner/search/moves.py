@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from partita.layers.graph import Graph
-from partita.partitioner.assign.cuts import ByInputs, Pieces, Whole
+from partita.partitioner.assign.cuts import InputSplit, RowSplit, Whole
 from partita.partitioner.search.layouts import Choice
 
 Plan = Mapping[str, Choice]
@@ -34,7 +34,7 @@ def shifted(plan: Plan, layers: Sequence[str]) -> Iterator[Plan]:
     """A boundary between two pieces of a layer moves: by an eighth of the smaller piece, or by one row."""
     for layer in layers:
         cut = plan.get(layer)
-        if not isinstance(cut, Pieces | ByInputs) or cut.sizes is None:
+        if not isinstance(cut, RowSplit | InputSplit) or cut.sizes is None:
             continue
         for n in range(len(cut.sizes) - 1):
             smaller = min(cut.sizes[n], cut.sizes[n + 1])
@@ -72,7 +72,7 @@ def _renamed(cut: Choice, names: Mapping[int, int]) -> Choice:
 
 def _carried(cut: Choice, a: int, b: int) -> Choice:
     """The cut where two machines have changed places, with the sizes that they had before."""
-    if not isinstance(cut, Pieces | ByInputs) or not isinstance(cut.machines, tuple) or cut.sizes is None:
+    if not isinstance(cut, RowSplit | InputSplit) or not isinstance(cut.machines, tuple) or cut.sizes is None:
         return cut
     had = dict(zip(cut.machines, cut.sizes, strict=True))
     had = {**had, **{new: had[old] for new, old in ((a, b), (b, a)) if old in had and new in had}}

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from partita.layers.connectivity import Patch
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.assign.cuts import Cut, Cuts, Pieces, Whole, cut_layer
+from partita.partitioner.assign.cuts import Cut, Cuts, RowSplit, Whole, cut_layer
 from partita.partitioner.assign.piece import boundaries, rows_worth
 from partita.partitioner.assign.settle import stays_with_scores
 
@@ -55,7 +55,7 @@ def spread(
         took = {m: row_s(grid, m) for m in busy}
         sizes = _shares(graph, grid, busy, took, found)
         found[grid.name] = (
-            Whole(next(iter(sizes))) if len(sizes) == 1 else Pieces(tuple(sizes), tuple(sizes.values()))
+            Whole(next(iter(sizes))) if len(sizes) == 1 else RowSplit(tuple(sizes), tuple(sizes.values()))
         )
         for machine, size in sizes.items():
             busy[machine] += took[machine] * size
@@ -85,7 +85,7 @@ def _aligned(
         return None
     consumer = graph[consumers[0][0]]
     patch, cut = consumer.layer.connectivity, above.get(consumer.name)
-    if not isinstance(patch, Patch) or not isinstance(cut, Pieces) or cut.machines != tuple(fair):
+    if not isinstance(patch, Patch) or not isinstance(cut, RowSplit) or cut.machines != tuple(fair):
         return None
     upper = cut.sizes or ()
     axis = patch.axes(grid.shape)[0]

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 from numba import types
+from tests.cuda.test_rules import OPTIMIZERS
 
 from partita.engine.kernels.cuda import node_text
 from partita.engine.kernels.cuda.local_loops import loops
@@ -18,10 +19,9 @@ from partita.engine.kernels.cuda.node import _kernels
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import SIMULATED, cuda
-from partita.engine.parameters import Moment, Rule
-from partita.engine.parameters.rules.on_cuda import _compiled
+from partita.engine.parameters import Moment, Optimizer
+from partita.engine.parameters.optimizers.on_cuda import _compiled
 from tests.cuda.test_compiled_kernels import largest, largest_errors
-from tests.cuda.test_rules import RULES
 from tests.kernels import test_node as nodes
 from tests.networks import energy, energy_errors
 
@@ -45,14 +45,16 @@ def arrays(kind: Any, *ndims: int) -> list[Any]:
     return [types.Array(kind, ndim, "C") for ndim in ndims]
 
 
-@pytest.mark.parametrize(("rule", "precision"), [*zip(RULES, cycle(["bfloat16", "float64"]))], ids=str)
-def test_rules(rule: Rule, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("optimizer", "precision"), [*zip(OPTIMIZERS, cycle(["bfloat16", "float64"]))], ids=str
+)
+def test_rules(optimizer: Optimizer, precision: str) -> None:
     real, gradient = types.float64 if precision == "float64" else types.float32, KINDS[precision]
     vector, bits, marks = (types.Array(kind, 1, "C") for kind in (real, gradient, types.int32))
-    state = [None if array is None else vector for array in rule._arrays(rule.state(1))]
+    state = [None if array is None else vector for array in optimizer._arrays(optimizer.state(1))]
     given = [vector, bits, *state, *((None, bits) if gradient is types.uint16 else (vector, None))]
-    numbers = (1.0, *rule._numbers(Moment(0)))
-    kernel = _compiled(rule._loop, tuple(array is not None for array in given), len(numbers) - 1)
+    numbers = (1.0, *optimizer._numbers(Moment(0)))
+    kernel = _compiled(optimizer._loop, tuple(array is not None for array in given), len(numbers) - 1)
     compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
 
 

@@ -15,7 +15,7 @@ import torch
 from partita.engine import LARS, SGD, Adam, Downpour, RunFailed, Session, train
 from partita.engine.kernels.cuda.tensors import TensorKernel
 from partita.engine.launch import ThreadLauncher
-from partita.engine.parameters import Rule
+from partita.engine.parameters import Optimizer
 from partita.engine.parameters.initialise import initialise
 from partita.layers import (
     Activation,
@@ -30,7 +30,7 @@ from partita.layers import (
     OneToOne,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import ByInputs, Cluster, Machine, Pieces, Plan, Tiles, partition
+from partita.partitioner import Cluster, InputSplit, Machine, Plan, RowSplit, Tiles, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.cuda.on_device import SIMULATED
 from tests.faults import toy
@@ -68,11 +68,11 @@ def network() -> Network:
 
 def plan_of(cluster: Cluster, *, precision: str = "float64", tiles: bool = False) -> Plan:
     graph, n = network().graph(), len(cluster)
-    cuts: dict[str, Cut] = {grid.name: Pieces(n) for grid in graph.computed if grid.layer.cuttable}
+    cuts: dict[str, Cut] = {grid.name: RowSplit(n) for grid in graph.computed if grid.layer.cuttable}
     if tiles:
         cuts |= {g.name: Tiles(n, (1, n)) for g in graph.computed if g.why_no_tiles() is None}
     else:
-        cuts["hidden"] = ByInputs(n, repeated=True)
+        cuts["hidden"] = InputSplit(n, repeated=True)
     return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 
@@ -88,15 +88,15 @@ def played(
     *,
     precision: str = "float64",
     steps: int = 1,
-    rule: Rule | None = None,
+    optimizer: Optimizer | None = None,
     tiles: bool = False,
 ) -> Any:
     """What a session's last step leaves."""
     plan = plan_of(cluster, precision=precision, tiles=tiles)
     parameters, batch = given()
-    names = ["parameters", *(["gradient"] if rule is None else [])]
+    names = ["parameters", *(["gradient"] if optimizer is None else [])]
     names += [grid.name for grid in plan.graph.computed if grid.name != "loss"]
-    with Session(plan, parameters, train=True, rule=rule) as session:
+    with Session(plan, parameters, train=True, optimizer=optimizer) as session:
         for _ in range(steps):
             step = session.step(batch, collect=tuple(names))
     return step
@@ -129,16 +129,16 @@ def test_tiles_equal_the_whole_of_a_cpu(where: str, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [Adam(0.1), SGD(0.1, clip_norm=0.01), LARS(0.1)], ids=["blocks", "clipped", "lars"]
+    "optimizer", [Adam(0.1), SGD(0.1, clip_norm=0.01), LARS(0.1)], ids=["blocks", "clipped", "lars"]
 )
-def test_steps_of_a_rule_equal_those_of_a_cpu(where: str, rule: Rule) -> None:
-    found, expected = (played(cluster, steps=2, rule=rule) for cluster in (MIXED, Cluster.local()))
+def test_steps_of_a_rule_equal_those_of_a_cpu(where: str, optimizer: Optimizer) -> None:
+    found, expected = (played(cluster, steps=2, optimizer=optimizer) for cluster in (MIXED, Cluster.local()))
     assert_near(found, expected, tolerance=1e-9)
 
 
 def test_in_bfloat16_it_stays_near(where: str) -> None:
-    found = played(MIXED, precision="bfloat16", steps=2, rule=SGD(0.1))
-    assert_near(found, played(Cluster.local(), steps=2, rule=SGD(0.1)), tolerance=0.05)
+    found = played(MIXED, precision="bfloat16", steps=2, optimizer=SGD(0.1))
+    assert_near(found, played(Cluster.local(), steps=2, optimizer=SGD(0.1)), tolerance=0.05)
 
 
 def test_in_line_too(where: str) -> None:
@@ -164,9 +164,9 @@ def on_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> None:
     graph = toy.network(hidden=4).graph()
-    cuts = {"hidden": Pieces(2), "scores": Pieces(2)}
+    cuts = {"hidden": RowSplit(2), "scores": RowSplit(2)}
     plan = partition(graph, MIXED, batch=16, cuts=cuts, strategy="balanced")
-    driver = Downpour(shards=2, rule=SGD(0.5), fetch_every=1, push_every=1)
+    driver = Downpour(shards=2, optimizer=SGD(0.5), fetch_every=1, push_every=1)
     run = train(plan, toy.data(64), driver=driver, epochs=3, show="nothing")
     assert run.steps == (12,)
     before = initialise(graph.parameters.values(), 0)
@@ -180,7 +180,7 @@ def test_downpour_fetches_pushes_and_learns(where: str, on_threads: None) -> Non
 def test_numbers_that_run_away_are_found(where: str, on_threads: None) -> None:
     plan = partition(toy.network(hidden=4), ALONE, batch=16, strategy="balanced")
     with pytest.raises(RunFailed, match=r"(is|are) not finite; lower the"):
-        train(plan, toy.data(32), driver=Downpour(shards=1, rule=SGD(1e38)), epochs=100, show="nothing")
+        train(plan, toy.data(32), driver=Downpour(shards=1, optimizer=SGD(1e38)), epochs=100, show="nothing")
 
 
 def test_stretches_are_summed_there(where: str, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_stretches_are_summed_there(where: str, tmp_path: Path) -> None:
         MIXED,
         batch=replica.BATCH,
         micro_batches=2,
-        cuts={"hidden": Pieces(2), "scores": Pieces(2)},
+        cuts={"hidden": RowSplit(2), "scores": RowSplit(2)},
     )
     parameters, data = replica.parameters_of(plan), replica.toy_data("float32")
     loss, gradient = replica.truth(plan, parameters, data)

@@ -50,8 +50,11 @@ def test_mistakes_are_named(plan: Plan, change: dict[str, Any], sentence: str) -
         ({"shards": 2.0}, "Downpour's shards is 2.0; write a whole number"),
         ({"fetch_every": "1"}, "Downpour's fetch_every is '1'; write a whole number"),
         ({"run_ahead": 1 << 64}, r"Downpour's run_ahead is 18446744073709551616; .* below 2\*\*53"),
-        ({"rule": SGD}, r"Downpour's rule is <class .*; give a rule, for example SGD\(0\.05\)"),
-        ({"rule": 0.1}, "Downpour's rule is 0.1; give a rule"),
+        (
+            {"optimizer": SGD},
+            r"Downpour's optimizer is <class .*; give an optimizer, for example SGD\(0\.05\)",
+        ),
+        ({"optimizer": 0.1}, "Downpour's optimizer is 0.1; give an optimizer"),
         ({"overlap": 0}, "Downpour's overlap is 0; write a whole number of at least 1"),
     ],
 )

@@ -15,7 +15,7 @@ import safetensors.numpy
 
 from partita.engine import SGD, Downpour, cli, train
 from partita.engine.drivers.phases import Phases
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -114,7 +114,9 @@ def test_training_prints_saves_and_looks_at_what_was_held_out(
 
 def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[WatchedThreads]) -> None:
     options = ("--driver", "sandblaster", "--batch", "16", "--portion", "32", "--no-backups", "--l2", "1e-3")
-    ended = partita("train", FILE, *options, "--max-iterations", "4", "--warm-epochs", "1", "--rule", "sgd")
+    ended = partita(
+        "train", FILE, *options, "--max-iterations", "4", "--warm-epochs", "1", "--optimizer", "sgd"
+    )
     assert ended.code == 0
     assert "trained 16 steps and 4 iterations in " in ended.out and "toy.checkpoints" in ended.out
     said = ended.err.splitlines()
@@ -135,9 +137,12 @@ def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[Watche
         ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
         (
             [FILE, "--momentum", "0.9"],
-            "the rule adagrad has no momentum; leave it out, or use one that has: ",
+            "the optimizer adagrad has no momentum; leave it out, or use one that has: ",
         ),
-        ([FILE, "--rule", "lars", "--clip-norm", "1"], "LARS: clip_norm is 1.0, and its steps do not depend"),
+        (
+            [FILE, "--optimizer", "lars", "--clip-norm", "1"],
+            "LARS: clip_norm is 1.0, and its steps do not depend",
+        ),
         ([FILE, "--weight-decay", "-1"], "Adagrad: weight_decay is -1.0, not 0 or a finite number above"),
         ([FILE, "--schedule", "linear:5"], "'linear:5' is no schedule; write step:EVERY[:FACTOR], "),
         ([FILE, "--schedule", "step:0"], "StepDecay: every is 0; write a whole number of at least 1"),
@@ -265,7 +270,7 @@ def test_a_mistake_in_a_cluster_file_is_one_sentence(
 
 
 def test_an_unknown_value_shows_what_is_known(partita: Partita) -> None:
-    ended = partita("train", FILE, "--rule", "adamax")
+    ended = partita("train", FILE, "--optimizer", "adamax")
     assert ended.code == 2
     assert "'adamax' is not one of 'sgd', 'momentum', 'adagrad'" in ended.err
 
@@ -330,7 +335,7 @@ def kept(on_threads: list[WatchedThreads], tmp_path: Path) -> Path:
     """A folder with a checkpoint of the toy network, under SGD."""
     plan = partition(toy.network(), Cluster.local(machines=1), batch=32, strategy="balanced")
     folder = tmp_path / "kept"
-    train(plan, toy.data(), driver=Downpour(rule=SGD(0.1)), epochs=1, checkpoints=folder, show="nothing")
+    train(plan, toy.data(), driver=Downpour(optimizer=SGD(0.1)), epochs=1, checkpoints=folder, show="nothing")
     return folder
 
 
@@ -339,23 +344,23 @@ def test_a_damaged_checkpoint_is_named(partita: Partita, kept: Path) -> None:
     damaged = bytearray(file.read_bytes())
     damaged[-3] ^= 1
     file.write_bytes(damaged)
-    ended = partita("train", FILE, "--rule", "sgd", "--checkpoints", str(kept), "--resume")
+    ended = partita("train", FILE, "--optimizer", "sgd", "--checkpoints", str(kept), "--resume")
     assert_one_sentence(ended, "is damaged (its SHA-256 is not the one in the manifest)")
     assert "Train from the start, or give another folder" in ended.err
     (next(kept.rglob("manifest.json"))).write_text("{}")
-    ended = partita("train", FILE, "--rule", "sgd", "--checkpoints", str(kept), "--resume")
+    ended = partita("train", FILE, "--optimizer", "sgd", "--checkpoints", str(kept), "--resume")
     assert_one_sentence(ended, "its manifest is damaged")
 
 
 def test_a_checkpoint_of_another_rule_is_named(partita: Partita, kept: Path) -> None:
-    ended = partita("train", FILE, "--rule", "adagrad", "--checkpoints", str(kept), "--resume")
+    ended = partita("train", FILE, "--optimizer", "adagrad", "--checkpoints", str(kept), "--resume")
     assert_one_sentence(ended, "was written with SGD(rate=0.1), whose state Adagrad")
 
 
 def test_a_checkpoint_of_another_network_is_named(kept: Path) -> None:
     net = Network("other")
     scores = Dense(2, name="scores")(net.input("picture", shape=(8,)))
-    net.loss = SquaredError()(scores, net.target("wanted"))
+    net.loss = HalfSquaredError()(scores, net.target("wanted"))
     data = {"picture": np.zeros((64, 8)), "wanted": np.zeros((64, 2))}
     plan = partition(net, Cluster.local(machines=1), batch=32, strategy="balanced")
     with pytest.raises(ValueError, match=r"checkpoint .* cannot be used: it is of another network: "):

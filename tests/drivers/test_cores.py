@@ -13,7 +13,7 @@ from partita.engine import Session
 from partita.engine.launch import ProcessLauncher
 from partita.engine.launch.cores import own_cores, physical_cores
 from partita.engine.protocol.names import part_name
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
 
 
@@ -47,7 +47,7 @@ def test_processes_keep_to_their_cores_while_they_play() -> None:
     if not 2 <= len(cores) <= 16:
         pytest.skip(f"{len(cores)} processes: one core is not shared out, and very many are slow to start")
     net = Network("cores")
-    net.loss = SquaredError(name="loss")(
+    net.loss = HalfSquaredError(name="loss")(
         Dense(len(cores), name="out")(net.input("x", shape=4)), net.target("y")
     )
     plan = partition(net, Cluster.local(len(cores)), batch=2, strategy="balanced")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from partita.engine.drivers.data import check_data
-from partita.layers import Dense, Graph, Network, SquaredError
+from partita.layers import Dense, Graph, HalfSquaredError, Network
 from tests.faults import toy
 
 
@@ -148,7 +148,7 @@ def test_numbers_are_taken_from_wherever_they_are(graph: Graph, given: Any) -> N
 
 def test_one_number_for_each_example_needs_no_second_axis() -> None:
     net = Network("line")
-    net.loss = SquaredError()(Dense(1)(net.input("x", shape=1)), net.target("y"))
+    net.loss = HalfSquaredError()(Dense(1)(net.input("x", shape=1)), net.target("y"))
     given: dict[str, Any] = {"x": np.arange(5), "y": [0.5] * 5}
     found = check_data(net.graph(), given, targets=True, precision="float64")
     assert found["x"].tolist() == [[0], [1], [2], [3], [4]] and found["y"].shape == (5, 1)

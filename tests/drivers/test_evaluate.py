@@ -10,7 +10,7 @@ import pytest
 from partita.engine import HostError, Run, Session, evaluate, predict
 from partita.engine.parameters.initialise import initialise
 from partita.engine.protocol.commands import Outcome
-from partita.layers import Dense, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 
@@ -62,7 +62,7 @@ def test_a_run_is_shown_in_one_line() -> None:
 
 def test_a_regression_has_an_error_in_the_unit_of_its_target_and_no_accuracy() -> None:
     net, rng = Network("lines"), np.random.default_rng(0)
-    net.loss = SquaredError()(Dense(3, name="scores")(net.input("x", shape=4)), net.target("y"))
+    net.loss = HalfSquaredError()(Dense(3, name="scores")(net.input("x", shape=4)), net.target("y"))
     plan = partition(net, Cluster.local(machines=1), batch=8, strategy="balanced")
     run = Run(plan, initialise(plan.graph.parameters.values(), 0, dtype="float32"))
     data = {"x": rng.normal(size=(20, 4)), "y": rng.normal(size=(20, 3))}

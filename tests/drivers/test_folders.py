@@ -42,7 +42,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("driver", [Downpour(rule=SGD(0.05)), BATCH], ids=["downpour", "sandblaster"])
+@pytest.mark.parametrize("driver", [Downpour(optimizer=SGD(0.05)), BATCH], ids=["downpour", "sandblaster"])
 def test_nothing_of_the_users_in_the_folder_is_touched(
     on_threads: list[WatchedThreads], tmp_path: Path, driver: Downpour | Sandblaster
 ) -> None:

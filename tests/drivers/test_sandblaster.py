@@ -159,7 +159,7 @@ def test_another_plan_and_other_shards_go_on(
         np.testing.assert_allclose(run.parameters[name], values, rtol=0.02, atol=0.02, err_msg=name)
 
 
-WARM = dataclasses.replace(TWELVE, warm_start=Downpour(rule=SGD(1e-30)), warm_epochs=2)
+WARM = dataclasses.replace(TWELVE, warm_start=Downpour(optimizer=SGD(1e-30)), warm_epochs=2)
 
 
 def test_a_warm_start_comes_first_in_the_same_run(

@@ -101,7 +101,7 @@ def other_numbers() -> dict[str, Any]:
             r"asks for something else .* \(limits may only grow\)",
         ),
         (
-            {"driver": Downpour(rule=SGD(0.1)), "epochs": 1},
+            {"driver": Downpour(optimizer=SGD(0.1)), "epochs": 1},
             r"was written by Sandblaster with LBFGS\(.*, and Downpour cannot go on with that; resume",
         ),
     ],

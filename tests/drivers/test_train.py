@@ -35,15 +35,15 @@ def train_toy(plan: Plan, driver: Downpour, *, epochs: int, examples: int = 256,
 
 def test_between_fetches_a_replica_does_plain_sgd(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
     """Resumed at a step that fetches nothing, it is alone with its own steps, and pushes each of them."""
-    plan, rule = plan_of_toy(), SGD(0.1)
-    driver = Downpour(shards=2, rule=rule, fetch_every=NEVER, push_every=ALWAYS)
+    plan, optimizer = plan_of_toy(), SGD(0.1)
+    driver = Downpour(shards=2, optimizer=optimizer, fetch_every=NEVER, push_every=ALWAYS)
     first = train_toy(plan, driver, epochs=1, checkpoints=tmp_path)
     last = train_toy(plan, driver, epochs=5, checkpoints=tmp_path, resume=True)
     assert (first.steps, last.steps) == ((16,), (80,))
 
     data = toy.data()
     sampler = Sampler(examples=256, batch=16, seed=0, replica=0, replicas=1)
-    with Session(plan, first.parameters, train=True, rule=rule) as session:
+    with Session(plan, first.parameters, train=True, optimizer=optimizer) as session:
         for step in range(16, 80):
             chosen = sampler.indices(step)
             found = session.step(
@@ -77,7 +77,7 @@ def test_every_example_is_trained_on_in_every_epoch(
         Meter, "add", lambda meter, effect: (counted.append(effect.examples), add(meter, effect))
     )
     plan = plan_of_toy(machines=2, batch=8)
-    driver = Downpour(replicas=replicas, overlap=overlap, rule=SGD(0.05))
+    driver = Downpour(replicas=replicas, overlap=overlap, optimizer=SGD(0.05))
     run = train_toy(plan, driver, epochs=3, examples=examples)
     assert run.steps == (3 * steps,) * replicas
     assert sum(counted) == 3 * examples
@@ -87,7 +87,7 @@ def test_a_minibatch_that_is_not_full_is_learnt_like_one_of_its_size(
     on_threads: list[WatchedThreads],
 ) -> None:
     """Five examples in a plan for sixteen, and in one for five."""
-    driver, data = Downpour(rule=SGD(0.5)), toy.data(5)
+    driver, data = Downpour(optimizer=SGD(0.5)), toy.data(5)
     few, many = (
         train(plan_of_toy(machines=1, batch=batch), data, driver=driver, epochs=1, show="nothing")
         for batch in (5, 16)
@@ -101,8 +101,8 @@ def test_overlapped_minibatches_are_steps_of_their_own(
 ) -> None:
     """As above, with four minibatches in a step of a plan of two stages: the same as a session's."""
     cuts = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
-    plan, rule = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts), SGD(0.1)
-    driver = Downpour(rule=rule, fetch_every=NEVER, push_every=ALWAYS, overlap=4)
+    plan, optimizer = partition(toy.network(), Cluster.local(2), batch=16, cuts=cuts), SGD(0.1)
+    driver = Downpour(optimizer=optimizer, fetch_every=NEVER, push_every=ALWAYS, overlap=4)
     first = train_toy(plan, driver, epochs=1, checkpoints=tmp_path)
     last = train_toy(plan, driver, epochs=4, checkpoints=tmp_path, resume=True)
     assert (first.steps, last.steps) == ((4,), (16,))
@@ -110,7 +110,7 @@ def test_overlapped_minibatches_are_steps_of_their_own(
 
     data = toy.data()
     sampler = Sampler(examples=256, batch=16, minibatches=4, seed=0, replica=0, replicas=1)
-    with Session(plan, first.parameters, train=True, rule=rule, overlap=4) as session:
+    with Session(plan, first.parameters, train=True, optimizer=optimizer, overlap=4) as session:
         for step in range(4, 16):
             chosen = sampler.indices(step)
             found = session.step(
@@ -118,7 +118,7 @@ def test_overlapped_minibatches_are_steps_of_their_own(
             )
     for name, expected in found.vectors["parameters"].items():
         np.testing.assert_allclose(last.parameters[name], expected, rtol=2e-5, atol=2e-6, err_msg=name)
-    plain = train_toy(plan, Downpour(rule=rule), epochs=5, checkpoints=tmp_path, resume=True)
+    plain = train_toy(plan, Downpour(optimizer=optimizer), epochs=5, checkpoints=tmp_path, resume=True)
     assert plain.steps == (80,), "an epoch done in overlapped steps is an epoch"
 
 
@@ -151,7 +151,7 @@ def test_the_intervals_are_kept(
     pushes: tuple[int, int],
 ) -> None:
     """One fetch before the first step. An answer that is late makes the next ones fewer, never more."""
-    driver = Downpour(shards=1, rule=SGD(0.1), fetch_every=fetch_every, push_every=push_every)
+    driver = Downpour(shards=1, optimizer=SGD(0.1), fetch_every=fetch_every, push_every=push_every)
     train_toy(plan_of_toy(), driver, epochs=3)
     counters = on_threads[0].boxes["shard 0"].counters
     for part in ("part 0.0", "part 0.1"):
@@ -161,7 +161,7 @@ def test_the_intervals_are_kept(
 
 
 def test_replicas_learn_together_and_say_how(on_threads: list[WatchedThreads]) -> None:
-    run = train_toy(plan_of_toy(), Downpour(replicas=2, shards=3, rule=Adagrad(0.1)), epochs=20)
+    run = train_toy(plan_of_toy(), Downpour(replicas=2, shards=3, optimizer=Adagrad(0.1)), epochs=20)
     assert run.steps == (160, 160) and run.lost_pushes == 0 and run.checkpoint is None
     assert evaluate(run, toy.data()).accuracy > 0.9
     assert run.history[-1].examples == 2 * 160 * 16
@@ -169,7 +169,7 @@ def test_replicas_learn_together_and_say_how(on_threads: list[WatchedThreads]) -
 
 
 def test_a_complete_run_has_nothing_left_to_do(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
-    driver = Downpour(replicas=2, rule=SGD(0.1))
+    driver = Downpour(replicas=2, optimizer=SGD(0.1))
     done = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path)
     again = train_toy(plan_of_toy(), driver, epochs=2, checkpoints=tmp_path, resume=True)
     assert again.steps == done.steps == (16, 16)
@@ -194,7 +194,7 @@ def test_a_run_without_anything_to_do_says_so(
 
 
 def test_another_plan_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
-    driver = Downpour(replicas=2, shards=2, rule=Adagrad(0.1))
+    driver = Downpour(replicas=2, shards=2, optimizer=Adagrad(0.1))
     train_toy(plan_of_toy(machines=2), driver, epochs=4, checkpoints=tmp_path)
     other = dataclasses.replace(driver, replicas=1, shards=5)
     run = train_toy(plan_of_toy(machines=3), other, epochs=6, checkpoints=tmp_path, resume=True)
@@ -210,7 +210,7 @@ def test_a_schedule_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], 
         assert newest is not None
         return [record.updates for record in newest.records.values()]
 
-    driver = Downpour(replicas=2, shards=2, rule=Adam(Cosine(0.01, 1000)))
+    driver = Downpour(replicas=2, shards=2, optimizer=Adam(Cosine(0.01, 1000)))
     before = updates(train_toy(plan_of_toy(machines=2), driver, epochs=2, checkpoints=tmp_path))
     assert min(before) > 0 and max(before) <= 2 * 16
     other = dataclasses.replace(driver, replicas=1, shards=1)
@@ -224,7 +224,7 @@ def test_a_schedule_goes_on_from_a_checkpoint(on_threads: list[WatchedThreads], 
 def test_another_precision_goes_on_from_a_checkpoint(
     on_threads: list[WatchedThreads], tmp_path: Path, before: str, after: str
 ) -> None:
-    driver = Downpour(rule=Adagrad(0.1))
+    driver = Downpour(optimizer=Adagrad(0.1))
     train_toy(plan_of_toy(precision=before), driver, epochs=1, checkpoints=tmp_path)
     run = train_toy(plan_of_toy(precision=after), driver, epochs=2, checkpoints=tmp_path, resume=True)
     assert run.steps == (32,) and {values.dtype for values in run.parameters.values()} == {np.dtype(after)}
@@ -254,7 +254,7 @@ def test_epochs_stay_epochs_when_the_batch_or_the_data_changes(
 
 
 def test_first_parameters_may_be_given(on_threads: list[WatchedThreads], tmp_path: Path) -> None:
-    driver, plan = Downpour(rule=SGD(1e-30)), plan_of_toy()
+    driver, plan = Downpour(optimizer=SGD(1e-30)), plan_of_toy()
     drawn = train_toy(plan, driver, epochs=1, seed=3).parameters
     path = Run(plan, drawn).save(tmp_path / "drawn.safetensors")
     for initial in (drawn, path):

@@ -36,7 +36,7 @@ def data() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("driver", "epochs"),
     [
-        (Downpour(rule=SGD(0.05)), 2),
+        (Downpour(optimizer=SGD(0.05)), 2),
         pytest.param(Sandblaster(method=GradientDescent(max_iterations=3)), None, marks=pytest.mark.slow),
     ],
     ids=["downpour", "sandblaster"],

@@ -34,7 +34,7 @@ def test_an_error_in_a_function_of_the_user_is_tried_three_times(witness: Witnes
     with pytest.raises(
         RunFailed, match=r"^part 0\.0 failed 3 times: ValueError: this node bears no"
     ) as failed:
-        train(plan, toy.data(), driver=Downpour(rule=SGD(0.05)), epochs=2)
+        train(plan, toy.data(), driver=Downpour(optimizer=SGD(0.05)), epochs=2)
     (note,) = failed.value.__notes__
     assert 'tests/faults/toy.py", line' in note and "in the upward function of Node fussy 'odd'" in note
     assert sum("of 3 times" in text for text in witness.texts) == 2
@@ -56,13 +56,13 @@ def test_numbers_that_run_away_end_the_run_and_never_become_a_checkpoint(
     witness: Witness, tmp_path: Path
 ) -> None:
     plan = plan_of_toy()
-    train(plan, toy.data(), driver=Downpour(rule=SGD(0.05)), epochs=1, checkpoints=tmp_path)
+    train(plan, toy.data(), driver=Downpour(optimizer=SGD(0.05)), epochs=1, checkpoints=tmp_path)
     good = newest(tmp_path, plan)
     with pytest.raises(RunFailed) as failed:
         train(
             plan,
             toy.data(),
-            driver=Downpour(rule=SGD(1e38)),
+            driver=Downpour(optimizer=SGD(1e38)),
             epochs=100,
             checkpoints=tmp_path,
             checkpoint_every_s=0.05,
@@ -93,7 +93,7 @@ def test_a_full_disk_costs_checkpoints_and_not_the_run(witness: Witness, tmp_pat
     witness.when(has_checkpoint, lambda: limit_files("shard 1", 16))
     witness.when_said("was not written: shard 1: File too large; it is tried again in 1 s", lambda: None)
     witness.when_said("was not written", lambda: limit_files("shard 1", resource.RLIM_INFINITY))
-    driver = Downpour(shards=2, rule=SGD(0.05))
+    driver = Downpour(shards=2, optimizer=SGD(0.05))
     run = train(
         plan,
         toy.data(),
@@ -148,7 +148,7 @@ def test_a_shard_may_die_often_as_long_as_checkpoints_are_made(witness: Witness,
     for _ in range(7):
         witness.when(has_newer, kill)
     witness.when(has_newer, lambda: signal.raise_signal(signal.SIGINT))
-    driver = Downpour(shards=2, rule=SGD(0.05))
+    driver = Downpour(shards=2, optimizer=SGD(0.05))
     with pytest.raises(Interrupted):
         train(plan, toy.data(), driver=driver, epochs=10**6, checkpoints=tmp_path, checkpoint_every_s=1000.0)
     assert len(killed) == 7

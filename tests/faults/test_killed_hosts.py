@@ -17,7 +17,7 @@ from partita.partitioner import Cluster, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness, hosts_of
 
-DRIVER = Downpour(replicas=2, shards=2, rule=SGD(0.05))
+DRIVER = Downpour(replicas=2, shards=2, optimizer=SGD(0.05))
 
 
 def train_toy(folder: Path | None = None, *, machines: int = 2, epochs: int = 200) -> Run:

@@ -75,7 +75,7 @@ def test_steps_have_the_same_bits_in_any_process_busy_or_not(rule: Rule, threads
     plan, examples = plan_of(rule=rule, threads=threads), data(BATCH)
 
     def stepped(hosts: str) -> dict[str, Any]:
-        with Session(plan, 0, train=True, rule=SGD(0.1), hosts=hosts) as session:  # type: ignore[arg-type]
+        with Session(plan, 0, train=True, optimizer=SGD(0.1), hosts=hosts) as session:  # type: ignore[arg-type]
             for _ in range(3):
                 session.step(examples)
             return session.step(examples, collect=("parameters",)).vectors["parameters"]
@@ -87,7 +87,7 @@ def test_steps_have_the_same_bits_in_any_process_busy_or_not(rule: Rule, threads
 
 def downpour(plan: Plan) -> Run:
     """One replica fetches before its first step and pushes after its last: nothing is left to chance."""
-    driver = Downpour(replicas=1, shards=2, rule=SGD(0.1), fetch_every=STEPS, push_every=STEPS)
+    driver = Downpour(replicas=1, shards=2, optimizer=SGD(0.1), fetch_every=STEPS, push_every=STEPS)
     return train(plan, data(STEPS // 2 * BATCH), driver=driver, epochs=2, show="nothing")
 
 

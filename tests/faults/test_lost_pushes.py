@@ -25,7 +25,7 @@ def oracle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Oracle:
 
 def train_toy(folder: Path, *, epochs: int = 150, checkpoint_every_s: float = 0.7) -> Run:
     plan = partition(toy.network(), Cluster.local(machines=1), batch=8)
-    driver = Downpour(replicas=2, shards=2, rule=SGD(0.05))
+    driver = Downpour(replicas=2, shards=2, optimizer=SGD(0.05))
     return train(
         plan,
         toy.data(),

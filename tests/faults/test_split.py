@@ -90,7 +90,7 @@ def test_a_split_between_two_parts_is_said_and_heals(witness: Witness, one_way: 
             train(
                 plan,
                 toy.data(),
-                driver=Downpour(rule=SGD(0.05)),
+                driver=Downpour(optimizer=SGD(0.05)),
                 epochs=100_000,
                 listen=net.listen,
                 places=places,

@@ -160,7 +160,7 @@ def test_strangers_get_nowhere_and_stop_nothing(
     witness.when(lambda progress: True, lambda: signal.raise_signal(signal.SIGINT))
     plan = partition(toy.network(), Cluster.local(machines=2), batch=8, strategy="balanced")
     with pytest.raises(Interrupted) as stopped:
-        train(plan, toy.data(), driver=Downpour(rule=SGD(0.05)), epochs=100_000)
+        train(plan, toy.data(), driver=Downpour(optimizer=SGD(0.05)), epochs=100_000)
     strangers[0].join()
     assert stopped.value.run.steps[0] > 1 and stopped.value.run.lost_pushes == 0
     counters = launchers[0].mailbox.counters

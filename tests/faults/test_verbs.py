@@ -14,7 +14,7 @@ import pytest
 
 from partita.engine.parameters.files import save_parameters
 from partita.engine.parameters.layout import gather
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
     Assign,

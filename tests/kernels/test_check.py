@@ -14,22 +14,22 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
     Edges,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     MaxPool2D,
     Node,
     NodeDefinition,
-    OneAgainstAll,
     OneToOne,
+    OneVsRest,
     Patch,
     SoftmaxCrossEntropy,
-    SquaredError,
     node,
     per_edge,
     per_node,
@@ -106,7 +106,7 @@ def test_what_cannot_be_compared_is_refused(downward: Any, message: str) -> None
         check_gradients(Node(OneToOne(), lambda incoming: 2 * incoming[0], downward), (3,))
 
 
-LOSSES = [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()]
+LOSSES = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
@@ -167,10 +167,10 @@ def test_a_layer_without_a_definition_has_nothing_to_compare(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "loss", [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()], ids=repr
+    "loss", [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()], ids=repr
 )
 def test_the_definitions_of_losses_are_right(loss: Any) -> None:
-    labelled = isinstance(loss, SoftmaxCrossEntropy | OneAgainstAll)
+    labelled = isinstance(loss, SoftmaxCrossEntropy | OneVsRest)
     target = np.array([[1, 2]]) if labelled else np.full((3, 2), 0.75)
     given = case(loss, (3,), batch=2, target=target)
     reference, (scores, target) = Reference(given.grid, given.sources), given.inputs

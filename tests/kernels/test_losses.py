@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, LossKernel, build
 from partita.engine.numerics import widen_array
-from partita.layers import LogisticCrossEntropy, Loss, OneAgainstAll, SoftmaxCrossEntropy, SquaredError
+from partita.layers import BinaryCrossEntropy, HalfSquaredError, Loss, OneVsRest, SoftmaxCrossEntropy
 from tests.draws import examples
 from tests.kernels.cases import Case, case, seeds, unwritten
 
-LOSSES = [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()]
+LOSSES = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]
 LABELLED = LOSSES[:2]
 BATCH = 7
 
@@ -127,10 +127,10 @@ def test_equals_torch(loss: Loss, dtype: type) -> None:
     functions = torch.nn.functional
     if isinstance(loss, SoftmaxCrossEntropy):
         value = functions.cross_entropy(scores, target[:, 0])
-    elif isinstance(loss, SquaredError):
+    elif isinstance(loss, HalfSquaredError):
         value = 0.5 * ((scores - target) ** 2).sum(dim=1).mean()
     else:
-        if isinstance(loss, OneAgainstAll):
+        if isinstance(loss, OneVsRest):
             target = functions.one_hot(target[:, 0], 1200).to(scores.dtype)
         value = functions.binary_cross_entropy_with_logits(scores, target, reduction="sum") / BATCH
     value.backward()
@@ -165,8 +165,8 @@ def test_counts_the_right_among_the_first_examples(loss: Loss, cuts: tuple[int, 
 
 
 def test_a_target_of_numbers_is_neither_right_nor_wrong() -> None:
-    assert Judged(given_case(SquaredError())).metrics()[1] == 0
-    assert Judged(given_case(LogisticCrossEntropy())).metrics()[1] == 0
+    assert Judged(given_case(HalfSquaredError())).metrics()[1] == 0
+    assert Judged(given_case(BinaryCrossEntropy())).metrics()[1] == 0
 
 
 @pytest.mark.parametrize("loss", LOSSES[:3])

@@ -14,19 +14,19 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     Loss,
     MaxPool2D,
     NodeDefinition,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 from tests.kernels.cases import Case, case
 
@@ -40,11 +40,11 @@ LAYERS = [
     (L2Pool2D(), 1),
     (LocalContrastNormalisation2D(3), 1),
     (LocallyConnected2D(2, 2), 1),
-    (LogisticCrossEntropy(), 1),
+    (BinaryCrossEntropy(), 1),
     (MaxPool2D(), 1),
-    (SquaredError(), 1),
+    (HalfSquaredError(), 1),
 ]
-CLASSIFIERS = [SoftmaxCrossEntropy(), OneAgainstAll()]
+CLASSIFIERS = [SoftmaxCrossEntropy(), OneVsRest()]
 
 
 @pytest.mark.parametrize(("layer", "n_inputs"), LAYERS, ids=lambda value: getattr(value, "kind", str(value)))

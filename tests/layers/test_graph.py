@@ -12,11 +12,11 @@ from partita.layers import (
     Add,
     Dense,
     Graph,
+    HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 
 
@@ -29,7 +29,7 @@ def branching() -> Graph:
     joined = Add(name="joined")(low, high)
     net.loss = (
         SoftmaxCrossEntropy(name="which")(joined, net.target("label")),
-        SquaredError(name="how_much")(Dense(1, name="size")(joined), net.target("amount")),
+        HalfSquaredError(name="how_much")(Dense(1, name="size")(joined), net.target("amount")),
     )
     return net.graph()
 
@@ -113,7 +113,7 @@ def test_it_is_immutable() -> None:
 def test_bytes_of_a_node_are_its_parameters_once_and_its_state_for_each_example() -> None:
     net = Network("sized")
     picture = net.input("picture", shape=(6, 6, 2))
-    net.loss = SquaredError()(Dense(3)(LocallyConnected2D(4, 3)(picture)), net.target("wanted"))
+    net.loss = HalfSquaredError()(Dense(3)(LocallyConnected2D(4, 3)(picture)), net.target("wanted"))
     graph = net.graph()
     assert graph["locally_connected_2d"].bytes_per_node(batch=8, item_bytes=4) == (3 * 3 * 2 + 1 + 8) * 4
     assert graph["dense"].bytes_per_node(batch=8, item_bytes=2) == (4 * 4 * 4 + 1 + 8) * 2

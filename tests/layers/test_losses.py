@@ -7,16 +7,16 @@ import re
 import pytest
 
 from partita.layers import (
-    LogisticCrossEntropy,
+    BinaryCrossEntropy,
+    HalfSquaredError,
     Loss,
     Network,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 
 
-@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneAgainstAll()])
+@pytest.mark.parametrize("loss", [SoftmaxCrossEntropy(), OneVsRest()])
 def test_a_classifier_takes_a_label(loss: Loss) -> None:
     assert loss.target((7,)) == ((1,), 7)
     for shape in ((1,), (3, 2)):
@@ -24,14 +24,14 @@ def test_a_classifier_takes_a_label(loss: Loss) -> None:
             loss.target(shape)
 
 
-@pytest.mark.parametrize("loss", [LogisticCrossEntropy(), SquaredError()])
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), HalfSquaredError()])
 def test_others_take_a_number_for_each_score(loss: Loss) -> None:
     assert loss.target((3, 2)) == ((3, 2), None)
 
 
 @pytest.mark.parametrize(
     ("loss", "rows"),
-    [(SoftmaxCrossEntropy(), 2), (OneAgainstAll(), 1), (LogisticCrossEntropy(), 0), (SquaredError(), 0)],
+    [(SoftmaxCrossEntropy(), 2), (OneVsRest(), 1), (BinaryCrossEntropy(), 0), (HalfSquaredError(), 0)],
 )
 def test_all_may_be_judged_where_the_scores_are(loss: Loss, rows: int) -> None:
     assert loss.splits_scores
@@ -41,5 +41,5 @@ def test_all_may_be_judged_where_the_scores_are(loss: Loss, rows: int) -> None:
 def test_names_follow_the_kind() -> None:
     net = Network("named")
     scores = net.input("scores", shape=3)
-    net.loss = [OneAgainstAll()(scores, net.target("a")), LogisticCrossEntropy()(scores, net.target("b"))]
+    net.loss = [OneVsRest()(scores, net.target("a")), BinaryCrossEntropy()(scores, net.target("b"))]
     assert net.graph().losses == ("one_against_all", "logistic_cross_entropy")

@@ -11,11 +11,11 @@ from partita.layers import (
     Activation,
     Add,
     Dense,
+    HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 
 
@@ -62,7 +62,7 @@ def test_branches_skips_several_inputs_and_losses() -> None:
     doubled = Add()(both, both)
     net.loss = (
         SoftmaxCrossEntropy()(doubled, net.target("label")),
-        SquaredError()(Dense(2)(both), net.target("values")),
+        HalfSquaredError()(Dense(2)(both), net.target("values")),
     )
     graph = net.graph()
     assert len(graph.losses) == 2
@@ -86,23 +86,23 @@ def wrong(write: Callable[[Network, Any], Any]) -> Callable[[], Any]:
 
 def unused(net: Network, x: Any) -> None:
     Dense(2, name="lonely")(x)
-    net.loss = SquaredError()(Dense(2)(x), net.target("t"))
+    net.loss = HalfSquaredError()(Dense(2)(x), net.target("t"))
     net.graph()
 
 
 def unassigned(net: Network, x: Any) -> None:
-    SquaredError(name="mine")(Dense(2)(x), net.target("t"))
+    HalfSquaredError(name="mine")(Dense(2)(x), net.target("t"))
     net.graph()
 
 
 def target_of_two_shapes(net: Network, x: Any) -> None:
     target = net.target("t")
-    SquaredError()(Dense(2)(x), target)
-    SquaredError(name="second")(Dense(3)(x), target)
+    HalfSquaredError()(Dense(2)(x), target)
+    HalfSquaredError(name="second")(Dense(3)(x), target)
 
 
 def loss_assigned_twice(net: Network, x: Any) -> None:
-    loss = SquaredError(name="mine")(Dense(2)(x), net.target("t"))
+    loss = HalfSquaredError(name="mine")(Dense(2)(x), net.target("t"))
     net.loss = (loss, loss)
 
 
@@ -141,14 +141,17 @@ MISTAKES: list[tuple[Callable[[Network, Any], Any], str]] = [
     ),
     (lambda net, x: Add(name="a")(x), "Add 'a': .*two or more"),
     (lambda net, x: Add(name="a")(x, Dense(3)(x)), "Add 'a': the inputs have the shapes"),
-    (lambda net, x: SquaredError(name="e")(x), "SquaredError 'e' takes scores and a target"),
-    (lambda net, x: SquaredError(name="e")(net.target("t"), x), "SquaredError 'e' takes scores and a target"),
+    (lambda net, x: HalfSquaredError(name="e")(x), "HalfSquaredError 'e' takes scores and a target"),
+    (
+        lambda net, x: HalfSquaredError(name="e")(net.target("t"), x),
+        "HalfSquaredError 'e' takes scores and a target",
+    ),
     (
         lambda net, x: SoftmaxCrossEntropy(name="s")(x, net.target("t")),
         r"SoftmaxCrossEntropy 's': the scores have shape",
     ),
     (lambda net, x: Dense(3, name="d")(net.target("t")), "Dense 'd' listens to target 't'; only a loss may"),
-    (lambda net, x: Dense(3, name="d")(SquaredError()(x, net.target("t"))), "Dense 'd' listens to loss"),
+    (lambda net, x: Dense(3, name="d")(HalfSquaredError()(x, net.target("t"))), "Dense 'd' listens to loss"),
     (target_of_two_shapes, "target 't' already serves a loss of another shape"),
     (lambda net, x: setattr(net, "loss", Dense(3)(x)), "is not a loss; assign for example"),
     (lambda net, x: setattr(net, "loss", 3), "3 is not a loss; assign"),

@@ -18,7 +18,7 @@ from partita.engine.kernels import activations, local_loops, loss_loops, normali
 from partita.engine.kernels.convolution import few, gradient, loops
 from partita.engine.numerics import compiled
 from partita.engine.numerics.fingerprint import Unidentified, fingerprint
-from partita.engine.parameters.rules import adagrad, adam, lars, sgd
+from partita.engine.parameters.optimizers import adagrad, adam, lars, sgd
 
 HELPERS = """
 from typing import NamedTuple

@@ -72,7 +72,7 @@ def write(
         run=run,
         shapes=SHAPES,
         dtype="float32",
-        rule="Adagrad(rate=0.05)",
+        optimizer="Adagrad(rate=0.05)",
         steps=(40, 42),
         steps_per_epoch=16,
         entries=tuple(entries),

@@ -240,7 +240,14 @@ def test_a_journal_that_cannot_be_made_leaves_the_one_before(
 
 def test_a_manifest_names_a_position_and_old_ones_are_still_read() -> None:
     manifest = Manifest(
-        checkpoint=1, run="r", shapes={}, dtype="float32", rule="", steps=(1,), steps_per_epoch=1, entries=()
+        checkpoint=1,
+        run="r",
+        shapes={},
+        dtype="float32",
+        optimizer="",
+        steps=(1,),
+        steps_per_epoch=1,
+        entries=(),
     )
     assert decode_manifest(encode_manifest(manifest)).position is None
     named = msgspec.structs.replace(manifest, position=17)

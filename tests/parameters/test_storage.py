@@ -15,7 +15,7 @@ from partita.engine.parameters import (
     Adagrad,
     Adam,
     InverseTime,
-    Rule,
+    Optimizer,
     Snapshot,
     Storage,
     Vector,
@@ -40,8 +40,8 @@ SPAN = Span("values", 2, 5)
 RANGES = {0: (0, 3), 1: (3, 8)}
 
 
-def storage(rule: Rule | None = None, n: int = 8, dtype: type = np.float64) -> Storage:
-    return Storage(rule or SGD(0.5), np.zeros(n, dtype))
+def storage(optimizer: Optimizer | None = None, n: int = 8, dtype: type = np.float64) -> Storage:
+    return Storage(optimizer or SGD(0.5), np.zeros(n, dtype))
 
 
 def test_a_span_is_updated_and_nothing_else() -> None:
@@ -64,7 +64,7 @@ def test_a_snapshot_restores_it() -> None:
     first = storage(Adagrad(0.5))
     first.apply(SPAN, np.ones(3), 0)
     kept = first.snapshot()
-    second = Storage(first.rule, kept.values, kept.state)
+    second = Storage(first.optimizer, kept.values, kept.state)
     for held in (first, second):
         held.apply(SPAN, np.ones(3), 0)
     assert np.array_equal(first.snapshot().values, second.snapshot().values)
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(span: Span, gradient: 
 
 @pytest.mark.parametrize("state", [{}, {"sum": np.zeros(7)}, {"sum": np.zeros(8), "more": np.zeros(8)}])
 def test_the_state_of_another_rule_is_refused(state: dict[str, Vector]) -> None:
-    with pytest.raises(ValueError, match="continue with the rule"):
+    with pytest.raises(ValueError, match="continue with the optimizer"):
         Storage(Adagrad(0.5), np.zeros(8), state)
 
 
@@ -106,17 +106,19 @@ def test_the_rate_is_that_of_the_updates_before() -> None:
     assert held.read(SPAN) == pytest.approx([-1 - 1 / 2 - 1 / 4] * 3)
 
 
-@pytest.mark.parametrize("rule", [SGD(0.5, clip_norm=1e-3), LARS(0.5)])
-def test_what_replicas_have_done_is_not_done_again(rule: Rule) -> None:
-    held = storage(rule)
+@pytest.mark.parametrize("optimizer", [SGD(0.5, clip_norm=1e-3), LARS(0.5)])
+def test_what_replicas_have_done_is_not_done_again(optimizer: Optimizer) -> None:
+    held = storage(optimizer)
     held.apply(SPAN, np.full(3, 8.0), 0)
     assert held.read(SPAN) == pytest.approx([-4.0] * 3)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("rule", [SGD(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
-def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(rule: Rule, bad: float) -> None:
-    held = storage(rule)
+@pytest.mark.parametrize("optimizer", [SGD(0.5), Adagrad(0.5), Adam(0.5)], ids=str)
+def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(
+    optimizer: Optimizer, bad: float
+) -> None:
+    held = storage(optimizer)
     held.snapshot().check_finite()
     with pytest.raises(NotFinite, match=r"a push to its values \[2:5\] is not finite; lower the"):
         held.apply(SPAN, np.array([1.0, bad, 1.0]), 0)
@@ -127,7 +129,7 @@ def test_a_push_that_is_not_finite_is_said_and_what_it_spoilt_is_never_kept(rule
 def test_a_state_that_is_not_finite_is_not_kept() -> None:
     held = storage(Adagrad(0.5), dtype=np.float32)
     held.apply(SPAN, np.full(3, 1e30, np.float32), 0)
-    with pytest.raises(NotFinite, match="its 'sum' of the update rule are not finite"):
+    with pytest.raises(NotFinite, match="its 'sum' of the optimizer are not finite"):
         held.snapshot().check_finite()
 
 
@@ -149,8 +151,8 @@ def machine_of(epoch: int, version: int, seen: dict[str, Watermark], updates: in
 @given(st.data())
 def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.DataObject) -> None:
     """Repeats, reorderings and restarts from a checkpoint, against a list of the gradients that count."""
-    rule = Adagrad(InverseTime(0.5, 3))
-    held = storage(rule)
+    optimizer = Adagrad(InverseTime(0.5, 3))
+    held = storage(optimizer)
     machine, epoch = machine_of(0, 0, {}), 0
     had = dict.fromkeys(RANGES, 0)  # updates of each machine's range
     kept: tuple[Snapshot, int, dict[str, Watermark], int, int] = (held.snapshot(), 0, {}, 0, 0)
@@ -183,10 +185,10 @@ def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.
             epoch += 1
             snapshot, version, seen, updates, n_counted = kept
             machine, had = machine_of(epoch, version, seen, updates), dict.fromkeys(RANGES, updates)
-            held = Storage(rule, snapshot.values, snapshot.state)
+            held = Storage(optimizer, snapshot.values, snapshot.state)
             del counted[n_counted:]
         machine.validate()
-    naive = storage(rule)
+    naive = storage(optimizer)
     for span, gradient, updates in counted:
         naive.apply(span, gradient, updates)
     assert machine.version == len(counted)

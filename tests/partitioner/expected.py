@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from partita.layers import Edges, Graph, OneAgainstAll, SoftmaxCrossEntropy
+from partita.layers import Edges, Graph, OneVsRest, SoftmaxCrossEntropy
 from partita.layers.connectivity import PADDING
 from partita.layers.rows import Rows
 from partita.partitioner import Ownership
 
-LABELLED = (SoftmaxCrossEntropy, OneAgainstAll)
+LABELLED = (SoftmaxCrossEntropy, OneVsRest)
 """Losses that compare all scores with one label."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import AveragePool2D, Dense, LocallyConnected2D, Network, SquaredError
+from partita.layers import AveragePool2D, Dense, HalfSquaredError, LocallyConnected2D, Network
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
 from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
 from tests.draws import examples
@@ -81,7 +81,7 @@ def test_errors_of_a_machine_alone_take_the_place_of_one_another() -> None:
     states = net.input("x", shape=(32, 32, 1))
     for n in range(8):
         states = LocallyConnected2D(1, 1, name=f"local{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     plan = partition(net, Cluster.local(1), batch=1)
     (program,) = plan.programs
     layer = 4 * 1024
@@ -97,7 +97,7 @@ def test_errors_that_nobody_sends_stay_zero() -> None:
     for n in range(3):
         states = LocallyConnected2D(1, 3, padding="same" if n else "valid", name=f"local{n}")(states)
         states = AveragePool2D(1 if n else 2, name=f"pool{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     plan = partition(net, Cluster.local(1), batch=8)
     windows = plan.windows(plan.programs[0], keep=())
     assert arena_bytes(windows) < arena_bytes(plan.windows(plan.programs[0]))

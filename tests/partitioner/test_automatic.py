@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
-from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Dense, Graph, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers import rows as row_sets
-from partita.partitioner import Cluster, Link, Machine, Ownership, Pieces, Plan, Tiles, Whole, partition
+from partita.partitioner import Cluster, Link, Machine, Ownership, Plan, RowSplit, Tiles, Whole, partition
 from partita.partitioner.assign.cuts import Cut, follows_input
 from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.additive import Additive
@@ -75,7 +75,7 @@ def drawn_cuts(draw: st.DrawFn, graph: Graph, cluster: Cluster, *, rows_only: bo
     return {
         layer: cut
         for layer, cut in found.items()
-        if not rows_only or isinstance(cut, Whole) or (isinstance(cut, Pieces) and not cut.margin)
+        if not rows_only or isinstance(cut, Whole) or (isinstance(cut, RowSplit) and not cut.halo)
     }
 
 
@@ -163,7 +163,9 @@ def test_uneven_machines_get_uneven_pieces() -> None:
 
 def test_a_small_network_stays_on_the_fastest_machine_and_the_others_are_told_to_be_empty() -> None:
     net = Network("small")
-    net.loss = SquaredError(name="loss")(Dense(4, name="scores")(net.input("x", shape=4)), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(
+        Dense(4, name="scores")(net.input("x", shape=4)), net.target("y")
+    )
     slow = Machine("slow", flops_per_s=1e7, bytes_per_s=1e8)
     plan = partition(net, Cluster((slow, Machine("fast"), slow2 := replace(slow, name="slow2"))), batch=8)
     assert {piece.machine for piece in plan.pieces} == {1}
@@ -264,10 +266,10 @@ def test_groups_are_thinned_until_few_are_left() -> None:
 
 
 def test_swapped_machines_do_what_the_other_did_or_as_much_as_before() -> None:
-    plan = {"a": Pieces((0, 1, 2), (3, 4, 5)), "b": Whole(1)}
+    plan = {"a": RowSplit((0, 1, 2), (3, 4, 5)), "b": Whole(1)}
     both = [{**move} for move in swapped(plan, ["a", "b"], [1, 2])]
-    assert {"a": Pieces((0, 2, 1), (3, 4, 5)), "b": Whole(2)} in both
-    assert {"a": Pieces((0, 2, 1), (3, 5, 4)), "b": Whole(2)} in both
+    assert {"a": RowSplit((0, 2, 1), (3, 4, 5)), "b": Whole(2)} in both
+    assert {"a": RowSplit((0, 2, 1), (3, 5, 4)), "b": Whole(2)} in both
 
 
 def test_the_collector_works_again_after_a_search() -> None:
@@ -277,7 +279,7 @@ def test_the_collector_works_again_after_a_search() -> None:
         assert not gc.isenabled()
     assert gc.isenabled()
     with pytest.raises(ValueError, match="cannot be cut"):
-        partition(stack(1, 2), Cluster.local(4), batch=4, cuts={"hidden0": Pieces(4)})
+        partition(stack(1, 2), Cluster.local(4), batch=4, cuts={"hidden0": RowSplit(4)})
     assert gc.isenabled()
 
 
@@ -286,7 +288,7 @@ def picture(*, link: Link) -> tuple[Network, Cluster]:
     states = net.input("x", shape=(16, 16, 4))
     for n in range(2):
         states = LocallyConnected2D(4, 3, padding="same", name=f"local{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     return net, Cluster(tuple(Machine(f"m{n}", flops_per_s=1e8) for n in range(16)), link)
 
 
@@ -300,14 +302,14 @@ def test_pictures_on_many_machines_with_slow_links_are_cut_into_tiles() -> None:
 def test_rows_beside_tiles_play() -> None:
     """Errors of a picture in rows are summed in order, also where another picture is in tiles."""
     net, cluster = picture(link=Link())
-    cuts = {"local0": Pieces(4), "local1": Pieces(3), "loss": Whole(0)}
+    cuts = {"local0": RowSplit(4), "local1": RowSplit(3), "loss": Whole(0)}
     plan = partition(net, cluster, batch=2, cuts=cuts)
     third = LocallyConnected2D(2, 3, name="tiled")
     net = Network("beside")
     states = net.input("x", shape=(16, 16, 4))
     for n in range(2):
         states = LocallyConnected2D(4, 3, padding="same", name=f"local{n}")(states)
-    net.loss = SquaredError(name="loss")(third(states), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(third(states), net.target("y"))
     beside = partition(net, cluster, batch=2, cuts={**cuts, "tiled": Tiles(4, across=(2, 2))})
 
     def sent(found: Plan) -> list[tuple[int, int, int]]:

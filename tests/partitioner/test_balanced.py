@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from partita.layers import (
     Dense,
+    HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     Patch,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
-from partita.partitioner import Cluster, Machine, Pieces, Plan, Whole, partition
+from partita.partitioner import Cluster, Machine, Plan, RowSplit, Whole, partition
 from partita.partitioner.assign.piece import boundaries, piece_flops
 from tests.networks import networks
 from tests.plans import clusters
@@ -38,7 +38,9 @@ def sizes(plan: Plan, layer: str) -> dict[int, int]:
 
 def dense(units: int) -> Network:
     net = Network("dense")
-    net.loss = SquaredError(name="loss")(Dense(units, name="wide")(net.input("x", shape=16)), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(
+        Dense(units, name="wide")(net.input("x", shape=16)), net.target("y")
+    )
     return net
 
 
@@ -66,7 +68,7 @@ def test_no_machine_is_a_row_away_from_its_share(speeds: list[int], units: int) 
 def test_what_is_too_small_to_share_goes_to_the_least_busy() -> None:
     net = Network("small")
     hidden = Dense(30, name="hidden")(net.input("x", shape=16))
-    net.loss = SquaredError(name="loss")(Dense(2, name="scores")(hidden), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(Dense(2, name="scores")(hidden), net.target("y"))
     cluster = Cluster.local(3)
     plan = partition(net, cluster, batch=1, cuts={"loss": Whole(1)}, strategy="balanced")
     assert set(sizes(plan, "scores")) == {0, 2}  # machine 1 has the loss already
@@ -77,13 +79,13 @@ def test_a_loss_lies_where_its_scores_do() -> None:
     net = Network("judged")
     scores = Dense(2, name="scores")(Dense(30, name="hidden")(net.input("x", shape=16)))
     net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
-    plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": Pieces((2, 1))}, strategy="balanced")
+    plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": RowSplit((2, 1))}, strategy="balanced")
     assert plan.ownership.judges("loss") == (2, 1)
     assert {(p.start, p.stop, p.machine) for p in plan.ownership.of("loss")} == {(0, 1, 1), (0, 1, 2)}
     plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": Whole(2)}, strategy="balanced")
     assert [piece.machine for piece in plan.ownership.of("loss")] == [2]
     assert not plan.ownership.judges("loss")
-    by_hand = {"scores": Pieces((2, 1)), "loss": Whole(0)}
+    by_hand = {"scores": RowSplit((2, 1)), "loss": Whole(0)}
     plan = partition(net, Cluster.local(3), batch=1, cuts=by_hand, strategy="balanced")
     assert not plan.ownership.judges("loss")
     sent = [(m.buffer, m.source, m.destination) for m in plan.messages if m.layer == "scores"]
@@ -104,7 +106,7 @@ def test_a_cut_under_patches_lies_where_the_patches_begin(
     below = LocallyConnected2D(1, 3, name="below")(net.input("image", shape=(height, 4, 1)))
     padding = "same" if same else "valid"
     above = LocallyConnected2D(1, (kernel, 1), stride=(stride, 1), padding=padding, name="above")(below)
-    net.loss = SquaredError(name="loss")(above, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(above, net.target("y"))
     plan = partition(net, Cluster.local(machines), batch=1, strategy="balanced")
     patch = plan.graph["above"].layer.connectivity
     assert isinstance(patch, Patch)
@@ -128,7 +130,7 @@ def test_states_of_a_halo_travel_one_way_and_their_errors_the_other() -> None:
     net = Network("picture")
     below = LocallyConnected2D(1, 3, name="below")(net.input("image", shape=(22, 4, 1)))  # 20 rows
     above = LocallyConnected2D(1, (3, 1), name="above")(below)  # 18 rows
-    net.loss = SquaredError(name="loss")(above, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(above, net.target("y"))
     plan = partition(net, Cluster.local(2), batch=1, strategy="balanced")
     assert [piece.rows for piece in plan.ownership.of("above")] == [(0, 9), (9, 18)]
     assert [piece.rows for piece in plan.ownership.of("below")] == [(0, 9), (9, 20)]
@@ -141,7 +143,7 @@ def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:
     states = net.input("image", shape=(64, 4, 1))
     for n in range(20):
         states = LocallyConnected2D(1, 3, padding="same", name=f"local{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     plan = partition(net, Cluster.local(4), batch=1, strategy="balanced")
     for n in range(20):
         assert max(sizes(plan, f"local{n}").values()) <= 17
@@ -150,7 +152,7 @@ def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:
 def test_a_pool_without_overlap_needs_no_message() -> None:
     net = Network("pooled")
     picture = LocallyConnected2D(2, 3, name="below")(net.input("image", shape=(18, 6, 1)))
-    net.loss = SquaredError(name="loss")(MaxPool2D(2, name="pool")(picture), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(MaxPool2D(2, name="pool")(picture), net.target("y"))
     plan = partition(net, Cluster.local(4), batch=1, strategy="balanced")
     assert len(plan.ownership.of("pool")) == len(plan.ownership.of("below")) == 4
     assert not [message for message in plan.messages if message.layer == "below"]

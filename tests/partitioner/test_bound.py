@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
 from partita.partitioner.predict.bound import Bound
 from partita.partitioner.predict.cost import Costs
@@ -42,7 +42,7 @@ def test_one_machine_reaches_it() -> None:
 def test_work_is_divided_by_speed() -> None:
     net = Network("wide")
     states = Dense(3000, name="wide")(net.input("x", shape=3000))
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     alone = Bound(Costs(net.graph(), uneven(1), batch=256)).work_s
     shared = Bound(Costs(net.graph(), uneven(1, 2, 3), batch=256)).work_s
     assert shared == pytest.approx(alone / 6, rel=0.05)
@@ -62,7 +62,7 @@ def test_a_slow_link_makes_one_machine_the_best_and_the_bound_knows() -> None:
     states = net.input("x", shape=8)
     for n in range(3):
         states = Dense(8, name=f"layer{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     machines = tuple(Machine(name) for name in "abc")
     plan = partition(net, Cluster(machines, Link(1.0, 1e3)), batch=4)
     assert not plan.messages

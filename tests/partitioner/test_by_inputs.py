@@ -10,20 +10,20 @@ import pytest
 from partita.layers import (
     Conv2D,
     Dense,
+    HalfSquaredError,
     LocallyConnected2D,
     MaxPool2D,
     Network,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 from partita.partitioner import (
-    ByInputs,
     Cluster,
+    InputSplit,
     Ownership,
     Piece,
-    Pieces,
     Plan,
-    Repeated,
+    Replicated,
+    RowSplit,
     StepKind,
     Whole,
     partition,
@@ -50,8 +50,8 @@ def travelling(plan: Plan) -> Counter[tuple[str, str]]:
 
 
 def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
-    summed = ByInputs(2, repeated=True)
-    plan = planned({"h1": Pieces(2), "h2": summed, "h3": Pieces(2), "h4": summed, "scores": Pieces(2)})
+    summed = InputSplit(2, repeated=True)
+    plan = planned({"h1": RowSplit(2), "h2": summed, "h3": RowSplit(2), "h4": summed, "scores": RowSplit(2)})
     assert travelling(plan) == {
         ("up", "h2.sums"): 2,
         ("up", "h4.sums"): 2,
@@ -59,12 +59,12 @@ def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
         ("down", "h4.deltas"): 2,
         ("down", "h2.deltas"): 2,
     }
-    by_rows = planned({f"h{n}": Pieces(2) for n in range(1, 5)})
+    by_rows = planned({f"h{n}": RowSplit(2) for n in range(1, 5)})
     assert len(by_rows.messages) == 2 * (4 + 4 + 1)
 
 
 def test_who_has_no_copy_hears_the_first() -> None:
-    plan = planned({"h1": Pieces(2), "h2": ByInputs(2, repeated=True), "h3": Whole(2)}, machines=3)
+    plan = planned({"h1": RowSplit(2), "h2": InputSplit(2, repeated=True), "h3": Whole(2)}, machines=3)
     sent = [(m.buffer, m.source, m.destination) for m in plan.messages if m.layer == "h2"]
     assert ("h2", 0, 2) in sent and ("h2", 1, 2) not in sent
     assert ("h2<h3", 2, 0) in sent and ("h2<h3", 2, 1) not in sent
@@ -72,7 +72,7 @@ def test_who_has_no_copy_hears_the_first() -> None:
 
 
 def test_states_by_rows_are_sums_that_others_send() -> None:
-    plan = planned({"h1": Pieces(2), "h2": ByInputs(2), "h3": Pieces(2)})
+    plan = planned({"h1": RowSplit(2), "h2": InputSplit(2), "h3": RowSplit(2)})
     sent = {(m.buffer, m.rows, m.source, m.destination) for m in plan.messages if m.layer == "h2"}
     assert {
         ("h2.sums", ((4, 8),), 0, 1),
@@ -87,16 +87,16 @@ def test_inputs_follow_the_pieces_of_the_input() -> None:
     def inputs(cuts: dict[str, Cut]) -> list[tuple[int, tuple[int, int] | None]]:
         return [(piece.machine, piece.inputs) for piece in planned(cuts).ownership.of("h2")]
 
-    assert inputs({"h1": Pieces(2, sizes=(3, 5)), "h2": ByInputs(2)}) == [(0, (0, 3)), (1, (3, 8))]
-    assert inputs({"h1": Pieces((1, 0), (3, 5)), "h2": ByInputs((1, 0))}) == [(1, (0, 3)), (0, (3, 8))]
-    assert inputs({"h1": Pieces((1, 0), (3, 5)), "h2": ByInputs(2)}) == [(0, (0, 4)), (1, (4, 8))]
-    assert inputs({"h1": Whole(1), "h2": ByInputs(2)}) == [(0, (0, 4)), (1, (4, 8))]
-    assert inputs({"h1": Pieces(2, sizes=(3, 5)), "h2": ByInputs(2, sizes=(7, 1))})[0] == (0, (0, 7))
-    assert planned({"h2": ByInputs((1,))}).ownership.of("h2") == (Piece("h2", 0, 8, 1),)
+    assert inputs({"h1": RowSplit(2, sizes=(3, 5)), "h2": InputSplit(2)}) == [(0, (0, 3)), (1, (3, 8))]
+    assert inputs({"h1": RowSplit((1, 0), (3, 5)), "h2": InputSplit((1, 0))}) == [(1, (0, 3)), (0, (3, 8))]
+    assert inputs({"h1": RowSplit((1, 0), (3, 5)), "h2": InputSplit(2)}) == [(0, (0, 4)), (1, (4, 8))]
+    assert inputs({"h1": Whole(1), "h2": InputSplit(2)}) == [(0, (0, 4)), (1, (4, 8))]
+    assert inputs({"h1": RowSplit(2, sizes=(3, 5)), "h2": InputSplit(2, sizes=(7, 1))})[0] == (0, (0, 7))
+    assert planned({"h2": InputSplit((1,))}).ownership.of("h2") == (Piece("h2", 0, 8, 1),)
 
 
 def test_the_weights_of_columns_count_once() -> None:
-    plan = planned({"h1": Pieces(2, sizes=(3, 5)), "h2": ByInputs(2, repeated=True)})
+    plan = planned({"h1": RowSplit(2, sizes=(3, 5)), "h2": InputSplit(2, repeated=True)})
     held = [[h.size for h in plan.ownership.held("h2", machine)] for machine in (0, 1)]
     assert held == [[24, 8], [40, 0]]
     assert plan.n_parameters(0) + plan.n_parameters(1) == plan.graph.n_parameters
@@ -109,24 +109,24 @@ def picture(*, copies: Cut, lent: Cut) -> Plan:
     image = net.input("image", shape=(12, 4, 1))
     local = LocallyConnected2D(2, 3, padding="same", name="local")(image)
     conv = Conv2D(2, 3, padding="same", name="conv")(MaxPool2D(3, stride=1, name="pool")(local))
-    net.loss = SquaredError(name="loss")(Dense(4, name="scores")(conv), net.target("y"))
-    cuts: dict[str, Cut] = {"local": Pieces(2), "pool": copies, "conv": lent, "scores": Pieces(2)}
+    net.loss = HalfSquaredError(name="loss")(Dense(4, name="scores")(conv), net.target("y"))
+    cuts: dict[str, Cut] = {"local": RowSplit(2), "pool": copies, "conv": lent, "scores": RowSplit(2)}
     return partition(net, Cluster.local(2), batch=2, cuts=cuts, strategy="balanced")
 
 
 def test_a_margin_spares_the_halo_above_and_its_errors() -> None:
     """Two rows that both machines pool are neither sent up, nor are their errors sent down."""
-    cut, margin = (picture(copies=Pieces(2, margin=n), lent=Pieces(2)) for n in (0, 1))
+    cut, halo = (picture(copies=RowSplit(2, halo=n), lent=RowSplit(2)) for n in (0, 1))
     halos = [(m.buffer, m.rows) for m in cut.messages if m.layer == "pool"]
     down = [("pool<conv", ((4, 6),)), ("pool<conv", ((4, 5),))]
     assert halos == [("pool", ((5, 6),)), ("pool", ((4, 5),)), *down]
-    assert [(p.start, p.stop) for p in margin.ownership.of("pool")] == [(0, 6), (4, 10)]
-    assert not [m for m in margin.messages if m.layer == "pool"]
-    assert sum(m.n_bytes for m in margin.messages) > 0
+    assert [(p.start, p.stop) for p in halo.ownership.of("pool")] == [(0, 6), (4, 10)]
+    assert not [m for m in halo.messages if m.layer == "pool"]
+    assert sum(m.n_bytes for m in halo.messages) > 0
 
 
 def test_a_repeated_layer_is_sent_nowhere_where_it_is() -> None:
-    plan = picture(copies=Repeated(2), lent=Repeated((1, 0)))
+    plan = picture(copies=Replicated(2), lent=Replicated((1, 0)))
     assert not [m for m in plan.messages if m.buffer.startswith(("pool", "conv<")) or m.buffer == "conv"]
     assert [(m.buffer, m.source, m.destination) for m in plan.messages if m.layer == "conv"] == [
         ("conv.parameters", 0, 1),
@@ -135,13 +135,13 @@ def test_a_repeated_layer_is_sent_nowhere_where_it_is() -> None:
 
 
 def test_a_repeated_loss_counts_once() -> None:
-    for scores in (Pieces(3), Whole(2)):
-        plan = planned({"scores": scores, "loss": Repeated((0, 1))}, machines=3)
+    for scores in (RowSplit(3), Whole(2)):
+        plan = planned({"scores": scores, "loss": Replicated((0, 1))}, machines=3)
         assert plan.ownership.counted("loss") == (0,)
         errors = [m.source for m in plan.messages if m.buffer == "scores<loss"]
         assert set(errors) == {0}
         assert len([m for m in plan.messages if m.buffer == "scores" and m.destination == 1]) > 0
-    assert planned({"scores": ByInputs(2, repeated=True)}).ownership.of("loss") == (Piece("loss", 0, 1, 0),)
+    assert planned({"scores": InputSplit(2, repeated=True)}).ownership.of("loss") == (Piece("loss", 0, 1, 0),)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,21 @@ def test_a_repeated_loss_counts_once() -> None:
     [
         (
             "h2",
-            Repeated(2),
+            Replicated(2),
             "Dense 'h2' cannot be repeated: its nodes have weights of their own, and those of each copy "
-            "would learn something else; cut it without, for example ByInputs(2, repeated=True)",
+            "would learn something else; cut it without, for example InputSplit(2, repeated=True)",
         ),
-        ("h2", Pieces(2, margin=1), "Dense 'h2' cannot be repeated: its nodes have weights of their own"),
-        ("h2", Pieces(2, margin=-1), "Dense 'h2': the margin is -1; write a whole number of at least 0"),
-        ("h2", ByInputs(2, sizes=(1, 6)), "the input 'h1' of Dense 'h2' has 8 rows for 2 machines, but the"),
-        ("h1", ByInputs(7), "the input 'x' of Dense 'h1' has 6 rows and cannot be cut into 7 pieces"),
-        ("scores", ByInputs(5), "Dense 'scores' has 4 rows and cannot be cut into 5 pieces"),
-        ("h2", ByInputs((0, 9)), "is put on machine 9, but the cluster's machines are 0 to 7"),
-        ("loss", ByInputs(2), "SoftmaxCrossEntropy 'loss' cannot be cut"),
+        ("h2", RowSplit(2, halo=1), "Dense 'h2' cannot be repeated: its nodes have weights of their own"),
+        ("h2", RowSplit(2, halo=-1), "Dense 'h2': the halo is -1; write a whole number of at least 0"),
+        (
+            "h2",
+            InputSplit(2, sizes=(1, 6)),
+            "the input 'h1' of Dense 'h2' has 8 rows for 2 machines, but the",
+        ),
+        ("h1", InputSplit(7), "the input 'x' of Dense 'h1' has 6 rows and cannot be cut into 7 pieces"),
+        ("scores", InputSplit(5), "Dense 'scores' has 4 rows and cannot be cut into 5 pieces"),
+        ("h2", InputSplit((0, 9)), "is put on machine 9, but the cluster's machines are 0 to 7"),
+        ("loss", InputSplit(2), "SoftmaxCrossEntropy 'loss' cannot be cut"),
     ],
 )
 def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Cut, sentence: str) -> None:
@@ -169,11 +173,11 @@ def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Cut, sentence: str) ->
 
 def test_what_takes_no_sum_is_not_cut_by_its_inputs() -> None:
     with pytest.raises(ValueError, match=r"MaxPool2D 'pool' cannot be cut by its inputs, because its nodes"):
-        picture(copies=ByInputs(2), lent=Pieces(2))
+        picture(copies=InputSplit(2), lent=RowSplit(2))
     net = Network("local")
     LocallyConnected2D(2, 3, name="local")(net.input("image", shape=(6, 4, 1)))
-    with pytest.raises(ValueError, match=r"LocallyConnected2D 'local' cannot be repeated: .* Pieces\(2\)"):
-        partition(net, Cluster.local(2), batch=2, cuts={"local": Repeated(2)})
+    with pytest.raises(ValueError, match=r"LocallyConnected2D 'local' cannot be repeated: .* RowSplit\(2\)"):
+        partition(net, Cluster.local(2), batch=2, cuts={"local": Replicated(2)})
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,9 @@ def test_inputs_that_are_no_partition_are_refused(pieces: list[Piece]) -> None:
 
 def test_a_step_of_every_kind_ends() -> None:
     """And the table prints, with what each machine has."""
-    plan = planned({"h1": Pieces(2), "h2": ByInputs(2, repeated=True), "h3": Pieces(2), "h4": ByInputs(2)})
+    plan = planned(
+        {"h1": RowSplit(2), "h2": InputSplit(2, repeated=True), "h3": RowSplit(2), "h4": InputSplit(2)}
+    )
     for kind in (StepKind(), StepKind(norms=True), StepKind(gradients="whole"), StepKind(train=False)):
         assert all(len(program) for program in plan.programs_for(kind))
     assert plan.predicted_step_s > 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Dense, Network
-from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, Pieces, partition
+from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import VERSION, Timed
 from partita.partitioner.units import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
 
@@ -192,7 +192,7 @@ def test_more_machines_than_nodes_are_told(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match="has 2 nodes and cannot be cut into 4 pieces; cut it into at most 2"
     ):
-        partition(net, read(tmp_path, GOOD), batch=2, cuts={"small": Pieces(4)})
+        partition(net, read(tmp_path, GOOD), batch=2, cuts={"small": RowSplit(4)})
     for strategy, used in (("automatic", 1), ("balanced", 2), ("layers", 1)):
         plan = partition(net, read(tmp_path, GOOD), batch=2, strategy=strategy)
         empty = [m.name for n, m in enumerate(plan.cluster.machines) if not plan.ownership.of_machine(n)]

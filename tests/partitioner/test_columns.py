@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
 from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.table import plan_table
@@ -67,7 +67,7 @@ def test_a_plan_fits_every_terminal(width: int, length: int, machines: int) -> N
     states = net.input("x", shape=16)
     for n in range(2):
         states = Dense(16, name=f"{'h' * length}{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     plan = partition(net, Cluster.local(machines), batch=4, strategy="balanced")
     lines = plan_table(plan, width=width).splitlines()
     assert max(len(line) for line in lines) <= max(width, length + len("    's'") + 4)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from partita.layers import Conv2D, Dense, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Conv2D, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.partitioner import (
     Cluster,
     Instruction,
     Link,
     Machine,
     Op,
-    Pieces,
     Plan,
+    RowSplit,
     StepKind,
     Whole,
     partition,
@@ -27,7 +27,7 @@ def plan(machines: int, *, precision: str = "float32", loss: Whole | None = None
     conv = Conv2D(8, 3, padding="same", name="conv")(net.input("x", shape=(12, 10, 4)))
     scores = Dense(120, name="scores")(conv)
     net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
-    cuts: dict[str, Pieces | Whole] = {"conv": Pieces(machines), "scores": Pieces(machines)}
+    cuts: dict[str, RowSplit | Whole] = {"conv": RowSplit(machines), "scores": RowSplit(machines)}
     if loss is not None:
         cuts["loss"] = loss
     return partition(
@@ -82,7 +82,7 @@ def test_weights_are_read_for_each_portion_of_a_minibatch() -> None:
 def test_the_runtime_is_slower_beside_networks_that_fill_the_caches() -> None:
     def costs(nodes: int, machines: int, cold_s: float) -> Costs:
         net = Network("layers")
-        net.loss = SquaredError(name="loss")(
+        net.loss = HalfSquaredError(name="loss")(
             Dense(nodes, name="out")(net.input("x", shape=1024)), net.target("y")
         )
         cluster = Cluster(tuple(Machine(f"m{n}", cold_s=cold_s) for n in range(machines)))

@@ -8,20 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.partitioner import ByInputs, Pieces, Repeated, Tiles, Whole
+from partita.partitioner import InputSplit, Replicated, RowSplit, Tiles, Whole
 from partita.partitioner.assign.cut_text import format_cut, parse_cut
 from partita.partitioner.assign.cuts import Cut
 
 EXAMPLES: list[tuple[str, Cut]] = [
     ("scores=1", Whole(1)),
-    ("hidden=0,1", Pieces((0, 1))),
-    ("hidden=0:3,1:5", Pieces((0, 1), sizes=(3, 5))),
-    ("pool=margin:2:1,0", Pieces((1, 0), margin=2)),
-    ("pool=margin:1:0:3,1:5", Pieces((0, 1), (3, 5), margin=1)),
-    ("pool=repeat:0,1,2", Repeated((0, 1, 2))),
-    ("h2=inputs:0,1", ByInputs((0, 1))),
-    ("h2=inputs:0:640,3:1920", ByInputs((0, 3), (640, 1920))),
-    ("h2=summed:0,1", ByInputs((0, 1), repeated=True)),
+    ("hidden=0,1", RowSplit((0, 1))),
+    ("hidden=0:3,1:5", RowSplit((0, 1), sizes=(3, 5))),
+    ("pool=halo:2:1,0", RowSplit((1, 0), halo=2)),
+    ("pool=halo:1:0:3,1:5", RowSplit((0, 1), (3, 5), halo=1)),
+    ("pool=repeat:0,1,2", Replicated((0, 1, 2))),
+    ("h2=inputs:0,1", InputSplit((0, 1))),
+    ("h2=inputs:0:640,3:1920", InputSplit((0, 3), (640, 1920))),
+    ("h2=summed:0,1", InputSplit((0, 1), repeated=True)),
     ("conv=tiles:2x2:0,1,2,3", Tiles((0, 1, 2, 3), (2, 2))),
     ("conv=tiles:3+5x8:1,0", Tiles((1, 0), (2, 1), ((3, 5), (8,)))),
 ]
@@ -36,8 +36,8 @@ def test_each_way_to_cut_has_a_text(written: str, cut: Cut) -> None:
 
 
 def test_a_number_of_machines_is_written_out() -> None:
-    assert format_cut("hidden", Pieces(3)) == "hidden=0,1,2"
-    assert format_cut("hidden", ByInputs(2, repeated=True)) == "hidden=summed:0,1"
+    assert format_cut("hidden", RowSplit(3)) == "hidden=0,1,2"
+    assert format_cut("hidden", InputSplit(2, repeated=True)) == "hidden=summed:0,1"
 
 
 machines = st.lists(st.integers(0, 99), min_size=2, max_size=5, unique=True).map(tuple)
@@ -46,9 +46,9 @@ sized = machines.flatmap(
 )
 any_cut: st.SearchStrategy[Cut] = st.one_of(
     st.builds(Whole, st.integers(0, 99)),
-    st.builds(Repeated, machines),
-    st.builds(lambda on, margin: Pieces(*on, margin=margin), sized, st.integers(0, 3)),
-    st.builds(lambda on, repeated: ByInputs(*on, repeated=repeated), sized, st.booleans()),
+    st.builds(Replicated, machines),
+    st.builds(lambda on, halo: RowSplit(*on, halo=halo), sized, st.integers(0, 3)),
+    st.builds(lambda on, repeated: InputSplit(*on, repeated=repeated), sized, st.booleans()),
 )
 
 
@@ -70,15 +70,15 @@ def test_what_is_written_is_read(cut: Cut) -> None:
         ("hidden=0:1:2", "'1:2' is not a whole number"),
         (
             "hidden=outputs:0,1",
-            "there is no way 'outputs' to cut, only margin, repeat, inputs, summed, tiles",
+            "there is no way 'outputs' to cut, only halo, repeat, inputs, summed, tiles",
         ),
         ("conv=tiles:2x2:0:1,1:3", "the sizes of tiles are rows and columns, for example"),
         ("conv=tiles:2:0,1", "'2' is no number of tiles down and across, for example 2x2"),
         ("conv=tiles:ax2:0,1", "'a' is not a whole number"),
         ("hidden=repeat", "'' is not a whole number"),
         ("hidden=repeat:0:4,1:4", "every machine has the whole layer, so leave the sizes out"),
-        ("hidden=margin:0", "'' is not a whole number"),
-        ("hidden=margin:x:0,1", "'x' is not a whole number"),
+        ("hidden=halo:0", "'' is not a whole number"),
+        ("hidden=halo:x:0,1", "'x' is not a whole number"),
     ],
 )
 def test_what_is_no_cut_is_refused(written: str, why: str) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Machine, Piece, Pieces, Whole, partition
+from partita.partitioner import Cluster, Machine, Piece, RowSplit, Whole, partition
 
 
 def digits() -> Network:
@@ -18,18 +18,18 @@ def digits() -> Network:
     return net
 
 
-def pieces_of(layer: str, cut: Pieces | Whole, *, machines: int = 3) -> list[tuple[int, int, int]]:
+def pieces_of(layer: str, cut: RowSplit | Whole, *, machines: int = 3) -> list[tuple[int, int, int]]:
     plan = partition(digits(), Cluster.local(machines), batch=4, cuts={layer: cut}, strategy="balanced")
     return [(piece.start, piece.stop, piece.machine) for piece in plan.pieces if piece.layer == layer]
 
 
 def test_pieces_follow_the_machines_in_the_order_given() -> None:
-    assert pieces_of("scores", Pieces(3)) == [(0, 3, 0), (3, 7, 1), (7, 10, 2)]
-    assert pieces_of("scores", Pieces((2, 0))) == [(0, 5, 2), (5, 10, 0)]
-    assert pieces_of("scores", Pieces((2, 0), sizes=(1, 9))) == [(0, 1, 2), (1, 10, 0)]
-    assert pieces_of("hidden", Pieces(2)) == [(0, 3, 0), (3, 6, 1)]
+    assert pieces_of("scores", RowSplit(3)) == [(0, 3, 0), (3, 7, 1), (7, 10, 2)]
+    assert pieces_of("scores", RowSplit((2, 0))) == [(0, 5, 2), (5, 10, 0)]
+    assert pieces_of("scores", RowSplit((2, 0), sizes=(1, 9))) == [(0, 1, 2), (1, 10, 0)]
+    assert pieces_of("hidden", RowSplit(2)) == [(0, 3, 0), (3, 6, 1)]
     assert pieces_of("loss", Whole(2)) == [(0, 1, 2)]
-    assert pieces_of("loss", Pieces((1,))) == [(0, 1, 1)]
+    assert pieces_of("loss", RowSplit((1,))) == [(0, 1, 1)]
 
 
 def test_the_other_layers_are_cut_automatically() -> None:
@@ -43,43 +43,43 @@ def test_the_other_layers_are_cut_automatically() -> None:
     [
         (
             "scores",
-            Pieces(16),
+            RowSplit(16),
             "Dense 'scores' has 10 nodes and cannot be cut into 16 pieces; "
             "cut it into at most 10, or leave it whole",
         ),
-        ("hidden", Pieces(7), "LocallyConnected2D 'hidden' has 6 rows and cannot be cut into 7 pieces"),
+        ("hidden", RowSplit(7), "LocallyConnected2D 'hidden' has 6 rows and cannot be cut into 7 pieces"),
         ("scores", Whole(16), "Dense 'scores' is put on machine 16, but the cluster's machines are 0 to 15"),
         ("scores", Whole(-1), "Dense 'scores' is put on machine -1"),
-        ("scores", Pieces((0, 16)), "is put on machine 16"),
+        ("scores", RowSplit((0, 16)), "is put on machine 16"),
         (
             "scores",
-            Pieces((1, 1)),
+            RowSplit((1, 1)),
             "Dense 'scores' names a machine twice, (1, 1); give each machine one piece",
         ),
-        ("scores", Pieces(()), "Dense 'scores': the machines are (); write"),
-        ("scores", Pieces(0), "Dense 'scores': the number of machines is 0; write"),
+        ("scores", RowSplit(()), "Dense 'scores': the machines are (); write"),
+        ("scores", RowSplit(0), "Dense 'scores': the number of machines is 0; write"),
         (
             "scores",
-            Pieces(2, sizes=(5, 6)),
+            RowSplit(2, sizes=(5, 6)),
             "has 10 rows for 2 machines, but the sizes are (5, 6); give each machine at least 1, 10 in all",
         ),
-        ("scores", Pieces(2, sizes=(0, 10)), "the sizes are (0, 10)"),
-        ("scores", Pieces(2, sizes=(10,)), "the sizes are (10,)"),
-        ("scores", Pieces(2, sizes=()), "the sizes are ()"),
+        ("scores", RowSplit(2, sizes=(0, 10)), "the sizes are (0, 10)"),
+        ("scores", RowSplit(2, sizes=(10,)), "the sizes are (10,)"),
+        ("scores", RowSplit(2, sizes=()), "the sizes are ()"),
         (
             "loss",
-            Pieces(2),
+            RowSplit(2),
             "SoftmaxCrossEntropy 'loss' cannot be cut; put it on one machine, for example Whole(0)",
         ),
         (
             "score",
-            Pieces(2),
+            RowSplit(2),
             "there is no layer 'score' to cut in network 'digits'; it has hidden, scores, loss",
         ),
         ("image", Whole(0), "there is no layer 'image' to cut"),
     ],
 )
-def test_a_cut_that_cannot_be_is_refused(layer: str, cut: Pieces | Whole, sentence: str) -> None:
+def test_a_cut_that_cannot_be_is_refused(layer: str, cut: RowSplit | Whole, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         partition(digits(), Cluster.local(16), batch=4, cuts={layer: cut})
 

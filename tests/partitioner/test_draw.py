@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import ByInputs, Cluster, Machine, Plan, Whole, partition
+from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import svg
 from partita.partitioner.drawing.layout import GAP, Wiring, packed, ranks_of
@@ -131,7 +131,7 @@ def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(mac
     net = Network("two")
     hidden = Dense(32, activation="tanh", name="hidden")(net.input("x", shape=4))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(16, name="scores")(hidden), net.target("digit"))
-    cuts = {"scores": ByInputs(machines, repeated=True)}
+    cuts = {"scores": InputSplit(machines, repeated=True)}
     plan = partition(net, Cluster.local(machines), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
     root = drawn(plan)
     written, tips = texts(root), tooltips(root)

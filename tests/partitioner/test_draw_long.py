@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, Graph, Network, SquaredError
-from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from partita.layers import Add, Dense, Graph, HalfSquaredError, Network
+from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from partita.partitioner.draw import draw_plan
 from partita.partitioner.drawing import boxes, svg
 from partita.partitioner.drawing.columns import columns_for, split
@@ -24,13 +24,13 @@ from tests.networks import networks
 from tests.partitioner.test_draw import SVG, texts, tooltips
 
 
-def chain(widths: list[int], *, machines: int, cuts: dict[str, Pieces | Whole] | None = None) -> Plan:
+def chain(widths: list[int], *, machines: int, cuts: dict[str, RowSplit | Whole] | None = None) -> Plan:
     """Dense layers one on the other."""
     net = Network("chain")
     states = net.input("x", shape=3)
     for n, width in enumerate(widths):
         states = Dense(width, name=f"dense{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     return partition(net, Cluster.local(machines), batch=1, cuts=cuts, strategy="balanced")
 
 
@@ -74,7 +74,7 @@ def test_blocks_with_skips_fold() -> None:
 
 
 def test_what_is_cut_differently_is_drawn_by_itself() -> None:
-    odd = {"dense20": Pieces(2, sizes=(1, 3))}
+    odd = {"dense20": RowSplit(2, sizes=(1, 3))}
     shown = set(bars(ElementTree.fromstring(draw_plan(chain([4] * 40, machines=2, cuts=odd)))))
     assert {"dense20", "dense21"} < shown  # its listener receives other rows
     assert len(shown) < 10

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, Node, OneToOne, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, KernelTimes, Machine, Op, Pieces, Plan, partition
+from partita.partitioner import Cluster, KernelTimes, Machine, Op, Plan, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.cost import Costs
@@ -94,7 +94,7 @@ def test_pieces_of_equal_rows_are_the_same_kernels_wherever_they_lie() -> None:
     found = Network("n")
     hidden = Dense(8, activation="relu", name="hidden")(found.input("x", shape=6))
     Dense(8, activation="relu", name="above")(hidden)
-    cuts = {"hidden": Pieces(2), "above": Pieces(2)}
+    cuts = {"hidden": RowSplit(2), "above": RowSplit(2)}
     plan = partition(found, Cluster.local(2), batch=4, cuts=cuts)
     assert signatures(plan, 0) == signatures(plan, 1)
 
@@ -175,7 +175,7 @@ def test_feeds_cost_nothing_where_batches_are_brought() -> None:
 
 
 def test_micro_batches_compute_less_at_a_time() -> None:
-    graph = partition(net(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2)}).graph
+    graph = partition(net(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2)}).graph
     whole, parts = (
         Costs(graph, Cluster.local(2), batch=8),
         Costs(graph, Cluster.local(2), batch=8, micro_batches=4),

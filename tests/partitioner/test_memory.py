@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.numerics import storage
-from partita.engine.parameters.rules import SGD, Adagrad, Adam, Rule
+from partita.engine.parameters.optimizers import SGD, Adagrad, Adam, Optimizer
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import GivenFeed
-from partita.engine.runtime.updates import Accrual, LocalRule
-from partita.layers import Conv2D, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy, SquaredError
+from partita.engine.runtime.feed import PlaceholderFeed
+from partita.engine.runtime.updates import Accrual, LocalOptimizer
+from partita.layers import Conv2D, Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, Program, StepKind, partition
 from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
 from partita.partitioner.predict.memory import scratch_bytes
@@ -76,7 +76,7 @@ def test_what_is_in_no_window_lies_in_the_vectors(plan: Plan, kind: StepKind) ->
 
 @given(drawn, kinds, st.sampled_from([SGD(0.1), Adagrad(0.1), Adam(0.1)]), st.booleans())
 def test_memory_is_that_of_windows_vectors_and_scratch(
-    plan: Plan, kind: StepKind, rule: Rule, downpour: bool
+    plan: Plan, kind: StepKind, optimizer: Optimizer, downpour: bool
 ) -> None:
     for program in plan.programs_for(kind):
         machine, vectors = program.machine, vectors_of(plan, program)
@@ -84,16 +84,16 @@ def test_memory_is_that_of_windows_vectors_and_scratch(
         buffers = Buffers(plan, machine, program, vectors, keep=keep)
         held = [vectors.parameters, vectors.gradient, *([] if vectors.copy is None else [vectors.copy])]
         if program.kind.train:
-            held += rule.state(vectors.parameters.size, vectors.parameters.dtype).values()
+            held += optimizer.state(vectors.parameters.size, vectors.parameters.dtype).values()
         if program.kind.train and downpour:
-            accrual = Accrual(rule, vectors)
+            accrual = Accrual(optimizer, vectors)
             held += [accrual.accrued, accrual.in_flight]
         expected = buffers.n_bytes + sum(vector.nbytes for vector in held)
         planned = plan.memory_bytes(
             machine,
             kind=kind,
             driver="downpour" if downpour else "session",
-            rule_vectors=len(rule.state(0)),
+            rule_vectors=len(optimizer.state(0)),
         )
         threads = plan.cluster.machines[machine].threads
         assert planned == expected + scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
@@ -107,7 +107,7 @@ def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:
     net = Network("wide")
     picture = net.input("x", shape=(8, 8, 10))
     hidden = LocallyConnected2D(4, 3, name="local")(Conv2D(2, 3, padding="same", name="conv")(picture))
-    net.loss = SquaredError(name="loss")(Dense(units, name="scores")(hidden), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(Dense(units, name="scores")(hidden), net.target("y"))
     plan = partition(net, Cluster.local(1, threads=threads), batch=2)
     (program,) = plan.programs
     vectors = Vectors(plan, 0, gradient=False)
@@ -117,8 +117,8 @@ def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:
         program,
         buffers=Buffers(plan, 0, program, vectors),
         vectors=vectors,
-        feed=GivenFeed(),
-        updates=LocalRule(SGD(0.1), vectors),
+        feed=PlaceholderFeed(),
+        updates=LocalOptimizer(SGD(0.1), vectors),
     )
     computations.close()
     planned = scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)

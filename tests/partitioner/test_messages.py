@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, Network, SoftmaxCrossEntropy, SquaredError
+from partita.layers import Add, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.layers.rows import Rows
-from partita.partitioner import Cluster, Message, Op, Pieces, Plan, Program, StepKind, Whole, partition
+from partita.partitioner import Cluster, Message, Op, Plan, Program, RowSplit, StepKind, Whole, partition
 from partita.partitioner.ir.buffer_names import NORMS
 from partita.partitioner.ir.sizes import PRECISIONS
 from tests.partitioner.expected import Expected, members
@@ -209,7 +209,7 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
     net = Network("fan")
     hidden = Dense(4, name="hidden")(net.input("x", shape=3))
     both = Add(name="both")(Dense(2, name="left")(hidden), Dense(2, name="right")(hidden))
-    net.loss = SquaredError(name="loss")(both, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(both, net.target("y"))
     cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
     plan = partition(net, Cluster.local(2), batch=5, cuts=cuts, strategy="balanced")
     up = [message for message in plan.messages if message.direction == "up"]
@@ -220,7 +220,7 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
 
 def test_float64_doubles_the_bytes() -> None:
     net = Network("wide")
-    net.loss = SquaredError()(Dense(2)(Dense(4, name="hidden")(net.input("x", shape=3))), net.target("y"))
+    net.loss = HalfSquaredError()(Dense(2)(Dense(4, name="hidden")(net.input("x", shape=3))), net.target("y"))
     sizes = {
         precision: sum(
             m.n_bytes
@@ -228,7 +228,7 @@ def test_float64_doubles_the_bytes() -> None:
                 net,
                 Cluster.local(2),
                 batch=3,
-                cuts={"hidden": Pieces(2)},
+                cuts={"hidden": RowSplit(2)},
                 precision=precision,
                 strategy="balanced",
             ).messages

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partita.layers import Dense, Full, Network, SquaredError, node, per_edge
-from partita.partitioner import Cluster, Link, Machine, Pieces, Plan, Whole
+from partita.layers import Dense, Full, HalfSquaredError, Network, node, per_edge
+from partita.partitioner import Cluster, Link, Machine, Plan, RowSplit, Whole
 from partita.partitioner import partition as strict
 
 partition: Any = strict
 cluster: Any = Cluster
 machine: Any = Machine
 link: Any = Link
-pieces: Any = Pieces
+pieces: Any = RowSplit
 whole: Any = Whole
 LOCAL = Cluster.local(2)
 
@@ -25,7 +25,7 @@ LOCAL = Cluster.local(2)
 def network() -> Network:
     net = Network("n")
     scores = Dense(10, name="scores")(net.input("x", shape=4))
-    net.loss = SquaredError(name="loss")(scores, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(scores, net.target("y"))
     return net
 
 
@@ -43,8 +43,8 @@ def cut(given: Any) -> Plan:
         (lambda: partition(network, LOCAL, batch=4), "the network to cut is network; call it, network()"),
         (lambda: partition("n", LOCAL, batch=4), "the network to cut is 'n'; give a Network"),
         (
-            lambda: partition(network(), LOCAL, batch=4, cuts=[Pieces(2)]),
-            "the cuts are [Pieces(machines=2, sizes=None, margin=0)]; name their layers, for example {",
+            lambda: partition(network(), LOCAL, batch=4, cuts=[RowSplit(2)]),
+            "the cuts are [RowSplit(machines=2, sizes=None, halo=0)]; name their layers, for example {",
         ),
         (lambda: partition(network(), LOCAL, batch=4, cuts=[]), "the cuts are []; name their layers"),
         (
@@ -96,7 +96,7 @@ def test_numbers_of_numpy_and_lists_are_as_good() -> None:
     plan = partition(network(), Cluster.local(np.int64(2)), batch=np.int64(4))  # type: ignore[arg-type]
     assert plan == strict(network(), LOCAL, batch=4)
     assert type(plan.batch) is int
-    assert cut(pieces([0, 1], sizes=[np.int64(4), 6])).pieces == cut(Pieces((0, 1), sizes=(4, 6))).pieces
+    assert cut(pieces([0, 1], sizes=[np.int64(4), 6])).pieces == cut(RowSplit((0, 1), sizes=(4, 6))).pieces
     assert cluster([Machine("a")]) == Cluster((Machine("a"),))
 
 
@@ -108,7 +108,7 @@ def with_a_node(*, judged: bool) -> Network:
     net = Network("n")
     scores = weigh(3, name="mine")(net.input("x", shape=4))
     if judged:
-        net.loss = SquaredError()(scores, net.target("y"))
+        net.loss = HalfSquaredError()(scores, net.target("y"))
     return net
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, Op, Plan, StepKind, partition
 from tests.draws import examples
 from tests.partitioner.expected import Expected
@@ -98,5 +98,5 @@ def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:
 @pytest.fixture
 def plan_of_two() -> Plan:
     net = Network("two")
-    net.loss = SquaredError()(Dense(4)(net.input("x", shape=3)), net.target("y"))
+    net.loss = HalfSquaredError()(Dense(4)(net.input("x", shape=3)), net.target("y"))
     return partition(net, Cluster.local(2), batch=1, strategy="balanced")

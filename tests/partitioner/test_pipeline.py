@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Conv2D, Dense, Network, SquaredError
+from partita.layers import Conv2D, Dense, HalfSquaredError, Network
 from partita.partitioner import (
     Cluster,
     Instruction,
     Link,
     Machine,
     Op,
-    Pieces,
     Plan,
+    RowSplit,
     StepKind,
     Whole,
     partition,
@@ -36,7 +36,7 @@ def chain(stages: int, *, per_stage: int = 1) -> Network:
     states = net.input("x", shape=(1,))
     for n in range(stages * per_stage):
         states = Dense(1, activation="tanh", name=f"h{n}")(states)
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
     return net
 
 
@@ -101,8 +101,8 @@ def test_machines_of_a_vertical_cut_stand_side_by_side() -> None:
     net = Network("both")
     states = Dense(4, name="a")(net.input("x", shape=(3,)))
     states = Dense(4, name="c")(Dense(4, name="b")(states))
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
-    cuts = {"a": Pieces((0, 1)), "b": Pieces((0, 1)), "c": Whole(2), "loss": Whole(2)}
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
+    cuts = {"a": RowSplit((0, 1)), "b": RowSplit((0, 1)), "c": Whole(2), "loss": Whole(2)}
     assert found_depths(partition(net, Cluster.local(3), batch=2, cuts=cuts)) == (1, 1, 0)
     back = cuts | {"b": Whole(2), "c": Whole(0), "loss": Whole(0)}  # 0 waits for 2 and 2 for 0
     assert found_depths(partition(net, Cluster.local(3), batch=2, cuts=back)) == (0, 1, 0)
@@ -111,8 +111,8 @@ def test_machines_of_a_vertical_cut_stand_side_by_side() -> None:
 def test_who_lends_and_who_borrows_keep_step() -> None:
     net = Network("lent")
     states = Conv2D(2, kernel_size=1, name="conv")(net.input("x", shape=(4, 1, 1)))
-    net.loss = SquaredError(name="loss")(states, net.target("y"))
-    cuts = {"conv": Pieces((0, 1)), "loss": Whole(1)}
+    net.loss = HalfSquaredError(name="loss")(states, net.target("y"))
+    cuts = {"conv": RowSplit((0, 1)), "loss": Whole(1)}
     assert found_depths(partition(net, Cluster.local(2), batch=2, cuts=cuts)) == (0, 0)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Add, Dense, Full, Graph, Network, Node, SquaredError
+from partita.layers import Add, Dense, Full, Graph, HalfSquaredError, Network, Node
 from partita.partitioner import (
     Cluster,
     Deadlock,
@@ -271,7 +271,7 @@ def test_a_machine_that_receives_nothing_never_waits(plan: Plan) -> None:
 def test_a_faster_link_and_a_faster_machine_shorten_the_step() -> None:
     net = Network("pair")
     hidden = Dense(512, name="hidden")(net.input("x", shape=512))
-    net.loss = SquaredError(name="loss")(Dense(512, name="scores")(hidden), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(Dense(512, name="scores")(hidden), net.target("y"))
     cuts = {"hidden": Whole(0), "scores": Whole(1), "loss": Whole(1)}
 
     def step(cluster: Cluster) -> float:
@@ -292,7 +292,7 @@ def free_form() -> Network:
     downward, learns = LEARNS[leaky_sum]
     nodes = Node(Full(), leaky_sum, downward, learns, (100,), name="nodes")(below)
     both = Add(name="both")(nodes, Dense(100, name="wide")(below))
-    net.loss = SquaredError(name="loss")(both, net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(both, net.target("y"))
     return net
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.text import counted
-from partita.partitioner import ByInputs, Cluster, Machine, Plan, partition
+from partita.partitioner import Cluster, InputSplit, Machine, Plan, partition
 from partita.partitioner.table import readable_bytes
 from partita.partitioner.words import described, gap
 from tests.plans import plans
@@ -77,7 +77,7 @@ def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
     net = Network("two")
     hidden = Dense(12, activation="tanh", name="hidden")(net.input("x", shape=4))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(6, name="scores")(hidden), net.target("digit"))
-    cuts = {"scores": ByInputs(2, repeated=True)}
+    cuts = {"scores": InputSplit(2, repeated=True)}
     for portions in (1, 4):
         plan = partition(
             net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts, micro_batches=portions

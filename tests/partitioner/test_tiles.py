@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from partita.layers import Conv2D, Dense, Edges, LocallyConnected2D, Network, Node, SoftmaxCrossEntropy
 from partita.layers import rows as row_sets
-from partita.partitioner import Cluster, Ownership, Piece, Pieces, Plan, StepKind, Tiles, partition
+from partita.partitioner import Cluster, Ownership, Piece, Plan, RowSplit, StepKind, Tiles, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
@@ -134,7 +134,7 @@ def test_tiles_are_drawn(tmp_path: Path) -> None:
 
 def test_where_no_columns_are_cut_the_plan_is_that_of_rows() -> None:
     by_tiles = partition(picture(), Cluster.local(3), batch=2, cuts={"below": Tiles(3, (3, 1))})
-    by_rows = partition(picture(), Cluster.local(3), batch=2, cuts={"below": Pieces(3)})
+    by_rows = partition(picture(), Cluster.local(3), batch=2, cuts={"below": RowSplit(3)})
     assert by_tiles == by_rows
     assert list(map(str, by_tiles.programs)) == list(map(str, by_rows.programs))
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import ByInputs, Cluster, Machine, Plan, Whole, partition
+from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.drawing import charts
 from partita.partitioner.drawing.page import plan_page
@@ -157,7 +157,7 @@ def test_messages_of_all_micro_batches_are_one_bar_of_a_chart() -> None:
     hidden = Dense(12, activation="tanh", name="hidden")(net.input("x", shape=4))
     top = Dense(6, name="top")(hidden)
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(top), net.target("digit"))
-    cuts: dict[str, Cut] = {"top": ByInputs(2), "scores": Whole(1)}
+    cuts: dict[str, Cut] = {"top": InputSplit(2), "scores": Whole(1)}
     plan = partition(net, Cluster.local(2), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
     root = ElementTree.fromstring(charts.messages(plan))
     told = dict(tip.split(": ", 1) for tip in tooltips(root) if ": " in tip)

@@ -25,7 +25,7 @@ from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import ByInputs, Cluster, Link, Op, Pieces, Plan, StepKind, partition
+from partita.partitioner import Cluster, InputSplit, Link, Op, Plan, RowSplit, StepKind, partition
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape, products_for
 from partita.partitioner.ir.program import COMPUTES
@@ -171,7 +171,7 @@ def test_sums_over_inputs_are_measured(store: Store) -> None:
     hidden = Dense(2000, activation="tanh", name="hidden")(net.input("x", shape=1000))
     net.loss = SoftmaxCrossEntropy()(Dense(500, name="scores")(hidden), net.target("y"))
     found = calibrate(net, batch=32, store=store, bench=Pretended())
-    cuts = {"hidden": ByInputs(2, repeated=True), "scores": ByInputs(2)}
+    cuts = {"hidden": InputSplit(2, repeated=True), "scores": InputSplit(2)}
     plan = partition(net, found.cluster(2), batch=32, cuts=cuts)
     times = plan.cluster.machines[0].times
     assert times is not None
@@ -191,12 +191,12 @@ def test_nothing_is_measured_twice_whatever_things_are_called(store: Store) -> N
 
 
 def test_a_plan_is_measured_and_the_next_time_it_is_known(store: Store) -> None:
-    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2, (5, 11))})
+    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2, (5, 11))})
     bench = Pretended()
     for _ in range(2):
         found = calibrate(plan.graph, batch=8, plans=(plan,), store=store, bench=bench)
     assert bench.rehearsed == ["1 of 1", "1 of 2", "1 of 2", "2 of 1", "2 of 2"]
-    calibrated = partition(network(), found.cluster(2), batch=8, cuts={"dense": Pieces(2, (5, 11))})
+    calibrated = partition(network(), found.cluster(2), batch=8, cuts={"dense": RowSplit(2, (5, 11))})
     assert calibrated.costs.calibrated and "uncalibrated" not in str(calibrated)
     assert "(uncalibrated)" in str(plan)
     for program in calibrated.programs:
@@ -305,10 +305,10 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
     assert store.read().runtime is not None
 
 
-@pytest.mark.parametrize("cut", [Pieces(2), ByInputs(2), ByInputs(2, repeated=True)])
-def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: ByInputs | Pieces) -> None:
+@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, repeated=True)])
+def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: InputSplit | RowSplit) -> None:
     ticks = count()
-    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": Pieces(2), "dense_1": cut})
+    plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2), "dense_1": cut})
     rehearsal = Rehearsal(Scene(plan, 0), clock=lambda: float(next(ticks)))
     try:
         rounds = rehearsal.rounds()
@@ -365,13 +365,13 @@ def test_kernels_shows_the_rule_and_what_was_measured(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     app = Typer()
     app.command()(kernels)
-    rule = f"products: {products_for(processor())}\n"
-    assert CliRunner().invoke(app, []).output == f"{signature()}\n{rule}"
+    optimizer = f"products: {products_for(processor())}\n"
+    assert CliRunner().invoke(app, []).output == f"{signature()}\n{optimizer}"
     calibrate(large(), batch=32, threads=2, store=Store(), bench=Pretended(cores=4))
     shown = CliRunner().invoke(app, [], env={"COLUMNS": "200"}).output
     assert "from the calibration of" in shown and "400x300x32" in shown and "NumPy x1" in shown
     assert CliRunner().invoke(app, ["--forget"]).output == "forgotten\n"
-    assert CliRunner().invoke(app, []).output == f"{signature()}\n{rule}"
+    assert CliRunner().invoke(app, []).output == f"{signature()}\n{optimizer}"
 
 
 def test_a_calibration_holds_for_features_and_settings(monkeypatch: pytest.MonkeyPatch) -> None:

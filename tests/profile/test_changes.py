@@ -10,13 +10,13 @@ from partita.engine.profile.changes import Change, best_changes
 from partita.engine.profile.trials import GIGABITS, trials
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import (
-    ByInputs,
     Cluster,
+    InputSplit,
     Link,
     Machine,
-    Pieces,
     Plan,
-    Repeated,
+    Replicated,
+    RowSplit,
     Tiles,
     Whole,
     partition,
@@ -53,7 +53,7 @@ def test_a_layer_in_the_wrong_place_is_moved() -> None:
     places = {
         **{f"moving {n} to machine 1": made(cluster, **{**cuts, n: Whole(1)}) for n in ("h1", "h2", "h3")},
         "moving scores to machine 0": made(cluster, **{**cuts, "scores": Whole(0)}),
-        **{f"cutting {n} over 2 machines": made(cluster, **{**cuts, n: Pieces(2)}) for n in cuts},
+        **{f"cutting {n} over 2 machines": made(cluster, **{**cuts, n: RowSplit(2)}) for n in cuts},
     }
     tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "place"}
     assert tried.keys() == places.keys()
@@ -68,11 +68,11 @@ def test_a_layer_in_the_wrong_place_is_moved() -> None:
 
 def test_rows_go_from_the_busiest_machine_to_the_idlest() -> None:
     cluster = Cluster.local(2)
-    cuts = {f"h{n}": Pieces((0, 1), sizes=(400, 100)) for n in (1, 2, 3)}
+    cuts = {f"h{n}": RowSplit((0, 1), sizes=(400, 100)) for n in (1, 2, 3)}
     plan = made(cluster, **cuts)
     tried = {trial.what: trial.plan for trial in trials(plan)}
     found = tried["moving 100 rows of h2 from machine 0 to machine 1"]
-    expected = made(cluster, **{**cuts, "h2": Pieces((0, 1), sizes=(300, 200))})
+    expected = made(cluster, **{**cuts, "h2": RowSplit((0, 1), sizes=(300, 200))})
     assert sorted(found.pieces) == sorted(expected.pieces)
     assert found.predicted_step_s < plan.predicted_step_s
 
@@ -159,15 +159,15 @@ def test_pictures_are_cut_into_tiles_and_batches_into_micro_batches() -> None:
 WIDELY = ", their states on every machine"
 
 
-@pytest.mark.parametrize("begun", [{}, {"h1": ByInputs(2), "h2": Whole(0)}])
+@pytest.mark.parametrize("begun", [{}, {"h1": InputSplit(2), "h2": Whole(0)}])
 @pytest.mark.parametrize(
     ("what", "cuts"),
     [
-        ("cutting h2 by its inputs", {"h2": ByInputs(2)}),
-        ("cutting h2 and scores by their inputs", {"h2": ByInputs(2), "scores": ByInputs(2)}),
+        ("cutting h2 by its inputs", {"h2": InputSplit(2)}),
+        ("cutting h2 and scores by their inputs", {"h2": InputSplit(2), "scores": InputSplit(2)}),
         (
             f"cutting h2 and scores by their inputs{WIDELY}",
-            {"h2": ByInputs(2, repeated=True), "scores": ByInputs(2, repeated=True)},
+            {"h2": InputSplit(2, repeated=True), "scores": InputSplit(2, repeated=True)},
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_dense_layers_in_a_row_are_cut_by_inputs(
     """The layer before one that is cut by its inputs is cut by its rows, as it is or from now on."""
     plan = made(Cluster.local(2), **begun)
     tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "inputs"}
-    expected = made(Cluster.local(2), **{**begun, "h1": Pieces(2), **cuts})
+    expected = made(Cluster.local(2), **{**begun, "h1": RowSplit(2), **cuts})
     assert set(tried[what].pieces) == set(expected.pieces)
     assert tried[what].predicted_step_s == expected.predicted_step_s
 
@@ -191,7 +191,7 @@ def test_two_dense_layers_over_a_slow_link_gain_most_by_inputs() -> None:
     plan = partition(net, slow, batch=128, strategy="balanced")
     best = best_changes(plan, most=9)
     (told,) = (change for change in best if "by its inputs" in change.what)
-    cuts = {"scores": ByInputs(2, repeated=True)}
+    cuts = {"scores": InputSplit(2, repeated=True)}
     by_hand = partition(net, slow, batch=128, strategy="balanced", cuts=cuts)
     assert told.step_s <= by_hand.predicted_step_s / 0.98 and told.gain > 2
 
@@ -203,7 +203,7 @@ def test_what_learns_nothing_is_repeated_where_its_states_travel() -> None:
     cuts: dict[str, Cut] = {"below": Whole(0), "squash": Whole(0)}
     plan = partition(net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts)
     tried = {trial.what: trial.plan for trial in trials(plan) if trial.family == "copies"}
-    cuts["squash"] = Repeated(2)
+    cuts["squash"] = Replicated(2)
     expected = partition(net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts)
     found = tried["repeating squash on every machine"]
     assert set(found.pieces) == set(expected.pieces)

@@ -22,7 +22,7 @@ from partita.engine.profile.products import (
 )
 from partita.engine.profile.rehearsal import Rehearsal, Scene
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import ByInputs, Cluster, Pieces, partition
+from partita.partitioner import Cluster, InputSplit, RowSplit, partition
 from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape
 
 USUAL, OTHER, THIRD = Choice("torch", 2), Choice("tiles", 2), Choice("numpy", 1)
@@ -123,10 +123,10 @@ def test_a_busy_machine_is_told_in_a_sentence() -> None:
     assert told is not None and "cores" in told and told.endswith("calibrate again when it is quiet")
 
 
-@pytest.mark.parametrize("cut", [Pieces(2), ByInputs(2), ByInputs(2, repeated=True)])
+@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, repeated=True)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_calibration_asks_for_exactly_the_products_that_a_part_computes(
-    cut: Pieces | ByInputs, threads: int
+    cut: RowSplit | InputSplit, threads: int
 ) -> None:
     net = Network("large")
     hidden = Dense(400, activation="tanh", name="hidden")(net.input("x", shape=300))

@@ -28,8 +28,8 @@ from partita.engine.runtime.portions import PortionRole
 from partita.engine.runtime.task import Link
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload
-from partita.layers import Conv2D, Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy, SquaredError
-from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from partita.layers import Conv2D, Dense, Graph, HalfSquaredError, MaxPool2D, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.faults import toy
 from tests.runtime.replica import (
     ALL,
@@ -62,7 +62,7 @@ def two_losses() -> Graph:
     net = Network("two")
     filters = Conv2D(3, 3, activation="relu", padding="same")(net.input("picture", shape=(6, 6, 1)))
     hidden = Dense(4, activation="tanh", name="hidden")(MaxPool2D(2)(filters))
-    middle = SquaredError()(hidden, net.target("code"))
+    middle = HalfSquaredError()(hidden, net.target("code"))
     net.loss = (middle, SoftmaxCrossEntropy()(Dense(3, name="scores")(hidden), net.target("digit")))
     return net.graph()
 
@@ -93,7 +93,7 @@ def dense_plan(
 PLANS = {
     "alone": dense_plan(),
     "micro-batches": dense_plan(micro_batches=4),
-    "cut": dense_plan(2, cuts={"hidden": Pieces(2), "scores": Pieces(2)}),
+    "cut": dense_plan(2, cuts={"hidden": RowSplit(2), "scores": RowSplit(2)}),
     "one after another": dense_plan(
         2,
         cuts={"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)},

@@ -37,7 +37,7 @@ def losses(precision: str, machines: int) -> list[float]:
     plan = partition(
         network(), Cluster.local(machines), batch=BATCH, precision=precision, strategy="balanced"
     )
-    with Session(plan, 5, train=True, rule=Momentum(0.2)) as session:
+    with Session(plan, 5, train=True, optimizer=Momentum(0.2)) as session:
         return [session.step(batch).loss for _ in range(STEPS)]
 
 

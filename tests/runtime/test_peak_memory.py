@@ -32,7 +32,7 @@ def started(filters, units, *, batch):
     picture = draw.normal(size=(batch, 40, 40, 3)).astype(np.float32)
     data = {"picture": picture, "label": draw.integers(0, units, batch)}
     before = resident()
-    session = Session(plan, parameters, train=True, rule=Adagrad(0.01), hosts="inline")
+    session = Session(plan, parameters, train=True, optimizer=Adagrad(0.01), hosts="inline")
     for _ in range(2):
         session.step(data)
     taken = resident() - before

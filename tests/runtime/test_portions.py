@@ -9,17 +9,17 @@ from partita.engine import SGD, Adam, Run, Session
 from partita.engine.drivers.evaluate import evaluate, predict
 from partita.engine.drivers.session import Hosts
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.rules import Cosine
+from partita.engine.parameters.optimizers import Cosine
 from partita.engine.runtime.metrics import Metrics
-from partita.partitioner import Cluster, Pieces, Plan, Whole, partition
+from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.faults import toy
 
 HORIZONTAL = {"hidden": Whole(0), "scores": Whole(1), "softmax_cross_entropy": Whole(1)}
-VERTICAL = {"hidden": Pieces(2), "scores": Pieces(2)}
+VERTICAL = {"hidden": RowSplit(2), "scores": RowSplit(2)}
 
 
 def plan_of(
-    cuts: dict[str, Whole | Pieces] | dict[str, Pieces], *, machines: int = 2, micro_batches: int = 1
+    cuts: dict[str, Whole | RowSplit] | dict[str, RowSplit], *, machines: int = 2, micro_batches: int = 1
 ) -> Plan:
     return partition(
         toy.network(),
@@ -37,7 +37,7 @@ def start(plan: Plan, count: int = 1) -> tuple[dict[str, np.ndarray], dict[str, 
 
 
 @pytest.mark.parametrize("cuts", [HORIZONTAL, VERTICAL], ids=["horizontal", "vertical"])
-def test_what_is_collected_is_of_the_whole_batch(cuts: dict[str, Whole | Pieces]) -> None:
+def test_what_is_collected_is_of_the_whole_batch(cuts: dict[str, Whole | RowSplit]) -> None:
     names = ("hidden", "scores", "hidden<scores", "gradient", "parameters")
     found = []
     for micro_batches in (1, 4):
@@ -70,14 +70,14 @@ def test_examples_that_fill_up_a_batch_count_for_nothing(examples: int) -> None:
 
 
 def test_alone_overlapped_minibatches_are_plain_steps() -> None:
-    """Nothing is late on one machine; schedules and a rule's age count each minibatch."""
-    plan, rule = plan_of({}, machines=1), Adam(Cosine(0.05, 6))
+    """Nothing is late on one machine; schedules and an optimizer's age count each minibatch."""
+    plan, optimizer = plan_of({}, machines=1), Adam(Cosine(0.05, 6))
     parameters, data = start(plan, 6)
-    with Session(plan, parameters, train=True, rule=rule) as session:
+    with Session(plan, parameters, train=True, optimizer=optimizer) as session:
         for n in range(6):
             batch = {name: array[8 * n : 8 * n + 8] for name, array in data.items()}
             plain = session.step(batch, collect=("parameters",))
-    with Session(plan, parameters, train=True, rule=rule, overlap=3) as session:
+    with Session(plan, parameters, train=True, optimizer=optimizer, overlap=3) as session:
         for n in range(2):
             batch = {name: array[24 * n : 24 * n + 24] for name, array in data.items()}
             found = session.step(batch, collect=("parameters",))
@@ -94,7 +94,7 @@ def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
     found = []
     hosts: tuple[Hosts, Hosts] = ("threads", "processes")
     for where in hosts:
-        with Session(plan, parameters, train=True, rule=SGD(0.3), overlap=4, hosts=where) as session:
+        with Session(plan, parameters, train=True, optimizer=SGD(0.3), overlap=4, hosts=where) as session:
             first = session.step(batch)
             again = session.step(collect=("parameters",))
             assert again.loss < first.loss
@@ -109,9 +109,9 @@ def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
 def test_mistakes_are_named() -> None:
     plan = plan_of(HORIZONTAL)
     parameters, batch = start(plan)
-    with pytest.raises(ValueError, match="overlap is 2, but no rule follows each minibatch"):
+    with pytest.raises(ValueError, match="overlap is 2, but no optimizer follows each minibatch"):
         Session(plan, parameters, train=True, overlap=2)
-    with Session(plan, parameters, train=True, rule=SGD(0.1), overlap=2) as session:
+    with Session(plan, parameters, train=True, optimizer=SGD(0.1), overlap=2) as session:
         with pytest.raises(ValueError, match="the batch has 8 examples, but the plan is for 16; give 16"):
             session.step(batch)
         with pytest.raises(ValueError, match="cannot collect 'hidden'; give a tuple of some of parameters"):

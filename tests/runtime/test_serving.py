@@ -16,7 +16,7 @@ from partita.engine.parameters import (
     InverseTime,
     Layout,
     Manifest,
-    Rule,
+    Optimizer,
     Slot,
     Vector,
     save_parameters,
@@ -40,11 +40,19 @@ class Shard:
     """A role without a host: what it says is kept, and it is woken by hand."""
 
     def __init__(
-        self, layout: Layout, rule: Rule, folder: Path, *, shard: int = 0, checkpoint: int | None = None
+        self,
+        layout: Layout,
+        optimizer: Optimizer,
+        folder: Path,
+        *,
+        shard: int = 0,
+        checkpoint: int | None = None,
     ) -> None:
         initial = folder / "initial"
         save_parameters(initial, {"weight": np.zeros(6)})
-        task = ShardTask(shard, layout, rule, "run", folder, checkpoint, initial, "float64", folder / "noted")
+        task = ShardTask(
+            shard, layout, optimizer, "run", folder, checkpoint, initial, "float64", folder / "noted"
+        )
         self.said: list[tuple[Message, PayloadLike]] = []
         self.woken = threading.Event()
         link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
@@ -84,7 +92,7 @@ def commit(folder: Path, number: int, entries: list[Entry]) -> None:
         run="run",
         shapes=SHAPES,
         dtype="float64",
-        rule="",
+        optimizer="",
         steps=(1,),
         steps_per_epoch=1,
         entries=tuple(entries),
@@ -93,9 +101,9 @@ def commit(folder: Path, number: int, entries: list[Entry]) -> None:
 
 
 def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Path) -> None:
-    rule = SGD(InverseTime(1.0, 1))  # 1, 1/2, 1/3 ...
+    optimizer = SGD(InverseTime(1.0, 1))  # 1, 1/2, 1/3 ...
     layout = Layout(TWO, SHAPES, shards=2)  # shard 0 holds [0:3] of machine 0, shard 1 the rest of both
-    shards = [Shard(layout, rule, tmp_path, shard=n) for n in (0, 1)]
+    shards = [Shard(layout, optimizer, tmp_path, shard=n) for n in (0, 1)]
     for sequence in range(3):
         shards[0].tell("part 0.0", Push(0, sequence, 0, 0), np.ones(3))
     shards[1].tell("part 0.0", Push(0, 0, 0, 0), np.ones(1))
@@ -104,12 +112,12 @@ def test_a_schedule_goes_on_where_a_checkpoint_was_in_any_other_cut(tmp_path: Pa
     assert shards[1].values("part 0.1") == (1, pytest.approx([-1.0] * 2))
     commit(tmp_path, 1, [shard.save(1) for shard in shards])
 
-    whole = Shard(Layout(ONE, SHAPES, shards=1), rule, tmp_path, checkpoint=1)
+    whole = Shard(Layout(ONE, SHAPES, shards=1), optimizer, tmp_path, checkpoint=1)
     whole.tell("part 0.0", Push(0, 3, 0, 0), np.ones(6))  # the one after those in the checkpoint
     updates, values = whole.values()
     assert updates == 4
     assert values == pytest.approx([-11 / 6 - 1 / 4] * 3 + [-1 - 1 / 4] * 3), "the most that any had counts"
-    again = Shard(layout, rule, tmp_path, shard=1, checkpoint=1)
+    again = Shard(layout, optimizer, tmp_path, shard=1, checkpoint=1)
     assert again.values("part 0.1")[0] == 1
 
 

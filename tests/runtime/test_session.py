@@ -8,11 +8,11 @@ import signal
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Adagrad, HostError, Rule, Session
+from partita.engine import SGD, Adagrad, HostError, Optimizer, Session
 from partita.engine.drivers.session import Hosts
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.rules import Moment
+from partita.engine.parameters.optimizers import Moment
 from partita.layers import (
     Dense,
     Full,
@@ -44,19 +44,20 @@ def start(plan: Plan) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     return initialise(plan.graph.parameters.values(), 1, dtype="float64"), batch
 
 
-@pytest.mark.parametrize("rule", [SGD(0.1), Adagrad(0.1)])
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Adagrad(0.1)])
 @pytest.mark.parametrize("machines", [1, 3])
-def test_a_rule_changes_parameters_by_their_gradient(rule: Rule, machines: int) -> None:
+def test_a_rule_changes_parameters_by_their_gradient(optimizer: Optimizer, machines: int) -> None:
     plan = small(machines)
     expected, batch = start(plan)
     flat = {name: array.reshape(-1) for name, array in expected.items()}
     gradients = {name: np.zeros_like(array) for name, array in flat.items()}
     updates = [
-        rule.bind(array, gradients[name], rule.state(array.size, "float64")) for name, array in flat.items()
+        optimizer.bind(array, gradients[name], optimizer.state(array.size, "float64"))
+        for name, array in flat.items()
     ]
     with (
         Session(plan, expected, train=True) as still,
-        Session(plan, expected, train=True, rule=rule) as moving,
+        Session(plan, expected, train=True, optimizer=optimizer) as moving,
     ):
         for count in range(3):
             still.load(expected)

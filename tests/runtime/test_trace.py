@@ -37,7 +37,7 @@ def batch() -> dict[str, np.ndarray]:
 
 
 def played(plan: Plan, hosts: Hosts) -> list[StepTrace]:
-    with Session(plan, 0, train=True, rule=SGD(0.1), hosts=hosts) as session:
+    with Session(plan, 0, train=True, optimizer=SGD(0.1), hosts=hosts) as session:
         found = [session.step(batch(), collect=("parameters",), trace=True).trace for _ in range(STEPS)]
         for clock in session.clocks():  # Linux has one monotonic clock for all processes: the truth is zero
             assert abs(clock.offset_s) <= clock.uncertainty_s < 1.0

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.numerics import narrow_array
-from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Rule
+from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.updates import Accrual, LocalRule
+from partita.engine.runtime.updates import Accrual, LocalOptimizer
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 
@@ -31,14 +31,16 @@ def vectors_of(precision: str) -> Vectors:
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-@given(rule=st.sampled_from(RULES), data=st.data())
+@given(optimizer=st.sampled_from(RULES), data=st.data())
 @settings(max_examples=20)
-def test_ranges_are_updated_as_the_whole_is(precision: str, rule: Rule, data: st.DataObject) -> None:
+def test_ranges_are_updated_as_the_whole_is(
+    precision: str, optimizer: Optimizer, data: st.DataObject
+) -> None:
     whole, cut = vectors_of(precision), vectors_of(precision)
     n, dtype = whole.parameters.size, whole.parameters.dtype
     places = [0, *sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=4))), n]
     gradient, scratch = np.zeros(n, dtype), np.zeros(n, dtype)  # one scratch for every range, from its start
-    one, many = LocalRule(rule, whole), Accrual(rule, cut)
+    one, many = LocalOptimizer(optimizer, whole), Accrual(optimizer, cut)
     update = one.bind(slice(0, n), gradient)
     updates = [(slice(a, b), many.bind(slice(a, b), scratch[: b - a])) for a, b in pairwise(places)]
     total = np.zeros(n, dtype)
@@ -60,10 +62,10 @@ def test_ranges_are_updated_as_the_whole_is(precision: str, rule: Rule, data: st
 def test_a_bfloat16_gradient_updates_masters() -> None:
     vectors = vectors_of("bfloat16")
     before = vectors.parameters.copy()
-    rule = LocalRule(SGD(0.5), vectors)
-    rule.advance()
+    optimizer = LocalOptimizer(SGD(0.5), vectors)
+    optimizer.advance()
     bits = narrow_array(np.full(before.size, 0.25, np.float32), np.zeros(before.size, np.uint16))
-    assert rule.bind(slice(0, before.size), bits)(1.0)
+    assert optimizer.bind(slice(0, before.size), bits)(1.0)
     assert np.array_equal(vectors.parameters, before - np.float32(0.125))
 
 
@@ -71,12 +73,12 @@ def test_schedules_go_by_what_parameters_have_been_through_and_adam_by_its_own_a
     vectors = vectors_of("float64")
     span, n = slice(0, vectors.parameters.size), vectors.parameters.size
     before, gradient = vectors.parameters.copy(), np.ones(n)
-    for rule, steps in [
+    for optimizer, steps in [
         (SGD(InverseTime(1.0, 1)), [1, 1 / 2, 1 / 8, 1 / 9, 1 / 6]),
         (Adam(InverseTime(1.0, 1)), [1, 1 / 2, 1 / 8, 1 / 9, 1 / 6]),  # of equal gradients a step is the rate
     ]:
         vectors.parameters[:] = before
-        local = LocalRule(rule, vectors)
+        local = LocalOptimizer(optimizer, vectors)
         apply = local.bind(span, gradient)
         for heard, expected in zip([None, None, 7, None, 5], steps, strict=True):
             was = vectors.parameters.copy()

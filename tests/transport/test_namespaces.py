@@ -10,14 +10,14 @@ import pytest
 from benchmarks._namespaces import GBIT, network, why_not
 from partita.engine import Session
 from partita.engine.launch import Placement, ProcessLauncher
-from partita.layers import Dense, Network, SquaredError
+from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
 
 
 def session_loss(**hosts: object) -> float:
     net = Network("far")
     hidden = Dense(64, activation="sigmoid", name="hidden")(net.input("x", shape=(64,)))
-    net.loss = SquaredError(name="loss")(Dense(64, name="out")(hidden), net.target("y"))
+    net.loss = HalfSquaredError(name="loss")(Dense(64, name="out")(hidden), net.target("y"))
     plan = partition(net, Cluster.local(machines=2), batch=128, strategy="balanced")
     draw = np.random.default_rng(0)
     batch = {"x": draw.normal(size=(128, 64)), "y": draw.normal(size=(128, 64))}

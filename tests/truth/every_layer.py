@@ -1,4 +1,4 @@
-"""Learns a step with every layer, activation, loss and rule, and compares it with float64.
+"""Learns a step with every layer, activation, loss and optimizer, and compares it with float64.
 
     python -m tests.truth.every_layer LOG SEED COUNT
 
@@ -19,28 +19,28 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from partita.engine import LARS, SGD, Adagrad, Adam, AdamW, Momentum, RMSProp, Rule, Session
+from partita.engine import LARS, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer, RMSProp, Session
 from partita.engine.kernels.reference import Reference
 from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
     Graph,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     Loss,
     MaxPool2D,
     Network,
     Node,
-    OneAgainstAll,
+    OneVsRest,
     Patch,
     SoftmaxCrossEntropy,
-    SquaredError,
     per_edge,
     per_node,
 )
@@ -86,8 +86,8 @@ LAYERS: Final[list[Layer]] = [
     Node(Patch(1, per_channel=True), halved, halved_errors),
     Add(),
 ]
-LOSSES: Final[list[Loss]] = [SoftmaxCrossEntropy(), OneAgainstAll(), LogisticCrossEntropy(), SquaredError()]
-RULES: Final[list[Rule]] = [
+LOSSES: Final[list[Loss]] = [SoftmaxCrossEntropy(), OneVsRest(), BinaryCrossEntropy(), HalfSquaredError()]
+OPTIMIZERS: Final[list[Optimizer]] = [
     SGD(0.1),
     Momentum(0.1, 0.9),
     Adagrad(0.1),
@@ -106,7 +106,7 @@ class Example:
 
     layer: Layer
     loss: Loss
-    rule: Rule
+    optimizer: Optimizer
     batch: int
     precision: str
 
@@ -133,12 +133,12 @@ class Example:
             self._compare(step.states[name], expected, name, tolerance)
         for name, expected in gradients.items():
             self._compare(step.vectors["gradient"][name], expected, f"gradient of {name}", tolerance)
-        with Session(plan, parameters, train=True, rule=self.rule, hosts="inline") as session:
+        with Session(plan, parameters, train=True, optimizer=self.optimizer, hosts="inline") as session:
             changed = session.step(batch, collect=("parameters",)).vectors["parameters"]
         for name, before in parameters.items():
             gradient = step.vectors["gradient"][name].astype(np.float64)
-            expected = updated(self.rule, before, gradient)
-            self._compare(changed[name], expected, f"{name} after {self.rule}", tolerance)
+            expected = updated(self.optimizer, before, gradient)
+            self._compare(changed[name], expected, f"{name} after {self.optimizer}", tolerance)
 
     def _compare(self, found: Array, expected: Array, what: str, tolerance: float) -> None:
         scale = max(1.0, float(np.abs(expected).max(initial=0.0)))
@@ -174,15 +174,17 @@ def truth(graph: Graph, batch: Arrays, parameters: Arrays) -> tuple[Arrays, Arra
     return {name: array for name, array in states.items() if name not in given}, gradients
 
 
-def updated(rule: Rule, before: Array, gradient: Array) -> Array:
+def updated(optimizer: Optimizer, before: Array, gradient: Array) -> Array:
     """Values after a first update, in float64."""
-    if isinstance(rule, LARS):
+    if isinstance(optimizer, LARS):
         norms = [float(np.linalg.norm(array)) for array in (before, gradient)]
-        factor = 1.0 if 0 in norms else rule.trust * norms[0] / (norms[1] + rule.weight_decay * norms[0])
-        return before - rule.rate * factor * (gradient + rule.weight_decay * before)
+        factor = (
+            1.0 if 0 in norms else optimizer.trust * norms[0] / (norms[1] + optimizer.weight_decay * norms[0])
+        )
+        return before - optimizer.rate * factor * (gradient + optimizer.weight_decay * before)
     parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
     parameter.grad = torch.from_numpy(gradient)
-    torch_of(rule, parameter).step()
+    torch_of(optimizer, parameter).step()
     return parameter.detach().numpy()
 
 
@@ -193,9 +195,9 @@ def main() -> None:
     draw = random.Random(int(seed))
     layers = draw.sample(LAYERS, min(int(count), len(LAYERS)))
     for k, layer in enumerate(layers):
-        loss, rule = LOSSES[(k + int(seed)) % len(LOSSES)], RULES[(k + int(seed)) % len(RULES)]
+        loss, optimizer = LOSSES[(k + int(seed)) % len(LOSSES)], OPTIMIZERS[(k + int(seed)) % len(OPTIMIZERS)]
         precision = draw.choice(["float32", "float32", "float64"])
-        Example(layer, loss, rule, draw.choice(BATCHES), precision).check()
+        Example(layer, loss, optimizer, draw.choice(BATCHES), precision).check()
 
 
 if __name__ == "__main__":

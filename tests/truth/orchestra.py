@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from partita.engine.numerics import master, stored, widen_array
 from partita.engine.parameters.layout import gather, scatter
-from partita.engine.parameters.rules import Rule
+from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.events import Received, Send
 from partita.engine.protocol.messages import Message
 from partita.engine.protocol.part import (
@@ -33,11 +33,11 @@ from partita.engine.protocol.part import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import GivenFeed, node_major
-from partita.engine.runtime.updates import LocalRule
+from partita.engine.runtime.feed import PlaceholderFeed, node_major
+from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
-from partita.layers.layer import Given
+from partita.layers.layer import Placeholder
 from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.ir.buffer_names import number_of, plain
@@ -64,7 +64,7 @@ def draw_batch(graph: Graph, batch: int, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     found: dict[str, Array] = {}
     for grid in (*graph.inputs, *graph.targets):
-        assert isinstance(grid.layer, Given)
+        assert isinstance(grid.layer, Placeholder)
         classes = grid.layer.classes
         found[grid.name] = (
             rng.normal(size=(batch, *grid.shape)) if classes is None else rng.integers(0, classes, (batch, 1))
@@ -81,7 +81,7 @@ class Player:
         program: Program,
         parameters: Mapping[str, Array],
         *,
-        rule: Rule | None,
+        optimizer: Optimizer | None,
         keep: Collection[str] | None,
     ) -> None:
         machine = program.machine
@@ -94,8 +94,10 @@ class Player:
         self.vectors.parameters[:] = gather(self.layout, parameters, self.vectors.parameters.dtype)
         self.vectors.changed()
         overlap = program.kind.overlap
-        self.updates = None if rule is None else LocalRule(rule, self.vectors, per_step=overlap)
-        self.given = GivenFeed()
+        self.updates = (
+            None if optimizer is None else LocalOptimizer(optimizer, self.vectors, per_step=overlap)
+        )
+        self.given = PlaceholderFeed()
         self.given.real = plan.batch * overlap
         self.computations = Computations(
             plan,
@@ -150,13 +152,15 @@ class Orchestra:
         *,
         seed: int,
         kind: StepKind = StepKind(gradients="whole"),  # noqa: B008 - frozen
-        rule: Rule | None = None,
+        optimizer: Optimizer | None = None,
         keep: Collection[str] | None = None,
     ) -> None:
         """Steps of this kind; windows lie apart, unless `keep` says which must outlast a step."""
         programs = plan.programs_for(kind)
         self.plan, self.keep = plan, keep
-        self.players = [Player(plan, program, parameters, rule=rule, keep=keep) for program in programs]
+        self.players = [
+            Player(plan, program, parameters, optimizer=optimizer, keep=keep) for program in programs
+        ]
         self.random = random.Random(seed)
         self.pending: list[tuple[Any, ...]] = []
         self.result = Result()

@@ -12,18 +12,18 @@ from partita.engine.parameters.initialise import initial_vector, initialise
 from partita.engine.parameters.layout import gather
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import Dense, Graph, MaxPool2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import ByInputs, Cluster, Pieces, Plan, Repeated, Whole, partition
+from partita.partitioner import Cluster, InputSplit, Plan, Replicated, RowSplit, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.drivers.conftest import WatchedThreads, on_threads  # noqa: F401 - a fixture
 from tests.truth.orchestra import Orchestra, draw_batch
 
 ALTERNATING: dict[str, Cut] = {
-    "pool": Repeated(3),
-    "h1": Pieces(3, sizes=(3, 2, 4)),
-    "h2": ByInputs(3, repeated=True),
-    "h3": Pieces(3),
-    "h4": ByInputs((2, 0, 1)),
-    "scores": ByInputs(2, sizes=(1, 11)),
+    "pool": Replicated(3),
+    "h1": RowSplit(3, sizes=(3, 2, 4)),
+    "h2": InputSplit(3, repeated=True),
+    "h3": RowSplit(3),
+    "h4": InputSplit((2, 0, 1)),
+    "scores": InputSplit(2, sizes=(1, 11)),
 }
 
 
@@ -82,9 +82,9 @@ def test_a_training_goes_on_under_another_plan(
     """A checkpoint of columns is read by a plan of rows, and the other way round."""
     draw = np.random.default_rng(0)
     data = {"x": draw.normal(size=(64, 4, 6, 2)), "y": draw.integers(0, 5, (64, 1))}
-    by_rows = plan_of("float32", {"h2": Pieces(2), "h4": Whole(1)}, machines=2)
-    plans = [plan_of("float32"), by_rows, plan_of("float32", {**ALTERNATING, "h2": ByInputs((1, 2))})]
-    driver, before = Downpour(shards=2, rule=Adagrad(0.05)), None
+    by_rows = plan_of("float32", {"h2": RowSplit(2), "h4": Whole(1)}, machines=2)
+    plans = [plan_of("float32"), by_rows, plan_of("float32", {**ALTERNATING, "h2": InputSplit((1, 2))})]
+    driver, before = Downpour(shards=2, optimizer=Adagrad(0.05)), None
     for epochs, plan in enumerate(plans, start=1):
         run = train(
             plan,
@@ -108,7 +108,7 @@ def test_plain_steps_learn_what_the_whole_learns() -> None:
     batch = draw_batch(cut.graph, 8, 3)
     learnt = []
     for plan in (cut, whole):
-        with Session(plan, 3, train=True, rule=SGD(0.05, clip_norm=0.5)) as session:
+        with Session(plan, 3, train=True, optimizer=SGD(0.05, clip_norm=0.5)) as session:
             for _ in range(3):
                 step = session.step(batch, collect=("parameters",))
         learnt.append(step.vectors["parameters"])

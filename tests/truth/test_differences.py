@@ -24,27 +24,27 @@ from partita.engine import (
     Cosine,
     LinearWarmup,
     Momentum,
+    Optimizer,
     RMSProp,
-    Rule,
     StepDecay,
 )
 from partita.engine.parameters import Moment
 from partita.engine.parameters.initialise import initial_range
-from partita.engine.parameters.rules.norms import clip_factor
+from partita.engine.parameters.optimizers.norms import clip_factor
 from partita.layers import (
     Activation,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
-    LogisticCrossEntropy,
     Loss,
     MaxPool2D,
-    OneAgainstAll,
+    OneVsRest,
     Parameter,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 from tests.docs.pages import ROOT
 from tests.kernels.cases import case, play
@@ -234,22 +234,22 @@ def _() -> bool:
     return one_by_one(SoftmaxCrossEntropy(), LABELS, theirs, wanted, 1)
 
 
-@row("`LogisticCrossEntropy`")
+@row("`BinaryCrossEntropy`")
 def _() -> bool:
     theirs, wanted = torch.nn.BCEWithLogitsLoss(), torch.from_numpy(NUMBERS.T.copy())
-    return one_by_one(LogisticCrossEntropy(), NUMBERS, theirs, wanted, N)
+    return one_by_one(BinaryCrossEntropy(), NUMBERS, theirs, wanted, N)
 
 
-@row("`OneAgainstAll`")
+@row("`OneVsRest`")
 def _() -> bool:
     wanted = torch.nn.functional.one_hot(torch.from_numpy(LABELS[0]), N).double()
-    return one_by_one(OneAgainstAll(), LABELS, torch.nn.BCEWithLogitsLoss(), wanted, N)
+    return one_by_one(OneVsRest(), LABELS, torch.nn.BCEWithLogitsLoss(), wanted, N)
 
 
-@row("`SquaredError`")
+@row("`HalfSquaredError`")
 def _() -> bool:
     theirs, wanted = torch.nn.MSELoss(), torch.from_numpy(NUMBERS.T.copy())
-    return one_by_one(SquaredError(), NUMBERS, theirs, wanted, N / 2)
+    return one_by_one(HalfSquaredError(), NUMBERS, theirs, wanted, N / 2)
 
 
 @row("learning rate by default")
@@ -262,15 +262,15 @@ def _() -> bool:
     return first.default is not dataclasses.MISSING
 
 
-def steps_agree(rule: Rule, theirs: Callable[..., torch.optim.Optimizer]) -> bool:
+def steps_agree(optimizer: Optimizer, theirs: Callable[..., torch.optim.Optimizer]) -> bool:
     """Whether five updates by ordinary, tiny and zero gradients lead to the same values."""
     draw = np.random.default_rng(1)
     values = draw.normal(size=6)
     parameter = torch.nn.Parameter(torch.from_numpy(values.copy()))
-    optimizer, state = theirs([parameter]), rule.state(6, np.float64)
+    optimizer, state = theirs([parameter]), optimizer.state(6, np.float64)
     for t in range(5):
         gradient = draw.normal(size=6) * [1, 1, 1, 1, 1e-9, 0]
-        rule.bind(values, gradient, state)(Moment(t))
+        optimizer.bind(values, gradient, state)(Moment(t))
         parameter.grad = torch.from_numpy(gradient)
         optimizer.step()
     return bool(np.allclose(values, parameter.detach().numpy(), rtol=1e-12, atol=1e-15))
@@ -331,9 +331,14 @@ def _() -> bool:
 
 @row("`RMSProp`'s alpha, epsilon, momentum and centering")
 def _() -> bool:
-    rule = RMSProp(0.1)
-    assert (rule.alpha, rule.epsilon, rule.momentum, rule.centered) == (0.99, 1e-8, 0, False)
-    return steps_agree(rule, lambda p: torch.optim.RMSprop(p, 0.1))
+    optimizer = RMSProp(0.1)
+    assert (optimizer.alpha, optimizer.epsilon, optimizer.momentum, optimizer.centered) == (
+        0.99,
+        1e-8,
+        0,
+        False,
+    )
+    return steps_agree(optimizer, lambda p: torch.optim.RMSprop(p, 0.1))
 
 
 @row("`LARS`")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.rules import LARS, SGD, Momentum, Rule
+from partita.engine.parameters.optimizers import LARS, SGD, Momentum, Optimizer
 from partita.partitioner import Cluster, Plan, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
@@ -27,7 +27,7 @@ SEEDS = st.integers(0, 1 << 30)
 def trained(
     plan: Plan,
     kind: StepKind,
-    rule: Rule,
+    optimizer: Optimizer,
     *,
     seed: int = 0,
     steps: int = 2,
@@ -35,7 +35,7 @@ def trained(
 ) -> Result:
     """The last of some steps, on a batch and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, rule=rule, keep=keep)
+    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
     batch = draw_batch(plan.graph, plan.batch, 11)
     return [orchestra.step(batch, number=n) for n in range(steps)][-1]
 
@@ -53,9 +53,9 @@ def assert_close(found: Result, expected: Result, *, tolerance: float) -> None:
 @SLOW_DRAWS
 @given(plan=plans(precision="float64", shared=True), seed=SEEDS)
 def test_learning_in_blocks_is_learning(plan: Plan, seed: int) -> None:
-    rule = Momentum(0.01, 0.9)
-    whole = trained(plan, StepKind(gradients="whole"), rule)
-    assert_close(trained(plan, StepKind(), rule, seed=seed), whole, tolerance=1e-11)
+    optimizer = Momentum(0.01, 0.9)
+    whole = trained(plan, StepKind(gradients="whole"), optimizer)
+    assert_close(trained(plan, StepKind(), optimizer, seed=seed), whole, tolerance=1e-11)
 
 
 @SLOW_DRAWS
@@ -77,8 +77,8 @@ def test_gradients_are_clipped_by_their_norm_over_all_machines(plan: Plan, seed:
 def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, seed: int) -> None:
     """LARS over any cut, against the network on one machine."""
     alone = partition(plan.graph, Cluster.local(), batch=plan.batch, precision="float64")
-    rule, kind = LARS(0.1, trust=0.01), StepKind(norms=True)
-    assert_close(trained(plan, kind, rule, seed=seed), trained(alone, kind, rule), tolerance=1e-9)
+    optimizer, kind = LARS(0.1, trust=0.01), StepKind(norms=True)
+    assert_close(trained(plan, kind, optimizer, seed=seed), trained(alone, kind, optimizer), tolerance=1e-9)
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_a_rate_by_the_norms_of_a_layer_is_that_of_the_whole_layer(plan: Plan, s
 @given(plan=plans(shared=True), kind=kinds, seed=SEEDS)
 def test_windows_that_share_memory_change_no_bit(plan: Plan, kind: StepKind, seed: int) -> None:
     """They begin as NaN, which shows wherever something reads what it has not been given."""
-    rule = SGD(0.01, clip_norm=1.0)
-    apart = trained(plan, kind, rule, seed=seed)
-    shared = trained(plan, kind, rule, seed=seed, keep=())
+    optimizer = SGD(0.01, clip_norm=1.0)
+    apart = trained(plan, kind, optimizer, seed=seed)
+    shared = trained(plan, kind, optimizer, seed=seed, keep=())
     assert shared.loss == apart.loss
     for name, array in apart.parameters.items():
         np.testing.assert_array_equal(shared.parameters[name], array, err_msg=name)

@@ -12,7 +12,7 @@ from partita.engine import SGD, Downpour, RunFailed, train
 from partita.engine.parameters.initialise import initialise
 from partita.engine.runtime.finite import Suspect
 from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Node, OneToOne, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, Pieces, Plan, partition
+from partita.partitioner import Cluster, Plan, RowSplit, partition
 from partita.partitioner.ir.step_kind import StepKind
 from tests.truth.orchestra import Orchestra, draw_batch
 
@@ -46,7 +46,7 @@ def plan_with(up: Any, down: Any, machines: int, parts: dict[str, int]) -> Plan:
     odd = Node(OneToOne(), up, down, name="odd")(MaxPool2D(2, name="pool")(low))
     high = Dense(6, activation="tanh", name="high")(odd)
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(4, name="scores")(high), net.target("y"))
-    cuts = {layer: Pieces(n) for layer, n in parts.items()}
+    cuts = {layer: RowSplit(n) for layer, n in parts.items()}
     return partition(net, Cluster.local(machines=machines), batch=4, cuts=cuts, strategy="balanced")
 
 
@@ -54,7 +54,7 @@ def suspects(plan: Plan, seed: int) -> list[Suspect | None]:
     """What the machines suspect that have found something in a step."""
     parameters = initialise(plan.graph.parameters.values(), 7)
     kind = StepKind(gradients="blocks")
-    played = Orchestra(plan, parameters, seed=seed, kind=kind, rule=SGD(0.1), keep=plan.kept)
+    played = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
     with np.errstate(all="ignore"):
         played.step(draw_batch(plan.graph, plan.batch, 11))
     found = [player.computations for player in played.players]
@@ -79,7 +79,7 @@ def test_a_parameter_that_was_bad_before_the_step_is_blamed() -> None:
     parameters = initialise(plan.graph.parameters.values(), 7)
     parameters["high.weight"][0, 0] = math.nan
     kind = StepKind(gradients="blocks")
-    played = Orchestra(plan, parameters, seed=0, kind=kind, rule=SGD(0.1), keep=plan.kept)
+    played = Orchestra(plan, parameters, seed=0, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
     with np.errstate(all="ignore"):
         played.step(draw_batch(plan.graph, plan.batch, 11))
     assert played.players[0].computations.watch.suspect == Suspect("the parameter 'high.weight' is")
@@ -90,7 +90,7 @@ def test_a_run_over_machines_says_it() -> None:
     draw = np.random.default_rng(0)
     data = {"x": draw.normal(size=(64, 8, 8, 1)).astype(np.float32), "y": draw.integers(0, 4, 64)}
     with pytest.raises(RunFailed) as failed:
-        train(plan, data, driver=Downpour(rule=SGD(0.05)), epochs=1)
+        train(plan, data, driver=Downpour(optimizer=SGD(0.05)), epochs=1)
     text = str(failed.value)
     assert "the errors that 'odd' computes for 'pool' are not finite" in text
     assert "look at the data of this step, or at the functions of Node passes 'odd'" in text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita.engine import SGD, Momentum
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.rules import LARS, Rule
+from partita.engine.parameters.optimizers import LARS, Optimizer
 from partita.layers import Dense, Graph, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, StepKind, Whole, partition
 from tests.draws import examples
@@ -30,11 +30,16 @@ portioned = plans(precision="float64", shared=True, micro_batches=3, max_batch=2
 
 
 def play(
-    plan: Plan, kind: StepKind, *, seed: int, rule: Rule | None = None, keep: tuple[str, ...] | None = None
+    plan: Plan,
+    kind: StepKind,
+    *,
+    seed: int,
+    optimizer: Optimizer | None = None,
+    keep: tuple[str, ...] | None = None,
 ) -> Result:
     """The second of two steps, on batches and parameters that the network determines."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, rule=rule, keep=keep)
+    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=optimizer, keep=keep)
     batch = draw_batch(plan.graph, plan.batch * kind.overlap, 11)
     return [orchestra.step(batch, number=n) for n in range(2)][-1]
 
@@ -44,8 +49,8 @@ def play(
 def test_micro_batches_compute_what_the_whole_network_does(plan: Plan, seed: int) -> None:
     """Losses, states, errors, gradients and updated parameters, over any cut, in any order."""
     assume(plan.micro_batches > 1)
-    kind, rule = StepKind(gradients="whole"), SGD(0.01)
-    found, expected = (play(p, kind, seed=seed, rule=rule) for p in (plan, whole(plan)))
+    kind, optimizer = StepKind(gradients="whole"), SGD(0.01)
+    found, expected = (play(p, kind, seed=seed, optimizer=optimizer) for p in (plan, whole(plan)))
     assert_same(found, expected, tolerance=1e-11)
     assert found.loss == pytest.approx(expected.loss, rel=1e-11, abs=1e-11)
     assert_close(found, expected, tolerance=1e-11)
@@ -53,16 +58,19 @@ def test_micro_batches_compute_what_the_whole_network_does(plan: Plan, seed: int
 
 @FEW_DRAWS
 @given(
-    plan=portioned, kind=kinds, rule=st.sampled_from([Momentum(0.01, 0.9), LARS(0.1, trust=0.01)]), seed=SEEDS
+    plan=portioned,
+    kind=kinds,
+    optimizer=st.sampled_from([Momentum(0.01, 0.9), LARS(0.1, trust=0.01)]),
+    seed=SEEDS,
 )
 def test_micro_batches_learn_what_the_whole_network_does(
-    plan: Plan, kind: StepKind, rule: Rule, seed: int
+    plan: Plan, kind: StepKind, optimizer: Optimizer, seed: int
 ) -> None:
     """In blocks, whole or by norms, with windows that share memory and begin as nonsense."""
     assume(plan.micro_batches > 1 and kind.train)
-    kind = replace(kind, norms=rule.needs_norms)
-    found = play(plan, kind, seed=seed, rule=rule, keep=())
-    assert_close(found, play(whole(plan), kind, seed=0, rule=rule), tolerance=1e-9)
+    kind = replace(kind, norms=optimizer.needs_norms)
+    found = play(plan, kind, seed=seed, optimizer=optimizer, keep=())
+    assert_close(found, play(whole(plan), kind, seed=0, optimizer=optimizer), tolerance=1e-9)
 
 
 @FEW_DRAWS
@@ -71,9 +79,9 @@ def test_the_order_of_events_changes_no_bit(
     plan: Plan, kind: StepKind, overlap: int, first: int, second: int
 ) -> None:
     """Neither does memory that portions and windows share."""
-    kind, rule = replace(kind, overlap=overlap).of(plan.graph), SGD(0.01)
-    one = play(plan, kind, seed=first, rule=rule)
-    other = play(plan, kind, seed=second, rule=rule, keep=())
+    kind, optimizer = replace(kind, overlap=overlap).of(plan.graph), SGD(0.01)
+    one = play(plan, kind, seed=first, optimizer=optimizer)
+    other = play(plan, kind, seed=second, optimizer=optimizer, keep=())
     assert one.loss == other.loss
     for name, array in one.parameters.items():
         np.testing.assert_array_equal(other.parameters[name], array, err_msg=name)
@@ -84,7 +92,7 @@ def test_the_order_of_events_changes_no_bit(
 def test_what_is_sent_is_what_was_planned(plan: Plan, kind: StepKind, overlap: int, seed: int) -> None:
     kind = replace(kind, overlap=overlap).of(plan.graph)
     planned = [(m.buffer, m.rows, m.source, m.destination, m.n_bytes) for m in plan.messages_for(kind)]
-    assert sorted(play(plan, kind, seed=seed, rule=SGD(0.01)).sent) == sorted(planned)
+    assert sorted(play(plan, kind, seed=seed, optimizer=SGD(0.01)).sent) == sorted(planned)
 
 
 def perceptron() -> Graph:
@@ -153,7 +161,7 @@ def test_overlapped_minibatches_learn_as_delayed_sgd_does(stages: tuple[int, ...
     plan = partition(graph, Cluster.local(machines), batch=size, cuts=cuts, precision="float64")
     parameters = initialise(graph.parameters.values(), 7, dtype="float64")
     orchestra = Orchestra(
-        plan, parameters, seed=3, kind=StepKind(overlap=overlap), rule=SGD(RATE), keep=plan.kept
+        plan, parameters, seed=3, kind=StepKind(overlap=overlap), optimizer=SGD(RATE), keep=plan.kept
     )
     expected = {name: array.copy() for name, array in parameters.items()}
     depth = {name: machines - 1 - m for name, m in zip(ORDER, stages, strict=True)}
@@ -198,13 +206,13 @@ def test_padding_has_no_errors(plan: Plan, share: float, seed: int) -> None:
 @pytest.mark.parametrize("real", range(1, 13))
 def test_minibatches_without_examples_teach_nothing(real: int) -> None:
     """Of three overlapped minibatches of four, one after another on one machine."""
-    graph, rule = perceptron(), Momentum(0.3, 0.9)
+    graph, optimizer = perceptron(), Momentum(0.3, 0.9)
     batch = draw_batch(graph, 12, 11)
     plan = partition(graph, Cluster.local(), batch=4, precision="float64")
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
-    together = Orchestra(plan, parameters, seed=0, kind=StepKind(overlap=3).of(graph), rule=rule)
+    together = Orchestra(plan, parameters, seed=0, kind=StepKind(overlap=3).of(graph), optimizer=optimizer)
     found = together.step(batch, examples=real)
-    apart = Orchestra(plan, parameters, seed=0, kind=StepKind(), rule=rule)
+    apart = Orchestra(plan, parameters, seed=0, kind=StepKind(), optimizer=optimizer)
     loss = 0.0
     for first in range(0, real, 4):
         examples = {name: array[first : first + 4] for name, array in batch.items()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from partita.engine import Session
 from partita.engine.parameters import Checkpoints, Manifest, ShardRecord, Snapshot, gather, scatter
 from partita.engine.parameters.initialise import initial_vector, initialise
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.orders import Entry
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import (
@@ -23,7 +23,7 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
-from partita.partitioner import Cluster, Pieces, Plan, StepKind, Tiles, Whole, partition
+from partita.partitioner import Cluster, Plan, RowSplit, StepKind, Tiles, Whole, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
 from tests.plans import plans
@@ -40,12 +40,13 @@ DRAWS = settings(
 @DRAWS
 @given(plan=plans(precision="float64", shared=True, tiles=True), seed=st.integers(0, 1 << 30))
 def test_any_network_agrees_within_rounding(plan: Plan, seed: int) -> None:
-    """States, errors and gradients; then what a rule makes of the parameters, learning block by block."""
+    """States, errors and gradients; then what an optimizer makes of the parameters, learning block by
+    block."""
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=1e-11)
     parameters = initialise(plan.graph.parameters.values(), 7, dtype="float64")
     batch = draw_batch(plan.graph, plan.batch, 11)
     found, expected = (
-        Orchestra(p, parameters, seed=seed, kind=StepKind(), rule=SGD(0.1), keep=p.kept).step(batch)
+        Orchestra(p, parameters, seed=seed, kind=StepKind(), optimizer=SGD(0.1), keep=p.kept).step(batch)
         for p in (plan, whole(plan))
     )
     for name, array in expected.parameters.items():
@@ -81,7 +82,11 @@ def cut(name: str, *, precision: str = "float64") -> Plan:
     quarters = Tiles(4, (2, 2))
     cuts: dict[str, dict[str, Cut]] = {
         "tiles": dict.fromkeys(("first", "normal", "pool"), quarters),
-        "mixed": {"first": Tiles((3, 1), (1, 2), ((8,), (3, 5))), "normal": Pieces((2, 0)), "pool": quarters},
+        "mixed": {
+            "first": Tiles((3, 1), (1, 2), ((8,), (3, 5))),
+            "normal": RowSplit((2, 0)),
+            "pool": quarters,
+        },
         "whole": {"first": Whole(2), "normal": Tiles((1, 0, 3), (1, 3)), "pool": Whole(1)},
         "rows": {},
     }
@@ -149,7 +154,7 @@ def test_a_checkpoint_is_read_into_a_plan_of_other_tiles(tmp_path: Path, before:
     shapes = dict(old.shapes)
     checkpoints.commit(
         Manifest(
-            checkpoint=1, run="run", shapes=shapes, dtype="float32", rule="SGD(rate=0.1)", steps=(1,),
+            checkpoint=1, run="run", shapes=shapes, dtype="float32", optimizer="SGD(rate=0.1)", steps=(1,),
             steps_per_epoch=1, entries=tuple(entries),
         )
     )  # fmt: skip

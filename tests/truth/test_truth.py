@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from partita.engine import Session
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.rules import SGD
+from partita.engine.parameters.optimizers import SGD
 from partita.layers import Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.layers.layer import Given
-from partita.partitioner import Cluster, Pieces, Plan, StepKind, partition
+from partita.layers.layer import Placeholder
+from partita.partitioner import Cluster, Plan, RowSplit, StepKind, partition
 from tests.draws import examples
 from tests.plans import kinds, plans
 from tests.truth.orchestra import Orchestra, Result, draw_batch
@@ -101,7 +101,7 @@ def test_the_order_of_events_changes_no_bit(plan: Plan, first: int, second: int)
 def test_what_is_sent_is_what_was_planned(plan: Plan, kind: StepKind, seed: int) -> None:
     """Messages equal the plan's, in number, rows and bytes; on the second step as on the first."""
     parameters = initialise(plan.graph.parameters.values(), 7, dtype=plan.precision)
-    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, rule=SGD(0.01))
+    orchestra = Orchestra(plan, parameters, seed=seed, kind=kind, optimizer=SGD(0.01))
     messages = plan.messages_for(kind)
     planned = sorted((m.buffer, m.rows, m.source, m.destination, m.n_bytes) for m in messages)
     batch = draw_batch(plan.graph, plan.batch, 11)
@@ -176,7 +176,7 @@ def conv_and_dense() -> Graph:
 def test_processes_agree_with_the_whole(machines: int) -> None:
     """Over real processes: local layers to the bit, dense ones within rounding; the wire counts agree."""
     graph = conv_and_dense()
-    cuts = {"scores": Pieces(min(machines, 7))}
+    cuts = {"scores": RowSplit(min(machines, 7))}
     plan = partition(graph, Cluster.local(machines=machines), batch=5, cuts=cuts, strategy="balanced")
     batch = draw_batch(graph, 5, 3)
     parameters = initialise(graph.parameters.values(), 7, dtype="float32")
@@ -218,7 +218,7 @@ def test_a_dense_layer_stays_within_its_stated_rounding(
     hidden = Dense(inputs, activation="tanh", name="hidden")(net.input("x", shape=(3,)))
     net.loss = SoftmaxCrossEntropy()(Dense(units, name="scores")(hidden), net.target("label"))
     graph = net.graph()
-    cuts = {"hidden": Pieces(min(machines, inputs)), "scores": Pieces(min(machines, units))}
+    cuts = {"hidden": RowSplit(min(machines, inputs)), "scores": RowSplit(min(machines, units))}
     plan = partition(graph, Cluster.local(machines=machines), batch=4, cuts=cuts, strategy="balanced")
     parameters = initialise(graph.parameters.values(), seed, dtype="float32")
     batch = draw_batch(graph, 4, seed)
@@ -235,5 +235,5 @@ def test_labels_are_whole_numbers_in_the_batch() -> None:
     """The drawn batches feed labels where a target has classes."""
     graph = conv_and_dense()
     (target,) = graph.targets
-    assert isinstance(target.layer, Given)
+    assert isinstance(target.layer, Placeholder)
     assert draw_batch(graph, 4, 0)[target.name].dtype.kind == "i"

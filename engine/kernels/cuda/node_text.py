@@ -20,13 +20,13 @@ from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     INCOMING,
     STATE,
+    Argument,
     Assign,
     Branch,
     Constant,
     Elements,
     Expression,
     Function,
-    Given,
     Item,
     Loop,
     NotUnderstood,
@@ -144,7 +144,7 @@ class _OneExample(Writing):
                 return f"kept(a_{array}, {self.text(index)})"
             case Item(array, index):
                 return f"number(p_{array}, edge, {self.text(index)})"
-            case Given(name) if expression in (STATE, ERROR):
+            case Argument(name) if expression in (STATE, ERROR):
                 return f"own_{name.removeprefix('@')}"
         return super().leaf(expression)
 

@@ -25,17 +25,17 @@ from partita.layers import (
     Activation,
     Add,
     AveragePool2D,
+    BinaryCrossEntropy,
     Conv2D,
     Dense,
+    HalfSquaredError,
     L2Pool2D,
     Layer,
     LocalContrastNormalisation2D,
     LocallyConnected2D,
-    LogisticCrossEntropy,
     MaxPool2D,
-    OneAgainstAll,
+    OneVsRest,
     SoftmaxCrossEntropy,
-    SquaredError,
 )
 
 KERNELS: Final[dict[type[Layer], Callable[[Site, Arrays, Team], TensorKernel]]] = {
@@ -47,11 +47,11 @@ KERNELS: Final[dict[type[Layer], Callable[[Site, Arrays, Team], TensorKernel]]] 
     L2Pool2D: L2PoolKernel,
     LocalContrastNormalisation2D: LocalContrastNormalisationKernel,
     LocallyConnected2D: LocallyConnectedKernel,
-    LogisticCrossEntropy: LogisticCrossEntropyKernel,
+    BinaryCrossEntropy: LogisticCrossEntropyKernel,
     MaxPool2D: MaxPoolKernel,
-    OneAgainstAll: OneAgainstAllKernel,
+    OneVsRest: OneAgainstAllKernel,
     SoftmaxCrossEntropy: SoftmaxCrossEntropyKernel,
-    SquaredError: SquaredErrorKernel,
+    HalfSquaredError: SquaredErrorKernel,
 }
 
 

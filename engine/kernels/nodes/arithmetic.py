@@ -39,7 +39,7 @@ class Variable:
 
 
 @dataclass(frozen=True)
-class Given:
+class Argument:
     """A number that the node is given: a parameter's, `state`, `error`, how many edges it has."""
 
     name: str
@@ -79,11 +79,11 @@ class Call:
     kind: Kind = "real"
 
 
-Expression: TypeAlias = Constant | Variable | Given | Item | Operation | Choice | Call
+Expression: TypeAlias = Constant | Variable | Argument | Item | Operation | Choice | Call
 
 PLACE = Variable("@")
 INCOMING = "@incoming"
-FAN_IN, STATE, ERROR = Given("@fan_in"), Given("@state"), Given("@error")
+FAN_IN, STATE, ERROR = Argument("@fan_in"), Argument("@state"), Argument("@error")
 TRUTHS = frozenset({"<", "<=", ">", ">=", "==", "!=", "and", "or", "not"})
 """Operators that give true or false."""
 

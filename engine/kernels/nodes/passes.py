@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from partita.engine.kernels.nodes.arithmetic import (
+    Argument,
     Assign,
     Branch,
     Expression,
-    Given,
     Item,
     Kind,
     Loop,
@@ -97,7 +97,7 @@ class Varying:
             match part:
                 case Variable(name) | Item(name, _) if name in self.names:
                     return True
-                case Given(name) if name in self.given:
+                case Argument(name) if name in self.given:
                     return True
         return False
 

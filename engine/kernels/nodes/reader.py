@@ -13,6 +13,7 @@ from types import FunctionType
 from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     PLACE,
+    Argument,
     Assign,
     Branch,
     Call,
@@ -20,7 +21,6 @@ from partita.engine.kernels.nodes.arithmetic import (
     Elements,
     Expression,
     Function,
-    Given,
     Helper,
     Item,
     Loop,
@@ -40,7 +40,7 @@ from partita.engine.kernels.nodes.templates import templates
 
 
 def read_function(
-    source: Written, given: Sequence[Given | Item], *, calls: tuple[FunctionType, ...] = ()
+    source: Written, given: Sequence[Argument | Item], *, calls: tuple[FunctionType, ...] = ()
 ) -> Function:
     """Understands a function.
 
@@ -63,7 +63,7 @@ def read_function(
 
 class _Reader:
     def __init__(
-        self, source: Written, given: Sequence[Given | Item], calls: tuple[FunctionType, ...]
+        self, source: Written, given: Sequence[Argument | Item], calls: tuple[FunctionType, ...]
     ) -> None:
         arguments = dict(zip(arguments_of(source.tree), given, strict=True))
         arrays = {name: what for name, what in arguments.items() if isinstance(what, Item)}
@@ -289,7 +289,7 @@ class _Reader:
         if source is None:
             raise NotUnderstood(f"a call of {function.__name__}")
         names = arguments_of(source.tree)
-        read = read_function(source, [Given(name) for name in names], calls=self._calls)
+        read = read_function(source, [Argument(name) for name in names], calls=self._calls)
         if read.returns_tuple or isinstance(read.results[0], Elements):
             raise NotUnderstood("a function that returns several numbers")
         return Helper(tuple(names), read, kind_of(read.results[0], kinds_of(read.body)))

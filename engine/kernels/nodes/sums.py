@@ -15,13 +15,13 @@ from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
     INCOMING,
     PLACE,
+    Argument,
     Assign,
     Choice,
     Constant,
     Elements,
     Expression,
     Function,
-    Given,
     Item,
     Loop,
     Operation,
@@ -38,7 +38,7 @@ from partita.engine.kernels.nodes.grouping import Flow
 from partita.engine.kernels.nodes.passes import Body, useful
 from partita.engine.kernels.nodes.templates import substituted
 
-SUM: Final = Given("@sums")
+SUM: Final = Argument("@sums")
 _ONE: Final = Constant(1)
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from partita.engine.kernels.nodes.arithmetic import (
     FAN_IN,
+    Argument,
     Call,
     Choice,
     Constant,
     Expression,
-    Given,
     Kind,
     Operation,
     Variable,
@@ -67,7 +67,7 @@ class Writing:
         match expression:
             case Variable(name):
                 return f"v_{name}"
-            case Given(name):
+            case Argument(name):
                 return "fan_in" if expression == FAN_IN else f"n_{name}"
         return None
 

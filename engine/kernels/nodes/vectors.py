@@ -18,11 +18,11 @@ from partita.engine.kernels.nodes.arithmetic import (
     INCOMING,
     PLACE,
     STATE,
+    Argument,
     Constant,
     Elements,
     Expression,
     Function,
-    Given,
     Item,
     Loop,
     NotUnderstood,
@@ -70,11 +70,11 @@ class Signature:
     precision: str
 
     @property
-    def given(self) -> list[Given | Item]:
+    def given(self) -> list[Argument | Item]:
         """What the arguments of `upward` are."""
         return [
             Item(INCOMING, PLACE),
-            *(Item(name, PLACE) if kind == "e" else Given(name) for name, kind in self.parameters),
+            *(Item(name, PLACE) if kind == "e" else Argument(name) for name, kind in self.parameters),
         ]
 
     @property

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from partita.engine.kernels.nodes.arithmetic import (
+    Argument,
     Assign,
     Branch,
     Constant,
     Each,
     Expression,
-    Given,
     Item,
     Kind,
     Loop,
@@ -107,9 +107,9 @@ class Inside(Outside):
         match expression:
             case Item(array, index):
                 return self.item(array, index)
-            case Given("@sums") if self.sums_in_place:
+            case Argument("@sums") if self.sums_in_place:
                 return "result[e]"
-            case Given(name):
+            case Argument(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
                 return f"widen({view}[e])"
         return super().leaf(expression)

@@ -4,7 +4,7 @@ The count that a schedule is asked for is how many updates a number has had. On 
 that were applied to the range of the machine the number belongs to, from all replicas together: with 4
 replicas that push at every step it runs four times as fast as the steps of one. Checkpoints keep it. A part's
 own steps go on from what the shards said with the last parameters that it fetched. This module must not know
-rules, nor where a count comes from.
+optimizers, nor where a count comes from.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from partita.engine.parameters.rules.settings import check_number
+from partita.engine.parameters.optimizers.settings import check_number
 from partita.layers.arguments import Arguments
 from partita.layers.checks import check_whole
 
@@ -24,9 +24,9 @@ class Schedule(Arguments, ABC):
     """A rate for each count of updates: plain data, safe from several threads."""
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "lr": ("rate",),
-        "learning_rate": ("rate",),
-        "initial_learning_rate": ("rate",),
+        "lr": ("learning_rate",),
+        "rate": ("learning_rate",),
+        "initial_learning_rate": ("learning_rate",),
         "gamma": ("factor",),
         "decay_rate": ("factor",),
         "step_size": ("every",),
@@ -54,26 +54,30 @@ class Schedule(Arguments, ABC):
         object.__setattr__(self, name, found)
 
 
-Rate: TypeAlias = float | Schedule
+LearningRate: TypeAlias = float | Schedule
 """A learning rate: a number, which never changes, or a schedule."""
 
 
-def check_rate(rate: object, what: str) -> Rate:
+def check_learning_rate(learning_rate: object, what: str) -> LearningRate:
     """The rate, a number as Python's. Raises ValueError where it is neither above 0 nor a schedule."""
-    return rate if isinstance(rate, Schedule) else check_number(rate, what, other=" or a schedule")
+    return (
+        learning_rate
+        if isinstance(learning_rate, Schedule)
+        else check_number(learning_rate, what, other=" or a schedule")
+    )
 
 
-def rate_at(rate: Rate, count: int) -> float:
+def learning_rate_at(learning_rate: LearningRate, count: int) -> float:
     """The rate of the update that follows `count` others."""
-    return rate.at(count) if isinstance(rate, Schedule) else rate
+    return learning_rate.at(count) if isinstance(learning_rate, Schedule) else learning_rate
 
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """`rate * factor ** (count // every)`, as PyTorch's `StepLR`.
+    """`learning_rate * factor ** (count // every)`, as PyTorch's `StepLR`.
 
     Args:
-        rate: at the start, above 0.
+        learning_rate: at the start, above 0.
         every: updates from one drop to the next.
         factor: of each drop, above 0 and below 1.
 
@@ -81,26 +85,27 @@ class StepDecay(Schedule):
         ValueError: a setting out of range.
     """
 
-    rate: float
+    learning_rate: float
     every: int
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        self._number("rate")
+        self._number("learning_rate")
         self._whole("every")
         self._number("factor", below=1.0)
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
-        return self.rate * math.pow(self.factor, count // self.every)
+        return self.learning_rate * math.pow(self.factor, count // self.every)
 
 
 @dataclass(frozen=True)
 class ExponentialDecay(Schedule):
-    """`rate * factor ** (count / steps)`: by this factor in so many updates (PyTorch's `ExponentialLR`).
+    """`learning_rate * factor ** (count / steps)`: by this factor in so many updates (PyTorch's
+    `ExponentialLR`).
 
     Args:
-        rate: at the start, above 0.
+        learning_rate: at the start, above 0.
         factor: in `steps` updates, above 0 and below 1.
         steps: updates.
 
@@ -108,28 +113,28 @@ class ExponentialDecay(Schedule):
         ValueError: a setting out of range.
     """
 
-    rate: float
+    learning_rate: float
     factor: float
     steps: int = 1
 
     def __post_init__(self) -> None:
-        self._number("rate")
+        self._number("learning_rate")
         self._number("factor", below=1.0)
         self._whole("steps")
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
-        return self.rate * math.pow(self.factor, count / self.steps)
+        return self.learning_rate * math.pow(self.factor, count / self.steps)
 
 
 @dataclass(frozen=True)
 class InverseTime(Schedule):
-    """`rate / (1 + count / steps) ** power`; with power 0.5 the inverse square root.
+    """`learning_rate / (1 + count / steps) ** power`; with power 0.5 the inverse square root.
 
     With power 1 it is what PyTorch's `Adagrad` calls `lr_decay`, which is 1 / steps.
 
     Args:
-        rate: at the start, above 0.
+        learning_rate: at the start, above 0.
         steps: updates in which it falls to the half (with power 1).
         power: above 0.
 
@@ -137,28 +142,28 @@ class InverseTime(Schedule):
         ValueError: a setting out of range.
     """
 
-    rate: float
+    learning_rate: float
     steps: int
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        self._number("rate")
+        self._number("learning_rate")
         self._whole("steps")
         self._number("power")
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
-        return self.rate / math.pow(1.0 + count / self.steps, self.power)
+        return self.learning_rate / math.pow(1.0 + count / self.steps, self.power)
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Half a wave of a cosine, from `rate` down to `end` in `steps` updates; then it stays there.
+    """Half a wave of a cosine, from `learning_rate` down to `end` in `steps` updates; then it stays there.
 
     As PyTorch's `CosineAnnealingLR` up to its `T_max` (Loshchilov and Hutter, 2017, equation 5, one cycle).
 
     Args:
-        rate: at the start, above 0.
+        learning_rate: at the start, above 0.
         steps: updates.
         end: 0 or above.
 
@@ -166,19 +171,19 @@ class Cosine(Schedule):
         ValueError: a setting out of range.
     """
 
-    rate: float
+    learning_rate: float
     steps: int
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        self._number("rate")
+        self._number("learning_rate")
         self._whole("steps")
         self._number("end", zero=True)
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
         done = min(count, self.steps) / self.steps
-        return self.end + (self.rate - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
+        return self.end + (self.learning_rate - self.end) * (1.0 + math.cos(math.pi * done)) / 2.0
 
 
 @dataclass(frozen=True)
@@ -196,14 +201,14 @@ class LinearWarmup(Schedule):
     """
 
     steps: int
-    then: Rate
+    then: LearningRate
 
     def __post_init__(self) -> None:
         self._whole("steps")
-        object.__setattr__(self, "then", check_rate(self.then, "LinearWarmup: then is"))
+        object.__setattr__(self, "then", check_learning_rate(self.then, "LinearWarmup: then is"))
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
         if count >= self.steps:
-            return rate_at(self.then, count - self.steps)
-        return rate_at(self.then, 0) * (count + 1) / (self.steps + 1)
+            return learning_rate_at(self.then, count - self.steps)
+        return learning_rate_at(self.then, 0) * (count + 1) / (self.steps + 1)

@@ -1,5 +1,5 @@
-"""Rules on a GPU: the loop that a rule has for a CPU, compiled once more, its numbers shared out among
-threads.
+"""Optimizers on a GPU: the loop that an optimizer has for a CPU, compiled once more, its numbers shared out
+among threads.
 
 The arithmetic is that of the loop, but a GPU's compiler may fuse a product with a sum, so results agree with
 a CPU's within rounding. Imports numba.cuda.
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from partita.engine.numerics.cuda import SIMULATED, compile_for, kernel, launcher, on_device, strided
-from partita.engine.parameters.rules.rule import Apply, Moment, Rule
+from partita.engine.parameters.optimizers.optimizer import Apply, Moment, Optimizer
 
 
 def bind_on_cuda(
-    rule: Rule,
+    optimizer: Optimizer,
     values: Any,
     gradient: Any,
     state: Mapping[str, Any],
@@ -28,27 +28,27 @@ def bind_on_cuda(
     marks: Any,
     device: int | None,
 ) -> Apply:
-    """As `Rule.bind`, for arrays of numba.cuda.
+    """As `Optimizer.bind`, for arrays of numba.cuda.
 
     Args:
-        rule: of the replica.
-        values: as for `Rule.bind`, like the following.
+        optimizer: of the replica.
+        values: as for `Optimizer.bind`, like the following.
         gradient: of them.
-        state: of the rule.
+        state: of the optimizer.
         accrued: takes the gradient.
         copy: takes the values.
         marks: int32 `[1]`: becomes 1 where a number of the gradient is not finite, as the update cannot say.
         device: the number of the GPU; None in the simulator.
     """
-    arrays = (values, gradient, *rule._arrays(state), accrued, copy)
-    numbers = rule._numbers(Moment(0))
-    compiled = _compiled(rule._loop, tuple(array is not None for array in arrays), len(numbers))
+    arrays = (values, gradient, *optimizer._arrays(state), accrued, copy)
+    numbers = optimizer._numbers(Moment(0))
+    compiled = _compiled(optimizer._loop, tuple(array is not None for array in arrays), len(numbers))
     given = [array for array in arrays if array is not None]
     compile_for(compiled, marks, *given, 1.0, *numbers, device=device)
     launch = launcher(compiled, len(values), device=device)
 
     def apply(moment: Moment) -> bool:
-        launch(marks, *given, moment.factor, *rule._numbers(moment))
+        launch(marks, *given, moment.factor, *optimizer._numbers(moment))
         return True
 
     return apply

@@ -1,4 +1,4 @@
-"""Update rules on a GPU: the loops of a CPU, compiled once more, do what they do there."""
+"""Optimizers on a GPU: the loops of a CPU, compiled once more, do what they do there."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from partita.engine.numerics import narrow_array
-from partita.engine.parameters import LARS, SGD, Adagrad, Adam, AdamW, Moment, Momentum, RMSProp, Rule
+from partita.engine.parameters import LARS, SGD, Adagrad, Adam, AdamW, Moment, Momentum, Optimizer, RMSProp
 from partita.engine.runtime.devices import Device
 from tests.cuda.on_device import WITH_NUMBA
 
-RULES = [
+OPTIMIZERS = [
     SGD(0.1, weight_decay=0.01),
     Momentum(0.1, nesterov=True),
     Adagrad(0.1),
@@ -35,18 +35,18 @@ def device_of(name: str) -> Device:
 class Numbers:
     """Everything that an update reads and writes, on a device."""
 
-    def __init__(self, rule: Rule, device: Device, precision: str) -> None:
+    def __init__(self, optimizer: Optimizer, device: Device, precision: str) -> None:
         draw, real = np.random.default_rng(0), "float64" if precision == "float64" else "float32"
         self.device = device
         self.values = device.taken(draw.normal(size=N).astype(real))
-        self.state = {name: device.taken(vector) for name, vector in rule.state(N, real).items()}
+        self.state = {name: device.taken(vector) for name, vector in optimizer.state(N, real).items()}
         self.accrued = device.zeros((N,), np.dtype(real))
         rounded = precision == "bfloat16"
         self.copy = device.zeros((N,), np.dtype(np.uint16)) if rounded else None
         self.gradient = device.zeros((N,), np.dtype(np.uint16 if rounded else real))
         self._draw, self._real = draw, real
         self.apply = device.bind(
-            rule, self.values, self.gradient, self.state, accrued=self.accrued, copy=self.copy
+            optimizer, self.values, self.gradient, self.state, accrued=self.accrued, copy=self.copy
         )
 
     def step(self, count: int, gradient: np.ndarray) -> None:
@@ -67,10 +67,10 @@ class Numbers:
 
 
 @pytest.mark.parametrize("name", WITH_NUMBA)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
-def test_equals_the_loop_of_a_cpu(name: str, rule: Rule, precision: str) -> None:
-    there, here = Numbers(rule, device_of(name), precision), Numbers(rule, Device(), precision)
+def test_equals_the_loop_of_a_cpu(name: str, optimizer: Optimizer, precision: str) -> None:
+    there, here = Numbers(optimizer, device_of(name), precision), Numbers(optimizer, Device(), precision)
     for count in range(3):
         gradient = np.random.default_rng(count).normal(size=N)
         there.step(count, gradient)

@@ -1,12 +1,12 @@
-"""What an update rule is: its settings, what it keeps for each number, and one pass over memory.
+"""What an optimizer is: its settings, what it keeps for each number, and one pass over memory.
 
-A rule is a frozen dataclass. It must not know where a vector comes from or which piece of it is seen: what a
-number becomes depends on its own gradient and state alone, to the bit, so cutting changes nothing.
+An optimizer is a frozen dataclass. It must not know where a vector comes from or which piece of it is seen:
+what a number becomes depends on its own gradient and state alone, to the bit, so cutting changes nothing.
 
 The loops use no fast-math. An addition, product, quotient or square root is rounded the same way in a vector
 register and outside of one, which is what makes the result independent of the position, and memory, not
-arithmetic, is what they wait for. One loop for each rule serves every use of it: Numba leaves out what is
-done to an array that is None. To add a rule, add a file with its loop and its class here.
+arithmetic, is what they wait for. One loop for each optimizer serves every use of it: Numba leaves out what
+is done to an array that is None. To add an optimizer, add a file with its loop and its class here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.rules.norms import Squares, clip_factor
-from partita.engine.parameters.rules.schedule import Rate, check_rate, rate_at
-from partita.engine.parameters.rules.settings import check_number, is_nothing
+from partita.engine.parameters.optimizers.norms import Squares, clip_factor
+from partita.engine.parameters.optimizers.schedule import LearningRate, check_learning_rate, learning_rate_at
+from partita.engine.parameters.optimizers.settings import check_number, is_nothing
 from partita.engine.parameters.vector import Vector
 from partita.layers.arguments import Arguments
 
 State: TypeAlias = Mapping[str, Vector]
-"""What a rule remembers: vectors as long as the values, by name."""
+"""What an optimizer remembers: vectors as long as the values, by name."""
 
 Stored: TypeAlias = npt.NDArray[Any]
 """float32 or float64, or bfloat16 as its bits (uint16)."""
@@ -42,7 +42,7 @@ class Moment(NamedTuple):
 
     Attributes:
         updates: how many these numbers have had before; what schedules go by.
-        factor: what the gradient is multiplied with first (see `Rule.factors`).
+        factor: what the gradient is multiplied with first (see `Optimizer.factors`).
         age: how many updates the state has had, where it is younger than the numbers: a part's own state
             starts empty, whatever the parameters that it fetches have been through. None: as many.
     """
@@ -58,11 +58,11 @@ not, the values and the state are spoilt already: the caller stops, and goes bac
 
 
 @dataclass(frozen=True, repr=False)
-class Rule(Arguments, ABC):
+class Optimizer(Arguments, ABC):
     """How a gradient changes parameters. Safe from several threads on disjoint ranges.
 
     Args:
-        rate: the learning rate: a number above 0, or a schedule.
+        learning_rate: the learning rate: a number above 0, or a schedule.
         weight_decay: what is added to the gradient for each number, times the number itself; 0 or above.
             (`AdamW` decays otherwise.)
         clip_norm: above 0. The gradient of a step, over all parameters of a replica, is scaled down to this
@@ -72,12 +72,16 @@ class Rule(Arguments, ABC):
         ValueError: a setting out of range.
     """
 
-    rate: Rate
+    learning_rate: LearningRate
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rate", check_rate(self.rate, f"{type(self).__name__}: rate is"))
+        object.__setattr__(
+            self,
+            "learning_rate",
+            check_learning_rate(self.learning_rate, f"{type(self).__name__}: learning_rate is"),
+        )
         self._number("weight_decay", zero=True)
         if self.clip_norm is not None:
             self._number("clip_norm")
@@ -134,14 +138,14 @@ class Rule(Arguments, ABC):
         factor = 1.0 if self.clip_norm is None else clip_factor(squares, self.clip_norm)
         return dict.fromkeys(squares, factor)
 
-    def on_shard(self) -> Rule:
-        """What a shard does with a push: this rule, without what a replica has already done."""
+    def on_shard(self) -> Optimizer:
+        """What a shard does with a push: this optimizer, without what a replica has already done."""
         return dataclasses.replace(self, clip_norm=None)
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
-        "lr": ("rate",),
-        "learning_rate": ("rate",),
-        "alpha": ("rate",),
+        "lr": ("learning_rate",),
+        "rate": ("learning_rate",),
+        "alpha": ("learning_rate",),
         "eps": ("epsilon",),
         "rho": ("alpha",),
         "decay": ("weight_decay",),
@@ -155,17 +159,17 @@ class Rule(Arguments, ABC):
         "beta_1": ("betas",),
         "beta_2": ("betas",),
         "trust_coefficient": ("trust",),
-        "eta": ("trust", "rate"),
+        "eta": ("trust", "learning_rate"),
         "initial_accumulator_value": ("initial_accumulator",),
-        "momentum": "write Momentum(rate, momentum=0.9)",
-        "nesterov": "write Momentum(rate, nesterov=True)",
+        "momentum": "write Momentum(learning_rate, momentum=0.9)",
+        "nesterov": "write Momentum(learning_rate, nesterov=True)",
         "dampening": "there is none, as by default in PyTorch; leave it out",
-        "lr_decay": "give a schedule for the rate, for example InverseTime(0.05, steps=1000)",
+        "lr_decay": "give a schedule for the learning rate, for example InverseTime(0.05, steps=1000)",
         "amsgrad": "there is none, as by default in PyTorch; leave it out",
         "maximize": "losses are made small; leave it out, or negate the loss",
-        "params": "leave it out: the rule is given to a driver, for example Downpour(rule=SGD(0.05))",
+        "params": "leave it out: an optimizer is given to a driver, as Downpour(optimizer=SGD(0.05))",
     }
-    """What Keras and PyTorch call the arguments of rules."""
+    """What Keras and PyTorch call the arguments of optimizers."""
 
     _keeps: ClassVar[tuple[str, ...]] = ()
     """The vectors of its state, which begin as zeros, in the order in which the loop takes them."""
@@ -181,8 +185,8 @@ class Rule(Arguments, ABC):
         """The state as the loop takes it."""
         return tuple(state[name] for name in self._keeps)
 
-    def _rate(self, moment: Moment) -> float:
-        return rate_at(self.rate, moment.updates)
+    def _learning_rate(self, moment: Moment) -> float:
+        return learning_rate_at(self.learning_rate, moment.updates)
 
     def _number(self, name: str, *, zero: bool = False, below: float = math.inf) -> None:
         """Turns a field into Python's number, or refuses it."""

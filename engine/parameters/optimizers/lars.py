@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from partita.engine.numerics import compiled, narrow, widen
-from partita.engine.parameters.rules.finite import marked
-from partita.engine.parameters.rules.norms import Squares
-from partita.engine.parameters.rules.rule import Moment, Number, Rule, Stored
+from partita.engine.parameters.optimizers.finite import marked
+from partita.engine.parameters.optimizers.norms import Squares
+from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
 from partita.engine.parameters.vector import Vector
 
 
@@ -24,19 +24,19 @@ def _velocity(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
     momentum: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay, momentum = real(factor), real(rate), real(decay), real(momentum)
+    factor, learning_rate, decay, momentum = real(factor), real(learning_rate), real(decay), real(momentum)
     for i in range(values.size):
         w = values[i]
         g = factor * (widen(gradient[i]) + decay * w)
         mark = marked(mark, g)
         if accrued is not None:
             accrued[i] += g
-        v = momentum * velocity[i] + rate * g
+        v = momentum * velocity[i] + learning_rate * g
         velocity[i] = v
         w -= v
         values[i] = w
@@ -46,14 +46,14 @@ def _velocity(
 
 
 @dataclass(frozen=True, repr=False)
-class Velocity(Rule):
+class Velocity(Optimizer):
     """Momentum with the rate inside: v <- momentum * v + rate * (g + weight_decay * w), then w <- w - v.
 
     It differs from `Momentum` where the rate changes: what the velocity holds keeps the rate that it came
     with. The factor of a moment multiplies the decay too. This is what shards do for `LARS`.
 
     Args:
-        rate, weight_decay, clip_norm: see `Rule`.
+        rate, weight_decay, clip_norm: see `Optimizer`.
         momentum: how much of the velocity is kept, from 0 to below 1.
 
     Raises:
@@ -70,7 +70,7 @@ class Velocity(Rule):
         self._number("momentum", zero=True, below=1.0)
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        return self._rate(moment), self.weight_decay, self.momentum
+        return self._learning_rate(moment), self.weight_decay, self.momentum
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,7 +85,7 @@ class LARS(Velocity):
     they keep only the velocity. Where ‖w‖ or ‖g‖ is 0 (biases begin so) local is 1; the paper does not say.
 
     Args:
-        rate: see `Rule`; the paper's gamma.
+        rate: see `Optimizer`; the paper's gamma.
         momentum: how much of the velocity is kept, from 0 to below 1.
         trust: above 0; the paper's eta.
         weight_decay: 0 or above; the paper's beta.
@@ -108,16 +108,16 @@ class LARS(Velocity):
 
     @property
     def needs_norms(self) -> bool:
-        """See `Rule`."""
+        """See `Optimizer`."""
         return True
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """See `Rule`."""
+        """See `Optimizer`."""
         return {name: self._local(math.sqrt(w), math.sqrt(g)) for name, (w, g) in squares.items()}
 
-    def on_shard(self) -> Rule:
-        """See `Rule`."""
-        return Velocity(self.rate, self.momentum)
+    def on_shard(self) -> Optimizer:
+        """See `Optimizer`."""
+        return Velocity(self.learning_rate, self.momentum)
 
     def _local(self, values: float, gradient: float) -> float:
         if not math.isfinite(values + gradient):

@@ -20,12 +20,12 @@ from partita.engine.parameters import (
     InverseTime,
     LinearWarmup,
     Momentum,
+    Optimizer,
     RMSProp,
-    Rule,
     Schedule,
     StepDecay,
 )
-from partita.engine.parameters.rules.options import RULES, make_rule, parse_schedule
+from partita.engine.parameters.optimizers.options import OPTIMIZERS, make_optimizer, parse_schedule
 
 counts = st.integers(0, 10_000)
 
@@ -133,7 +133,7 @@ def test_what_is_no_schedule_is_refused_with_what_is(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "rule"),
+    ("name", "settings", "optimizer"),
     [
         ("sgd", {}, SGD(0.05)),
         ("adam", {"clip_norm": 2.0, "momentum": None}, Adam(0.001, clip_norm=2.0)),
@@ -143,18 +143,18 @@ def test_what_is_no_schedule_is_refused_with_what_is(written: str) -> None:
         ("lars", {"weight_decay": None}, LARS(0.05)),
     ],
 )
-def test_a_rule_is_made_from_options(name: str, settings: dict[str, Any], rule: Rule) -> None:
-    assert make_rule(name, **settings) == rule
+def test_a_rule_is_made_from_options(name: str, settings: dict[str, Any], optimizer: Optimizer) -> None:
+    assert make_optimizer(name, **settings) == optimizer
 
 
 def test_every_rule_can_be_named() -> None:
-    assert {type(make_rule(name)) for name in RULES} == set(RULES.values())
+    assert {type(make_optimizer(name)) for name in OPTIMIZERS} == set(OPTIMIZERS.values())
 
 
 def test_a_setting_that_a_rule_does_not_have_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"sgd has no momentum; leave it out, or use .*: momentum, rmsprop, l"
     ):
-        make_rule("sgd", momentum=0.5)
+        make_optimizer("sgd", momentum=0.5)
     with pytest.raises(ValueError, match=r"LARS: clip_norm is 1\.0"):
-        make_rule("lars", clip_norm=1.0)
+        make_optimizer("lars", clip_norm=1.0)

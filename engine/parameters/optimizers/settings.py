@@ -1,4 +1,4 @@
-"""What a setting of a rule or a schedule may be. It must not know which setting belongs to whom."""
+"""What a setting of an optimizer or a schedule may be. It must not know which setting belongs to whom."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def check_number(
         found = float(value)
         if math.isfinite(found) and 0 <= found < below and (found > 0 or zero):
             return found
-    rule = "0 or a finite number above" if zero else "a finite number above 0"
+    optimizer = "0 or a finite number above" if zero else "a finite number above 0"
     if below < math.inf:
-        rule = f"a number {'of at least' if zero else 'above'} 0 and below {below:g}"
-    raise ValueError(f"{what} {value!r}, not {rule}{other}; change it")
+        optimizer = f"a number {'of at least' if zero else 'above'} 0 and below {below:g}"
+    raise ValueError(f"{what} {value!r}, not {optimizer}{other}; change it")
 
 
 def is_nothing(value: float) -> bool:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.numerics import compiled, narrow, widen
-from partita.engine.parameters.rules.finite import marked
-from partita.engine.parameters.rules.rule import Moment, Number, Rule, State, Stored
-from partita.engine.parameters.rules.settings import is_nothing
+from partita.engine.parameters.optimizers.finite import marked
+from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, State, Stored
+from partita.engine.parameters.optimizers.settings import is_nothing
 from partita.engine.parameters.vector import Vector
 
 
@@ -24,12 +24,12 @@ def _adagrad(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
     epsilon: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay, epsilon = real(factor), real(rate), real(decay), real(epsilon)
+    factor, learning_rate, decay, epsilon = real(factor), real(learning_rate), real(decay), real(epsilon)
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
@@ -38,7 +38,7 @@ def _adagrad(
         g += decay * w
         s = total[i] + g * g
         total[i] = s
-        w -= rate * g / (math.sqrt(s) + epsilon)
+        w -= learning_rate * g / (math.sqrt(s) + epsilon)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -55,7 +55,7 @@ def _rmsprop(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
     epsilon: Number,
     alpha: Number,
@@ -63,7 +63,7 @@ def _rmsprop(
     momentum: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay, epsilon = real(factor), real(rate), real(decay), real(epsilon)
+    factor, learning_rate, decay, epsilon = real(factor), real(learning_rate), real(decay), real(epsilon)
     alpha, rest, momentum, nothing = real(alpha), real(rest), real(momentum), real(0)
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
@@ -81,7 +81,7 @@ def _rmsprop(
         if velocity is not None:
             change += momentum * velocity[i]
             velocity[i] = change
-        w -= rate * change
+        w -= learning_rate * change
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -89,19 +89,19 @@ def _rmsprop(
 
 
 @dataclass(frozen=True, repr=False)
-class Adagrad(Rule):
+class Adagrad(Optimizer):
     """Adagrad: s <- s + g*g, then w <- w - rate * g / (sqrt(s) + epsilon), each number by itself.
 
-    With the defaults this is DistBelief's rule (section 4.1): eta(i, K) = gamma / sqrt(sum over j of dw(i,
-    j)^2), gamma being `rate`, about ten times the best fixed rate. Same arguments and results as PyTorch's
-    `Adagrad`, whose `lr_decay` is the schedule `InverseTime` here.
+    With the defaults this is DistBelief's optimizer (section 4.1): eta(i, K) = gamma / sqrt(sum over j of
+    dw(i, j)^2), gamma being `learning_rate`, about ten times the best fixed rate. Same arguments and results
+    as PyTorch's `Adagrad`, whose `lr_decay` is the schedule `InverseTime` here.
 
     Args:
-        rate: see `Rule`. While s starts at 0, the first update moves every number by just this much.
+        rate: see `Optimizer`. While s starts at 0, the first update moves every number by just this much.
         initial_accumulator: where s starts. Above 0 it damps the first updates, as if gradients with this
             sum of squares had been seen.
         epsilon: keeps the quotient finite while s is 0, as it is where no gradient has come yet.
-        weight_decay, clip_norm: see `Rule`.
+        weight_decay, clip_norm: see `Optimizer`.
 
     Raises:
         ValueError: a number out of range, or both `initial_accumulator` and `epsilon` 0 (0/0 where a
@@ -125,21 +125,21 @@ class Adagrad(Rule):
             )
 
     def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
-        """See `Rule.state`: "sum", the accumulated squares."""
+        """See `Optimizer.state`: "sum", the accumulated squares."""
         return {"sum": np.full(n, self.initial_accumulator, dtype)}
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        return self._rate(moment), self.weight_decay, self.epsilon
+        return self._learning_rate(moment), self.weight_decay, self.epsilon
 
 
 @dataclass(frozen=True, repr=False)
-class RMSProp(Rule):
+class RMSProp(Optimizer):
     """RMSProp: s <- alpha*s + (1-alpha)*g*g, then w <- w - rate * g / (sqrt(s) + epsilon).
 
     Source: Tieleman and Hinton, 2012, lecture 6.5. Same arguments and results as PyTorch's `RMSprop`.
 
     Args:
-        rate, weight_decay, clip_norm: see `Rule`.
+        rate, weight_decay, clip_norm: see `Optimizer`.
         alpha: how much of the mean square is kept, from 0 to below 1.
         epsilon: above 0, also in float32: keeps the quotient finite where s is 0.
         momentum: from 0 to below 1. Above 0 the quotients go into a velocity, and the values follow that.
@@ -163,7 +163,7 @@ class RMSProp(Rule):
         self._epsilon()
 
     def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
-        """See `Rule.state`: "square", and as the settings ask, "mean" and "velocity"."""
+        """See `Optimizer.state`: "square", and as the settings ask, "mean" and "velocity"."""
         asked = {"square": True, "mean": self.centered, "velocity": self.momentum > 0}
         return {name: np.zeros(n, dtype) for name, wanted in asked.items() if wanted}
 
@@ -173,4 +173,4 @@ class RMSProp(Rule):
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
         decay, alpha = self.weight_decay, self.alpha
-        return self._rate(moment), decay, self.epsilon, alpha, 1.0 - alpha, self.momentum
+        return self._learning_rate(moment), decay, self.epsilon, alpha, 1.0 - alpha, self.momentum

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from partita.engine.numerics import narrow_array, widen_array
 from partita.engine.parameters import LARS, SGD, Adam, Cosine, Moment, Vector
-from partita.engine.parameters.rules import Squares, all_finite, sum_of_squares
+from partita.engine.parameters.optimizers import Squares, all_finite, sum_of_squares
 from tests.draws import examples
 
 Network = dict[str, Vector]
@@ -58,9 +58,9 @@ def test_one_number_that_is_not_finite_is_found(n: int, place: int, bad: float) 
 @given(clip=st.floats(1e-3, 100), seed=st.integers(0, 99))
 def test_clipping_is_that_of_torch(clip: float, seed: int) -> None:
     values, gradients = vectors(1), vectors(seed)
-    rule = SGD(1.0, clip_norm=clip)
-    assert rule.needs_norms
-    factors = rule.factors(squares_of(values, gradients))
+    optimizer = SGD(1.0, clip_norm=clip)
+    assert optimizer.needs_norms
+    factors = optimizer.factors(squares_of(values, gradients))
     parameters = [torch.nn.Parameter(torch.tensor(vector)) for vector in values.values()]
     for parameter, gradient in zip(parameters, gradients.values(), strict=True):
         parameter.grad = torch.tensor(gradient)
@@ -77,11 +77,11 @@ def test_a_small_gradient_is_left_alone_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("rule", [SGD(0.1, clip_norm=1.0), LARS(0.1)])
-def test_a_gradient_that_is_not_finite_is_said_by_the_factor(rule: SGD | LARS, bad: float) -> None:
+@pytest.mark.parametrize("optimizer", [SGD(0.1, clip_norm=1.0), LARS(0.1)])
+def test_a_gradient_that_is_not_finite_is_said_by_the_factor(optimizer: SGD | LARS, bad: float) -> None:
     gradients = vectors(2)
     gradients["hidden.bias"][3] = bad
-    assert math.isnan(rule.factors(squares_of(vectors(1), gradients))["hidden.bias"])
+    assert math.isnan(optimizer.factors(squares_of(vectors(1), gradients))["hidden.bias"])
 
 
 rates = st.floats(0.01, 10) | st.builds(Cosine, st.floats(0.1, 10), st.integers(1, 50))
@@ -89,33 +89,33 @@ rates = st.floats(0.01, 10) | st.builds(Cosine, st.floats(0.1, 10), st.integers(
 
 @settings(max_examples=examples(10))
 @given(
-    rate=rates,
+    learning_rate=rates,
     momentum=st.floats(0, 0.99),
     trust=st.floats(1e-4, 0.1),
     decay=st.floats(0, 0.1),
     seed=st.integers(0, 99),
 )
 def test_lars_is_the_formula_of_its_paper(
-    rate: float | Cosine, momentum: float, trust: float, decay: float, seed: int
+    learning_rate: float | Cosine, momentum: float, trust: float, decay: float, seed: int
 ) -> None:
     """Replica and shard, each on its own numbers: the replica's way is the paper's, and so is the shard's."""
-    rule = LARS(rate, momentum, trust, weight_decay=decay)
-    shard = rule.on_shard()
+    optimizer = LARS(learning_rate, momentum, trust, weight_decay=decay)
+    shard = optimizer.on_shard()
     own, held, expected = vectors(seed), vectors(seed), vectors(seed)
-    states = {name: rule.state(len(vector), np.float64) for name, vector in own.items()}
+    states = {name: optimizer.state(len(vector), np.float64) for name, vector in own.items()}
     kept = {name: shard.state(len(vector), np.float64) for name, vector in own.items()}
     velocity = {name: np.zeros_like(vector) for name, vector in own.items()}
     for count in range(10):
         gradients = vectors(1000 + seed + count)
-        factors = rule.factors(squares_of(own, gradients))
-        gamma = rate.at(count) if isinstance(rate, Cosine) else rate
+        factors = optimizer.factors(squares_of(own, gradients))
+        gamma = learning_rate.at(count) if isinstance(learning_rate, Cosine) else learning_rate
         for name, w in expected.items():
             g = gradients[name]
             local = trust * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
             velocity[name] = momentum * velocity[name] + gamma * local * (g + decay * w)
             expected[name] = w - velocity[name]
             pushed = np.zeros_like(g)
-            step = rule.bind(own[name], g, states[name], accrued=pushed)
+            step = optimizer.bind(own[name], g, states[name], accrued=pushed)
             assert step(Moment(count, factors[name]))
             assert shard.bind(held[name], pushed, kept[name])(Moment(count))
     for name, vector in expected.items():
@@ -124,8 +124,8 @@ def test_lars_is_the_formula_of_its_paper(
 
 
 def test_lars_begins_where_a_norm_is_zero() -> None:
-    rule = LARS(0.5, trust=0.1, weight_decay=0.0)
-    assert rule.factors({"bias": (0.0, 4.0), "still": (9.0, 0.0), "weight": (9.0, 4.0)}) == {
+    optimizer = LARS(0.5, trust=0.1, weight_decay=0.0)
+    assert optimizer.factors({"bias": (0.0, 4.0), "still": (9.0, 0.0), "weight": (9.0, 4.0)}) == {
         "bias": 1.0,
         "still": 1.0,
         "weight": pytest.approx(0.1 * 3 / 2),

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 
 from partita.engine.numerics import compiled, narrow, widen
-from partita.engine.parameters.rules.finite import marked
-from partita.engine.parameters.rules.rule import Moment, Number, Rule, Stored
-from partita.engine.parameters.rules.settings import check_number
+from partita.engine.parameters.optimizers.finite import marked
+from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
+from partita.engine.parameters.optimizers.settings import check_number
 from partita.engine.parameters.vector import Vector
 
 
@@ -24,7 +24,7 @@ def _adam(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
     kept: Number,
     epsilon: Number,
@@ -35,7 +35,7 @@ def _adam(
     rest2: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay, kept = real(factor), real(rate), real(decay), real(kept)
+    factor, learning_rate, decay, kept = real(factor), real(learning_rate), real(decay), real(kept)
     epsilon, root = real(epsilon), real(root)
     beta1, rest1, beta2, rest2 = real(beta1), real(rest1), real(beta2), real(rest2)
     for i in range(values.size):
@@ -47,7 +47,7 @@ def _adam(
         m = beta1 * mean[i] + rest1 * g
         s = beta2 * square[i] + rest2 * (g * g)
         mean[i], square[i] = m, s
-        w = kept * w - rate * m / (root * math.sqrt(s) + epsilon)
+        w = kept * w - learning_rate * m / (root * math.sqrt(s) + epsilon)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -55,7 +55,7 @@ def _adam(
 
 
 @dataclass(frozen=True, repr=False)
-class Adam(Rule):
+class Adam(Optimizer):
     """Adam: w <- w - rate * m' / (sqrt(s') + epsilon), of running means of the gradient and of its square.
 
     m <- b1*m + (1-b1)*g and s <- b2*s + (1-b2)*g*g, both corrected for having started at 0: update t, counted
@@ -63,7 +63,7 @@ class Adam(Rule):
     and results as PyTorch's `Adam`.
 
     Args:
-        rate, weight_decay, clip_norm: see `Rule`.
+        rate, weight_decay, clip_norm: see `Optimizer`.
         betas: b1 and b2, from 0 to below 1.
         epsilon: above 0, also in float32: keeps the quotient finite where s is 0.
 
@@ -93,9 +93,9 @@ class Adam(Rule):
     def _told(self, moment: Moment, *, decay: float, kept: float) -> tuple[float, ...]:
         """What the loop is told: `decay` times the values go into the gradient, `kept` of them stays."""
         (beta1, beta2), t = self.betas, 1 + (moment.updates if moment.age is None else moment.age)
-        rate = self._rate(moment) / (1.0 - beta1**t)
+        learning_rate = self._learning_rate(moment) / (1.0 - beta1**t)
         root = 1.0 / math.sqrt(1.0 - beta2**t)
-        return rate, decay, kept, self.epsilon, root, beta1, 1.0 - beta1, beta2, 1.0 - beta2
+        return learning_rate, decay, kept, self.epsilon, root, beta1, 1.0 - beta1, beta2, 1.0 - beta2
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +105,7 @@ class AdamW(Adam):
     Source: Loshchilov and Hutter, 2019, algorithm 2. Same arguments and results as PyTorch's `AdamW`.
 
     Args:
-        rate, clip_norm: see `Rule`.
+        rate, clip_norm: see `Optimizer`.
         betas, epsilon: see `Adam`.
         weight_decay: as above, 0 or above.
 
@@ -116,4 +116,4 @@ class AdamW(Adam):
     weight_decay: float = field(default=0.01, kw_only=True)
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        return self._told(moment, decay=0.0, kept=1.0 - self._rate(moment) * self.weight_decay)
+        return self._told(moment, decay=0.0, kept=1.0 - self._learning_rate(moment) * self.weight_decay)

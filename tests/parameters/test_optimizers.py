@@ -1,4 +1,4 @@
-"""Update rules against torch, against NumPy to the bit, and whatever the place of a number in the vector."""
+"""Optimizers against torch, against NumPy to the bit, and whatever the place of a number in the vector."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from partita.engine.parameters import (
     Cosine,
     Moment,
     Momentum,
+    Optimizer,
     RMSProp,
-    Rule,
     Vector,
 )
 from tests.draws import examples
 
-RULES = [
+OPTIMIZERS = [
     SGD(0.1),
     SGD(3, weight_decay=0.1),
     Momentum(0.1, 0.8, weight_decay=0.01),
@@ -46,7 +46,7 @@ RULES = [
     LARS(0.1),
 ]
 DTYPES = [np.float32, np.float64]
-every_rule = pytest.mark.parametrize("rule", RULES, ids=str)
+every_rule = pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
@@ -58,20 +58,24 @@ def numbers(n: int, dtype: npt.DTypeLike, seed: int = 0) -> Vector:
 
 
 def update(
-    rule: Rule,
+    optimizer: Optimizer,
     values: Vector,
     gradient: npt.NDArray[Any],
     state: dict[str, Vector],
     moment: Moment | int = 0,
     **beside: Any,
 ) -> bool:
-    apply = rule.bind(values, gradient, state, **beside)
+    apply = optimizer.bind(values, gradient, state, **beside)
     return apply(moment if isinstance(moment, Moment) else Moment(moment))
 
 
-def torch_of(rule: Rule, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
-    rest: dict[str, Any] = {"lr": rule.rate, "weight_decay": rule.weight_decay, "foreach": False}
-    match rule:
+def torch_of(optimizer: Optimizer, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
+    rest: dict[str, Any] = {
+        "lr": optimizer.learning_rate,
+        "weight_decay": optimizer.weight_decay,
+        "foreach": False,
+    }
+    match optimizer:
         case AdamW(betas=betas, epsilon=epsilon):
             return torch.optim.AdamW([parameter], betas=betas, eps=epsilon, **rest)
         case Adam(betas=betas, epsilon=epsilon):
@@ -85,7 +89,7 @@ def torch_of(rule: Rule, parameter: torch.nn.Parameter) -> torch.optim.Optimizer
             return torch.optim.SGD([parameter], momentum=momentum, nesterov=nesterov, **rest)
         case SGD():
             return torch.optim.SGD([parameter], **rest)
-    raise AssertionError(rule)
+    raise AssertionError(optimizer)
 
 
 def between(low: float, high: float) -> st.SearchStrategy[float]:
@@ -121,15 +125,15 @@ drawn_rules = st.one_of(
 
 
 @settings(max_examples=examples(40))
-@given(rule=drawn_rules, seed=st.integers(0, 1000))
-def test_it_equals_torch(rule: Rule, seed: int) -> None:
+@given(optimizer=drawn_rules, seed=st.integers(0, 1000))
+def test_it_equals_torch(optimizer: Optimizer, seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = rng.standard_normal(37)
     parameter = torch.nn.Parameter(torch.tensor(values))
-    optimiser = torch_of(rule, parameter)
-    state, gradient = rule.state(37, np.float64), np.zeros(37)
+    optimiser = torch_of(optimizer, parameter)
+    state, gradient = optimizer.state(37, np.float64), np.zeros(37)
     parameter.grad = torch.from_numpy(gradient)
-    apply = rule.bind(values, gradient, state)
+    apply = optimizer.bind(values, gradient, state)
     for count in range(30):
         gradient[:] = rng.standard_normal(37) * rng.choice([0.0, 0.1, 3.0], 37)
         optimiser.step()
@@ -140,15 +144,15 @@ def test_it_equals_torch(rule: Rule, seed: int) -> None:
 
 @every_dtype
 def test_adagrad_is_its_formula_rounded_once_for_each_operation(dtype: Callable[[float], Any]) -> None:
-    rule = Adagrad(0.05, initial_accumulator=0.1)
-    values, state = numbers(777, dtype, seed=3), rule.state(777, dtype)
-    rate, epsilon = dtype(0.05), dtype(rule.epsilon)
+    optimizer = Adagrad(0.05, initial_accumulator=0.1)
+    values, state = numbers(777, dtype, seed=3), optimizer.state(777, dtype)
+    learning_rate, epsilon = dtype(0.05), dtype(optimizer.epsilon)
     expected, total = values.copy(), state["sum"].copy()
     for step in range(3):
         gradient = numbers(777, dtype, seed=step)
         total = total + gradient * gradient
-        expected = expected - rate * gradient / (np.sqrt(total) + epsilon)
-        update(rule, values, gradient, state)
+        expected = expected - learning_rate * gradient / (np.sqrt(total) + epsilon)
+        update(optimizer, values, gradient, state)
     assert np.array_equal(values, expected)
     assert np.array_equal(state["sum"], total)
 
@@ -156,17 +160,17 @@ def test_adagrad_is_its_formula_rounded_once_for_each_operation(dtype: Callable[
 @every_rule
 @given(data=st.data())
 @settings(max_examples=examples(10))
-def test_cutting_a_vector_anywhere_changes_no_bit(rule: Rule, data: st.DataObject) -> None:
+def test_cutting_a_vector_anywhere_changes_no_bit(optimizer: Optimizer, data: st.DataObject) -> None:
     n, dtype = data.draw(st.integers(1, 200), label="n"), data.draw(st.sampled_from(DTYPES))
     cuts = sorted({0, n, *data.draw(st.lists(st.integers(0, n), max_size=6), label="cuts")})
     whole, cut = numbers(n, dtype, seed=1), numbers(n, dtype, seed=1)
-    whole_state, cut_state = rule.state(n, dtype), rule.state(n, dtype)
+    whole_state, cut_state = optimizer.state(n, dtype), optimizer.state(n, dtype)
     for count in range(3):
         gradient, moment = numbers(n, dtype, seed=10 + count), Moment(count, factor=0.3)
-        update(rule, whole, gradient, whole_state, moment)
+        update(optimizer, whole, gradient, whole_state, moment)
         for a, b in pairwise(cuts):
             state = {name: vector[a:b] for name, vector in cut_state.items()}
-            update(rule, cut[a:b], gradient[a:b], state, moment)
+            update(optimizer, cut[a:b], gradient[a:b], state, moment)
     assert whole.tobytes() == cut.tobytes()
     assert all(whole_state[name].tobytes() == cut_state[name].tobytes() for name in whole_state)
 
@@ -174,17 +178,17 @@ def test_cutting_a_vector_anywhere_changes_no_bit(rule: Rule, data: st.DataObjec
 @pytest.mark.slow
 @every_dtype
 @every_rule
-def test_what_accrues_and_is_copied_changes_nothing_else(rule: Rule, dtype: npt.DTypeLike) -> None:
-    values, state = numbers(501, dtype, seed=1), rule.state(501, dtype)
-    alone, its_state = values.copy(), rule.state(501, dtype)
+def test_what_accrues_and_is_copied_changes_nothing_else(optimizer: Optimizer, dtype: npt.DTypeLike) -> None:
+    values, state = numbers(501, dtype, seed=1), optimizer.state(501, dtype)
+    alone, its_state = values.copy(), optimizer.state(501, dtype)
     accrued, expected = np.zeros(501, dtype), np.zeros(501, dtype)
     copy = np.zeros(501, np.uint16)
     for count in range(3):
         gradient, before = numbers(501, dtype, seed=20 + count), values.copy()
         moment = Moment(count, factor=0.25)
-        assert update(rule, values, gradient, state, moment, accrued=accrued, copy=copy)
-        assert update(rule, alone, gradient, its_state, moment)
-        decay = values.dtype.type(rule.weight_decay if isinstance(rule, LARS) else 0.0)
+        assert update(optimizer, values, gradient, state, moment, accrued=accrued, copy=copy)
+        assert update(optimizer, alone, gradient, its_state, moment)
+        decay = values.dtype.type(optimizer.weight_decay if isinstance(optimizer, LARS) else 0.0)
         expected += values.dtype.type(0.25) * (gradient + decay * before)
         assert np.array_equal(copy, narrow_array(values, np.zeros_like(copy)))
     assert np.array_equal(values, alone)
@@ -193,12 +197,12 @@ def test_what_accrues_and_is_copied_changes_nothing_else(rule: Rule, dtype: npt.
 
 
 @every_rule
-def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(rule: Rule) -> None:
+def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(optimizer: Optimizer) -> None:
     bits = narrow_array(numbers(129, np.float32), np.zeros(129, np.uint16))
-    values, state = numbers(129, np.float32, seed=1), rule.state(129)
-    other, its_state = values.copy(), rule.state(129)
-    update(rule, values, bits, state)
-    update(rule, other, widen_array(bits), its_state)
+    values, state = numbers(129, np.float32, seed=1), optimizer.state(129)
+    other, its_state = values.copy(), optimizer.state(129)
+    update(optimizer, values, bits, state)
+    update(optimizer, other, widen_array(bits), its_state)
     assert np.array_equal(values, other)
 
 
@@ -206,19 +210,19 @@ def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(rule: Rule) -> None
 @given(place=st.integers(0, 99), bad=st.sampled_from([math.nan, math.inf, -math.inf]), n=st.integers(1, 100))
 @settings(max_examples=examples(8))
 def test_a_gradient_that_is_not_finite_is_noticed_at_any_place(
-    rule: Rule, place: int, bad: float, n: int
+    optimizer: Optimizer, place: int, bad: float, n: int
 ) -> None:
     for dtype in DTYPES:
-        values, gradient, state = np.ones(n, dtype), np.ones(n, dtype), rule.state(n, dtype)
-        assert update(rule, values, gradient, state)
+        values, gradient, state = np.ones(n, dtype), np.ones(n, dtype), optimizer.state(n, dtype)
+        assert update(optimizer, values, gradient, state)
         gradient[place % n] = bad
-        assert not update(rule, values, gradient, state, 1)
+        assert not update(optimizer, values, gradient, state, 1)
 
 
 @every_rule
-def test_a_factor_that_is_not_finite_is_noticed(rule: Rule) -> None:
-    ones, state = np.ones(5, np.float32), rule.state(5)
-    assert not update(rule, ones.copy(), ones, state, Moment(0, factor=math.nan))
+def test_a_factor_that_is_not_finite_is_noticed(optimizer: Optimizer) -> None:
+    ones, state = np.ones(5, np.float32), optimizer.state(5)
+    assert not update(optimizer, ones.copy(), ones, state, Moment(0, factor=math.nan))
 
 
 def test_rates_follow_their_schedule_and_adam_its_states_age() -> None:
@@ -227,39 +231,39 @@ def test_rates_follow_their_schedule_and_adam_its_states_age() -> None:
         values = np.zeros(3)
         update(SGD(schedule), values, np.ones(3), {}, count)
         assert values == pytest.approx([-schedule.at(count)] * 3)
-    rule = Adam(0.1)
-    values, state = np.zeros(1), rule.state(1, np.float64)
-    update(rule, values, np.ones(1), state, Moment(1000, age=0))
+    optimizer = Adam(0.1)
+    values, state = np.zeros(1), optimizer.state(1, np.float64)
+    update(optimizer, values, np.ones(1), state, Moment(1000, age=0))
     assert values == pytest.approx([-0.1]), "a state that begins is corrected for its own age"
 
 
 @every_rule
-def test_it_travels_and_says_what_it_is(rule: Rule) -> None:
-    assert pickle.loads(pickle.dumps(rule)) == rule
-    assert eval(repr(rule)) == rule
-    assert hash(rule) == hash(eval(repr(rule)))
+def test_it_travels_and_says_what_it_is(optimizer: Optimizer) -> None:
+    assert pickle.loads(pickle.dumps(optimizer)) == optimizer
+    assert eval(repr(optimizer)) == optimizer
+    assert hash(optimizer) == hash(eval(repr(optimizer)))
 
 
 def test_a_shard_does_what_is_left_to_it() -> None:
     assert Adam(0.1, clip_norm=1.0).on_shard() == Adam(0.1)
-    for rule in RULES:
-        left = rule.on_shard()
+    for optimizer in OPTIMIZERS:
+        left = optimizer.on_shard()
         assert left.on_shard() == left
         assert not left.needs_norms
-        assert set(left.state(1)) == set(rule.state(1)), "checkpoints are read by either"
+        assert set(left.state(1)) == set(optimizer.state(1)), "checkpoints are read by either"
 
 
 def test_adagrad_without_a_gradient_stays_where_it_is() -> None:
-    rule = Adagrad(0.1)
+    optimizer = Adagrad(0.1)
     values = np.ones(3, np.float32)
-    update(rule, values, np.zeros(3, np.float32), rule.state(3))
+    update(optimizer, values, np.zeros(3, np.float32), optimizer.state(3))
     assert np.array_equal(values, np.ones(3))
 
 
 def test_the_first_step_of_adagrad_is_the_rate() -> None:
-    rule = Adagrad(0.25)
+    optimizer = Adagrad(0.25)
     values = np.zeros(2)
-    update(rule, values, np.array([1e-3, -40.0]), rule.state(2, np.float64))
+    update(optimizer, values, np.array([1e-3, -40.0]), optimizer.state(2, np.float64))
     assert values == pytest.approx([-0.25, 0.25], rel=1e-6)
 
 
@@ -275,10 +279,12 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, math.nan, math.inf, "0.1", None, True])
-@pytest.mark.parametrize("rule", [SGD, Momentum, Adagrad, RMSProp, Adam, AdamW, LARS])
-def test_a_rate_that_is_no_rate_is_refused(rule: type[Rule], rate: Any) -> None:
-    with pytest.raises(ValueError, match=rf"{rule.__name__}: rate is .*not a finite number above 0 or a sch"):
-        rule(rate)
+@pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, RMSProp, Adam, AdamW, LARS])
+def test_a_rate_that_is_no_rate_is_refused(optimizer: type[Optimizer], learning_rate: Any) -> None:
+    with pytest.raises(
+        ValueError, match=rf"{optimizer.__name__}: rate is .*not a finite number above 0 or a sch"
+    ):
+        optimizer(learning_rate)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +306,9 @@ def test_a_rate_that_is_no_rate_is_refused(rule: type[Rule], rate: Any) -> None:
         (LARS, {"clip_norm": 1.0}, "LARS: clip_norm is 1.0, and its steps do not depend"),
     ],
 )
-def test_a_setting_out_of_range_is_refused(kind: type[Rule], settings: dict[str, Any], says: str) -> None:
+def test_a_setting_out_of_range_is_refused(
+    kind: type[Optimizer], settings: dict[str, Any], says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         kind(0.1, **settings)
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from partita.engine.numerics import compiled, narrow, widen
-from partita.engine.parameters.rules.finite import marked
-from partita.engine.parameters.rules.rule import Moment, Number, Rule, Stored
+from partita.engine.parameters.optimizers.finite import marked
+from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
 from partita.engine.parameters.vector import Vector
 
 
@@ -20,17 +20,17 @@ def _sgd(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay = real(factor), real(rate), real(decay)
+    factor, learning_rate, decay = real(factor), real(learning_rate), real(decay)
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
         if accrued is not None:
             accrued[i] += g
-        w -= rate * (g + decay * w)
+        w -= learning_rate * (g + decay * w)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -45,14 +45,14 @@ def _momentum(
     accrued: Vector | None,
     copy: Stored | None,
     factor: Number,
-    rate: Number,
+    learning_rate: Number,
     decay: Number,
     momentum: Number,
     direct: Number,
     through: Number,
 ) -> bool:
     real, mark = values.dtype.type, np.int32(0)
-    factor, rate, decay = real(factor), real(rate), real(decay)
+    factor, learning_rate, decay = real(factor), real(learning_rate), real(decay)
     momentum, direct, through = real(momentum), real(direct), real(through)
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
@@ -62,7 +62,7 @@ def _momentum(
         g += decay * w
         v = momentum * velocity[i] + g
         velocity[i] = v
-        w -= rate * (direct * g + through * v)
+        w -= learning_rate * (direct * g + through * v)
         values[i] = w
         if copy is not None:
             copy[i] = narrow(w, copy[i])
@@ -70,11 +70,11 @@ def _momentum(
 
 
 @dataclass(frozen=True, repr=False)
-class SGD(Rule):
+class SGD(Optimizer):
     """Stochastic gradient descent, w <- w - rate * g (DistBelief, algorithm 1.1; PyTorch's `SGD`).
 
     Args:
-        rate, weight_decay, clip_norm: see `Rule`.
+        rate, weight_decay, clip_norm: see `Optimizer`.
 
     Raises:
         ValueError: a setting out of range.
@@ -83,18 +83,18 @@ class SGD(Rule):
     _loop = staticmethod(_sgd)
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        return self._rate(moment), self.weight_decay
+        return self._learning_rate(moment), self.weight_decay
 
 
 @dataclass(frozen=True, repr=False)
-class Momentum(Rule):
+class Momentum(Optimizer):
     """Gradient descent with momentum: v <- momentum * v + g, then w <- w - rate * v.
 
     Nesterov's takes g + momentum * v instead of the new v. Same arguments and results as PyTorch's `SGD` with
     them (no dampening).
 
     Args:
-        rate, weight_decay, clip_norm: see `Rule`.
+        rate, weight_decay, clip_norm: see `Optimizer`.
         momentum: how much of the velocity is kept, from 0 to below 1.
         nesterov: look ahead.
 
@@ -114,4 +114,4 @@ class Momentum(Rule):
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
         direct, through = (1.0, self.momentum) if self.nesterov else (0.0, 1.0)
-        return self._rate(moment), self.weight_decay, self.momentum, direct, through
+        return self._learning_rate(moment), self.weight_decay, self.momentum, direct, through
