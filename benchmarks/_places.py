@@ -15,7 +15,7 @@ from partita.engine import Optimizer, Session
 from partita.engine.launch import Placement, ProcessLauncher
 from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import Calibration
-from partita.engine.profile.roads import Road, measure_road
+from partita.engine.profile.links import LinkMeasurement, measure_link
 from partita.partitioner import Cluster, Plan
 
 MACHINES: Final = 2
@@ -59,17 +59,19 @@ class Opened:
     def __init__(self, network: _namespaces.Network | None = None) -> None:
         """Without a network, hosts share this machine's memory."""
         self._network = network
-        self._road: Road | None = None
+        self._measured: LinkMeasurement | None = None
 
     def cluster(self, calibration: Calibration, machines: int) -> Cluster:
         """So many machines there. The first time, its links are measured."""
         if self._network is None:
             return calibration.cluster(machines)
-        if self._road is None:
+        if self._measured is None:
             runtime = calibration.record.runtime
             assert runtime is not None, "a calibration has measured the runtime"
-            self._road = measure_road(HostBench(self._launcher), runtime, shared_memory=False)
-        record = structs.replace(calibration.record, roads={**calibration.record.roads, "tcp": self._road})
+            self._measured = measure_link(HostBench(self._launcher), runtime, shared_memory=False)
+        record = structs.replace(
+            calibration.record, links={**calibration.record.links, "tcp": self._measured}
+        )
         there = Calibration(record, calibration.cores, calibration.memory_bytes)
         return there.cluster(machines, shared_memory=False)
 

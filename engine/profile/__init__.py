@@ -1,10 +1,11 @@
 """Before and after a run: what it will take, and what it took.
 
 Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`. Kernels
-are timed in a `rehearsal` of the parts that a `ladder` of plans has; `roads` tells what the runtime adds for
-an instruction and for a message, `products` which library computes which matrix product (`choices` keeps
+are timed by a `kernel_benchmark` of the parts of plans of all `sizes`; `links` measures what the runtime adds
+for an instruction and for a message, `products` which library computes which matrix product (`choices` keeps
 that, and `products_table` shows it); a measurement holds for a `signature`. All of it happens on a `bench` of
-real hosts, some of which `tally` the work of their messengers; `calibration_table` shows what was measured.
+real hosts, in some of which `step_timing` measures the work of their communication threads;
+`calibration_table` shows what was measured.
 
 Profile: `profile_network` plays a network on several numbers of machines (`run`), measured where this machine
 can play it, simulated elsewhere, and says which is which. What comes of it, a `profile`, prints itself and

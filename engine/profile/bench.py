@@ -22,9 +22,9 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
+from partita.engine.profile.kernel_benchmark import QUANTILE, BenchmarkPart, KernelBenchmarkTask, Seconds
 from partita.engine.profile.products import ProductMeasurement, busy, measure_product
-from partita.engine.profile.rehearsal import QUANTILE, RehearsalTask, Scene, Seconds
-from partita.engine.profile.tally import TallyTask
+from partita.engine.profile.step_timing import StepTimingTask
 from partita.engine.protocol.names import part_name
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.payload import Payload
@@ -39,7 +39,7 @@ _LONGEST_S: Final = 0.7
 
 
 @dataclass(frozen=True)
-class Tallied:
+class StepTimes:
     """What a step came to where nobody disturbed it, a low quantile of many.
 
     Args:
@@ -50,19 +50,19 @@ class Tallied:
 
     step_s: float
     busy_s: tuple[float, ...]
-    messenger_s: tuple[float, ...]
+    communication_s: tuple[float, ...]
 
 
 class Bench(Protocol):
     """Makes measurements."""
 
-    def rehearse(
-        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    def time_kernels(
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
     ) -> list[list[Seconds]]:
         """Rehearses groups of parts, those of a group side by side.
 
         Args:
-            scenes: the groups, all of the same size.
+            parts: the groups, all of the same size.
             threads: kernel threads of each part.
             tell: called with the number of each group when it begins.
 
@@ -72,7 +72,7 @@ class Bench(Protocol):
 
     def play(
         self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
-    ) -> list[Tallied]:
+    ) -> list[StepTimes]:
         """Plays steps of plans, each over the same number of hosts.
 
         Args:
@@ -118,16 +118,16 @@ class HostBench(Bench):
         """
         self._launch, self._tell = launch, tell
 
-    def rehearse(
-        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    def time_kernels(
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
     ) -> list[list[Seconds]]:
         """See `Bench`."""
         tasks = [
-            RehearsalTask(n, tuple(group[n] for group in scenes), threads) for n in range(len(scenes[0]))
+            KernelBenchmarkTask(n, tuple(group[n] for group in parts), threads) for n in range(len(parts[0]))
         ]
         found = []
         with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
-            for n in range(len(scenes)):
+            for n in range(len(parts)):
                 tell(n)
                 stage.play(2 * n, None, 0, ())
                 found.append([_seconds(part) for part in stage.play(2 * n + 1, None, 0, ())])
@@ -135,19 +135,19 @@ class HostBench(Bench):
 
     def play(
         self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
-    ) -> list[Tallied]:
+    ) -> list[StepTimes]:
         """See `Bench`."""
         machines = range(len(plans[0].cluster))
         places = (
             {} if shared_memory else {part_name(0, m): Placement(machine=part_name(0, m)) for m in machines}
         )
-        tasks = [TallyTask(machine, tuple(plans), cold) for machine in machines]
+        tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
         found = []
         with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
             for number, plan in enumerate(plans):
                 stage.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
-                found.append(_tallied(_played(stage, inputs, plan.batch, steps)))
+                found.append(_typical_times(_played(stage, inputs, plan.batch, steps)))
         return found
 
     def busy(self) -> str | None:
@@ -194,12 +194,12 @@ def _played(
     return found[_WARM_UP:]
 
 
-def _tallied(played: Sequence[Sequence[PartStep]]) -> Tallied:
+def _typical_times(played: Sequence[Sequence[PartStep]]) -> StepTimes:
     def typical(figure: Callable[[PartStep], float]) -> tuple[float, ...]:
         figures = [[figure(part) for part in parts] for parts in played]
         return tuple(map(float, np.quantile(figures, QUANTILE, axis=0)))
 
-    return Tallied(
+    return StepTimes(
         float(np.quantile([max(part.step_s for part in parts) for parts in played], QUANTILE)),
         typical(lambda part: part.busy_s),
         typical(lambda part: max(float(_seconds(part)[0]) - part.busy_s, 0.0)),

@@ -17,10 +17,10 @@ from msgspec import structs
 
 from partita.engine.profile.bench import Bench, HostBench
 from partita.engine.profile.choices import with_products
-from partita.engine.profile.ladder import groups, ladder, works
-from partita.engine.profile.rehearsal import Scene
-from partita.engine.profile.roads import measure_road, measure_runtime
-from partita.engine.profile.store import Company, Record, Store, Transport
+from partita.engine.profile.kernel_benchmark import BenchmarkPart
+from partita.engine.profile.links import measure_link, measure_runtime
+from partita.engine.profile.sizes import groups, plans_of_all_sizes, works
+from partita.engine.profile.store import Contention, Record, Store, Transport
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
@@ -52,13 +52,13 @@ class Calibration:
     measured: int = 0
     refused: str | None = None
 
-    def machine(self, name: str, *, threads: int = 1, company: Company = "alone") -> Machine:
+    def machine(self, name: str, *, threads: int = 1, contention: Contention = "alone") -> Machine:
         """This machine under a name, as a host of its own.
 
         Args:
             name: of the machine.
             threads: kernel threads.
-            company: "beside": others are at work on the same host.
+            contention: "beside": others are at work on the same host.
         """
         runtime = self.record.runtime
         assert runtime is not None, "a calibration has measured the runtime"
@@ -70,7 +70,7 @@ class Calibration:
             instruction_s=runtime.instruction_s,
             step_s=runtime.step_s,
             cold_s=runtime.cold_s,
-            times=self._times(company),
+            times=self._times(contention),
             products=self.record.choices(),
         )
 
@@ -89,13 +89,13 @@ class Calibration:
         """
         at_once = min(check_whole(machines, "the number of machines is"), max(self.cores // threads, 1))
         transport: Transport = "memory" if shared_memory else "tcp"
-        one = self.machine(HOST, threads=threads, company="beside" if at_once > 1 else "alone")
+        one = self.machine(HOST, threads=threads, contention="beside" if at_once > 1 else "alone")
         one = replace(
             one,
             host=HOST if shared_memory else "",
             cores=max(self.cores // at_once, threads),
             memory_bytes=self.memory_bytes // at_once,
-            step_s=self.record.roads[transport].start_s if machines > 1 else one.step_s,
+            step_s=self.record.links[transport].start_s if machines > 1 else one.step_s,
         )
         return Cluster(
             tuple(replace(one, name=f"{HOST}{n}") for n in range(machines)),
@@ -105,14 +105,14 @@ class Calibration:
 
     def link(self, transport: Transport) -> Link:
         """Between two hosts of this machine."""
-        return self.record.roads[transport].link
+        return self.record.links[transport].link
 
-    def _times(self, company: Company) -> KernelTimes:
+    def _times(self, contention: Contention) -> KernelTimes:
         """What was measured in this company; of families that were not, what was measured alone."""
         alone = self.record.times("alone")
-        if company == "alone":
+        if contention == "alone":
             return alone
-        beside = self.record.times(company)
+        beside = self.record.times(contention)
         known = {family_of(signature) for signature in beside.table}
         others = {s: timed for s, timed in alone.table.items() if family_of(s) not in known}
         return beside.with_more(others)
@@ -152,20 +152,22 @@ def calibrate(
     bench, store, progress = bench or HostBench(), store or Store(), progress or _silent
     graph, plans = network.graph() if isinstance(network, Network) else network, list(plans)
     with store.locked():
-        rungs: Iterable[Plan] = ()
+        sized: Iterable[Plan] = ()
         if graph is not None:
-            rungs = list(ladder(graph, batch=batch, precision=precision, threads=threads))
-        companies, refused = _companies(bench, threads), None
-        record = _with_roads(store.read(), bench, progress)
+            sized = list(plans_of_all_sizes(graph, batch=batch, precision=precision, threads=threads))
+        contentions, refused = _contentions(bench, threads), None
+        record = _with_links(store.read(), bench, progress)
         store.write(record)
         if products:
-            asked = [_wanted(rungs, plans, company, bench) for company in companies]
+            asked = [_wanted(sized, plans, contention, bench) for contention in contentions]
             record, refused = with_products(record, chain(*chain(*asked)), bench, progress)
             store.write(record)
         choices, before = record.choices(), sum(map(len, record.kernels.values()))
-        rungs, plans = ([plan.multiplying_by(choices) for plan in some] for some in (rungs, plans))
-        for company in companies:
-            record = _with_kernels(record, company, _wanted(rungs, plans, company, bench), bench, progress)
+        sized, plans = ([plan.multiplying_by(choices) for plan in some] for some in (sized, plans))
+        for contention in contentions:
+            record = _with_kernels(
+                record, contention, _wanted(sized, plans, contention, bench), bench, progress
+            )
             store.write(record)
     measured = sum(map(len, record.kernels.values())) - before
     return Calibration(record, bench.cores, bench.memory_bytes, measured, refused)
@@ -174,59 +176,59 @@ def calibrate(
 def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibration | None:
     """What was measured before; None where that says nothing of the runtime or the links."""
     record = (store or Store()).read()
-    if record.runtime is None or len(record.roads) < 2:
+    if record.runtime is None or len(record.links) < 2:
         return None
     bench = bench or HostBench()
     return Calibration(record, bench.cores, bench.memory_bytes)
 
 
-def _companies(bench: Bench, threads: int) -> tuple[Company, ...]:
+def _contentions(bench: Bench, threads: int) -> tuple[Contention, ...]:
     return ("alone", "beside") if bench.cores >= 2 * threads else ("alone",)
 
 
 def _wanted(
-    rungs: Iterable[Plan], plans: Iterable[Plan], company: Company, bench: Bench
-) -> list[tuple[Scene, ...]]:
+    sized: Iterable[Plan], plans: Iterable[Plan], contention: Contention, bench: Bench
+) -> list[tuple[BenchmarkPart, ...]]:
     """The parts to rehearse in this company: the first of a ladder's plans, all being alike; else all."""
-    found = [group for rung in rungs for group in islice(_groups(rung, company, bench), 1)]
-    return found + [group for plan in plans for group in _groups(plan, company, bench)]
+    found = [group for plan in sized for group in islice(_groups(plan, contention, bench), 1)]
+    return found + [group for plan in plans for group in _groups(plan, contention, bench)]
 
 
-def _groups(plan: Plan, company: Company, bench: Bench) -> Iterator[tuple[Scene, ...]]:
+def _groups(plan: Plan, contention: Contention, bench: Bench) -> Iterator[tuple[BenchmarkPart, ...]]:
     """The parts of a plan that are rehearsed side by side."""
     threads = plan.cluster.machines[0].threads
-    size = 1 if company == "alone" else max(bench.cores // threads, 1)
+    size = 1 if contention == "alone" else max(bench.cores // threads, 1)
     return groups(plan, StepKind().of(plan.graph), size=size)
 
 
-def _with_roads(record: Record, bench: Bench, progress: Progress) -> Record:
+def _with_links(record: Record, bench: Bench, progress: Progress) -> Record:
     """With the runtime and the links, if they are not known."""
     if record.runtime is None:
         progress("the runtime", 0, 1)
         record = structs.replace(record, runtime=measure_runtime(bench))
     runtime = record.runtime
     assert runtime is not None
-    roads = dict(record.roads)
+    links = dict(record.links)
     transports: tuple[Transport, ...] = ("memory", "tcp")
     for n, transport in enumerate(transports):
-        if transport not in roads:
+        if transport not in links:
             progress("messages by shared memory" if transport == "memory" else "messages by TCP", n, 2)
-            roads[transport] = measure_road(bench, runtime, shared_memory=transport == "memory")
-    return structs.replace(record, roads=roads)
+            links[transport] = measure_link(bench, runtime, shared_memory=transport == "memory")
+    return structs.replace(record, links=links)
 
 
 def _with_kernels(
     record: Record,
-    company: Company,
-    wanted: Sequence[tuple[Scene, ...]],
+    contention: Contention,
+    wanted: Sequence[tuple[BenchmarkPart, ...]],
     bench: Bench,
     progress: Progress,
 ) -> Record:
     """With the kernels of these parts, of which those are rehearsed that have an unknown one."""
-    promised = set(record.times(company).table)
-    chosen: dict[int, list[tuple[Scene, ...]]] = {}
+    promised = set(record.times(contention).table)
+    chosen: dict[int, list[tuple[BenchmarkPart, ...]]] = {}
     for group in wanted:
-        signatures = {work.signature for scene in group for work in works(scene).values()}
+        signatures = {work.signature for part in group for work in works(part).values()}
         if not signatures <= promised:
             chosen.setdefault(group[0].threads, []).append(group)
             promised |= signatures
@@ -234,14 +236,14 @@ def _with_kernels(
         return record
     samples: dict[str, list[Timed]] = {}
     for threads, some in chosen.items():
-        told = f"kernels {'alone' if company == 'alone' else 'side by side'}"
-        seconds = bench.rehearse(some, threads=threads, tell=_telling(progress, told, len(some)))
+        told = f"kernels {'alone' if contention == 'alone' else 'side by side'}"
+        seconds = bench.time_kernels(some, threads=threads, tell=_telling(progress, told, len(some)))
         for group, taken in zip(some, seconds, strict=True):
-            for scene, times in zip(group, taken, strict=True):
-                for position, work in works(scene).items():
+            for part, times in zip(group, taken, strict=True):
+                for position, work in works(part).items():
                     timed = Timed(float(times[position]), work.reference_s)
                     samples.setdefault(work.signature, []).append(timed)
-    return record.with_kernels(company, {signature: _mean(some) for signature, some in samples.items()})
+    return record.with_kernels(contention, {signature: _mean(some) for signature, some in samples.items()})
 
 
 def _telling(progress: Progress, told: str, total: int) -> Callable[[int], None]:

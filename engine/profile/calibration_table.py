@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.engine.profile.calibration import Calibration
-from partita.engine.profile.roads import BATCH, ROWS
+from partita.engine.profile.links import BATCH, ROWS
 from partita.engine.profile.store import Transport
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.columns import columns
@@ -25,7 +25,7 @@ def calibration_text(found: Calibration, *, width: int | None = None) -> str:
 
 def _kernels(found: Calibration) -> list[list[str]]:
     rows = [["kernel", "sizes", "alone", "side by side", "rate"]]
-    alone, beside = (found.record.times(company).table for company in ("alone", "beside"))
+    alone, beside = (found.record.times(contention).table for contention in ("alone", "beside"))
     families: dict[str, list[str]] = {}
     for signature in {**alone, **beside}:
         families.setdefault(family_of(signature), []).append(signature)
@@ -65,12 +65,12 @@ def _runtime(found: Calibration) -> list[list[str]]:
 def _links(found: Calibration) -> list[list[str]]:
     sizes = [quantity(4 * BATCH * rows, BYTES, digits=3) for rows in ROWS]
     rows = [["over", *sizes, "sender busy", "receiver busy", "latency", "rate", "both ways"]]
-    for transport, road in found.record.roads.items():
-        link = road.link
+    for transport, measured in found.record.links.items():
+        link = measured.link
         rows.append(
             [
                 _NAMES[transport],
-                *map(_seconds, road.total_s),
+                *map(_seconds, measured.total_s),
                 f"{_seconds(link.send_s)} + {quantity(link.send_bytes_per_s, BYTES_PER_S, digits=3)}",
                 f"{_seconds(link.receive_s)} + {quantity(link.receive_bytes_per_s, BYTES_PER_S, digits=3)}",
                 _seconds(link.latency_s),

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable
 from msgspec import structs
 
 from partita.engine.profile.bench import Bench
-from partita.engine.profile.ladder import works
+from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.profile.products import shapes_of
-from partita.engine.profile.rehearsal import Scene
+from partita.engine.profile.sizes import works
 from partita.engine.profile.store import Record
 
 
 def with_products(
-    record: Record, scenes: Iterable[Scene], bench: Bench, progress: Callable[[str, int, int], None]
+    record: Record, parts: Iterable[BenchmarkPart], bench: Bench, progress: Callable[[str, int, int], None]
 ) -> tuple[Record, str | None]:
     """The record with a choice for every large product of some parts, if the machine is quiet.
 
@@ -23,7 +23,7 @@ def with_products(
 
     Args:
         record: what is known.
-        scenes: the parts, and the kinds of their steps.
+        parts: the parts, and the kinds of their steps.
         bench: measures them.
         progress: receives what is going on.
 
@@ -31,8 +31,8 @@ def with_products(
         The record; why some products were not measured, or None.
     """
     known = {one.shape for one in record.products}
-    parts = {(id(scene.plan), scene.machine): scene for scene in scenes}
-    shapes = {part: shapes_of(scene) - known for part, scene in parts.items()}
+    distinct = {(id(part.plan), part.machine): part for part in parts}
+    shapes = {key: shapes_of(part) - known for key, part in distinct.items()}
     wanted = sorted(frozenset().union(*shapes.values()), key=lambda shape: (shape.operations, str(shape)))
     if not wanted:
         return record, None
@@ -44,7 +44,7 @@ def with_products(
         if (measurement := bench.multiply(shape, rule.by_rule(shape))) is not None:
             found.append(measurement)
     new = {one.shape for one in found}
-    stale = [works(scene).values() for part, scene in parts.items() if shapes[part] & new]
+    stale = [works(part).values() for key, part in distinct.items() if shapes[key] & new]
     if found:
         record = structs.replace(
             record.without_kernels({work.signature for some in stale for work in some}),

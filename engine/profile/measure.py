@@ -16,7 +16,7 @@ from partita.engine.drivers.phases import Tell, silent
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
-from partita.engine.profile.rehearsal import QUANTILE
+from partita.engine.profile.kernel_benchmark import QUANTILE
 from partita.engine.profile.timeline import Timeline
 from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from partita.engine.profile.timeline import Bar, Flight, Timeline
-from partita.engine.runtime.trace import MESSENGER
+from partita.engine.runtime.trace import COMMUNICATION
 
 Event = dict[str, Any]
 
@@ -71,7 +71,7 @@ def _names(recording: Recording, first: int) -> Iterator[Event]:
         yield _named("process_sort_index", pid, 0, sort_index=pid)
         yield _named("process_labels", pid, 0, labels=f"clock ± {doubt * 1e6:.0f} us")
         for thread in (*sorted(t for m, t in threads if m == machine), WAITS):
-            title = {MESSENGER: "messenger", WAITS: "waits"}.get(thread, f"kernel {thread}")
+            title = {COMMUNICATION: "messenger", WAITS: "waits"}.get(thread, f"kernel {thread}")
             yield _named("thread_name", pid, thread, name=title)
             yield _named("thread_sort_index", pid, thread, sort_index=thread)
 
@@ -102,7 +102,7 @@ def _flight(flight: Flight, first: int, began_s: float, identity: str) -> Iterat
     taken = _us(began_s + flight.taken_s)
     yield {**common, "ph": "f", "bp": "e", "pid": destination, "tid": flight.taker, "ts": taken}
     arrived = max(_us(began_s + flight.arrived_s), sent)
-    way = {**common, "cat": "way", "pid": destination, "tid": MESSENGER}
+    way = {**common, "cat": "way", "pid": destination, "tid": COMMUNICATION}
     yield {**way, "ph": "b", "ts": sent}
     yield {**way, "ph": "e", "ts": arrived}
 

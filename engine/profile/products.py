@@ -22,7 +22,7 @@ from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product_by
 from partita.engine.numerics import aligned
 from partita.engine.parameters.optimizers import SGD
-from partita.engine.profile.rehearsal import Scene
+from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations, Feed
 from partita.engine.runtime.updates import LocalOptimizer
@@ -151,14 +151,14 @@ def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choic
     return min(faster, key=lambda choice: float(np.median(seconds[choice])), default=usual)
 
 
-def shapes_of(scene: Scene) -> frozenset[ProductShape]:
+def shapes_of(part: BenchmarkPart) -> frozenset[ProductShape]:
     """The large products that a part computes in a step, as its kernels ask for them."""
-    plan, machine = scene.plan, scene.machine
+    plan, machine = part.plan, part.machine
     if plan.precision == "bfloat16" or machine not in plan.large_products:
         return frozenset()
     asked = _Asked()
     recorded = plan.multiplying_by(asked)
-    program = recorded.programs_for(scene.kind)[machine]
+    program = recorded.programs_for(part.kind)[machine]
     vectors = Vectors(recorded, machine, gradient=program.kind.gradients == "whole")
     buffers, updates = Buffers(recorded, machine, program, vectors), LocalOptimizer(SGD(1e-9), vectors)
     Computations(  # kernels ask where their calls are prepared

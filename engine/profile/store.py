@@ -16,8 +16,8 @@ import msgspec
 
 from partita.engine.numerics.cache import cache_folder
 from partita.engine.numerics.kept_file import KeptFile, Versioned
+from partita.engine.profile.links import LinkMeasurement, Runtime
 from partita.engine.profile.products import ProductMeasurement
-from partita.engine.profile.roads import Road, Runtime
 from partita.engine.profile.signature import signature
 from partita.partitioner.cluster.kernel_times import KernelTimes, Timed
 from partita.partitioner.cluster.processor import processor
@@ -27,7 +27,7 @@ VERSION: Final = 3
 FILE: Final = "machine.json"
 LOCK_WAIT_S: Final = 600.0
 
-Company: TypeAlias = Literal["alone", "beside"]
+Contention: TypeAlias = Literal["alone", "beside"]
 """Whether a part was rehearsed alone, or beside as many others as the machine has cores for."""
 Transport: TypeAlias = Literal["memory", "tcp"]
 
@@ -38,20 +38,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Args:
         kernels: seconds, and those of the reference machine, by signature, by company.
         runtime: what it adds, if that was measured.
-        roads: between its hosts, by transport.
+        links: between its hosts, by transport.
         products: what was measured of products of matrices.
         measured_on: the day of the last of these, YYYY-MM-DD.
     """
 
-    kernels: dict[Company, dict[str, tuple[float, float]]] = {}
+    kernels: dict[Contention, dict[str, tuple[float, float]]] = {}
     runtime: Runtime | None = None
-    roads: dict[Transport, Road] = {}
+    links: dict[Transport, LinkMeasurement] = msgspec.field(default_factory=dict, name="roads")
     products: tuple[ProductMeasurement, ...] = ()
     measured_on: str = ""
 
-    def times(self, company: Company) -> KernelTimes:
+    def times(self, contention: Contention) -> KernelTimes:
         """The table of kernels."""
-        found = self.kernels.get(company, {})
+        found = self.kernels.get(contention, {})
         return KernelTimes({signature: Timed(*pair) for signature, pair in found.items()})
 
     def choices(self) -> Products:
@@ -64,16 +64,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def without_kernels(self, signatures: Collection[str]) -> Record:
         """Without the kernels of these signatures: something that they depend on has changed."""
         kernels = {
-            company: {signature: pair for signature, pair in table.items() if signature not in signatures}
-            for company, table in self.kernels.items()
+            contention: {signature: pair for signature, pair in table.items() if signature not in signatures}
+            for contention, table in self.kernels.items()
         }
         return msgspec.structs.replace(self, kernels=kernels)
 
-    def with_kernels(self, company: Company, more: Mapping[str, Timed]) -> Record:
+    def with_kernels(self, contention: Contention, more: Mapping[str, Timed]) -> Record:
         """With these besides; what was measured before stands."""
         pairs = {signature: (timed.seconds, timed.reference_s) for signature, timed in more.items()}
-        both = {**pairs, **self.kernels.get(company, {})}
-        return msgspec.structs.replace(self, kernels={**self.kernels, company: both})
+        both = {**pairs, **self.kernels.get(contention, {})}
+        return msgspec.structs.replace(self, kernels={**self.kernels, contention: both})
 
 
 class _Content(Versioned, frozen=True, forbid_unknown_fields=True):

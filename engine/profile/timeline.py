@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.engine.profile.spans import Span, joined, length, without
-from partita.engine.runtime.trace import MESSENGER, Delivery, PartTrace, StepTrace
+from partita.engine.runtime.trace import COMMUNICATION, Delivery, PartTrace, StepTrace
 from partita.partitioner.drawing import timeline as drawing
 from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
 from partita.partitioner.ir.program import COMPUTES, Instruction
@@ -22,7 +22,7 @@ from partita.partitioner.words import described
 
 MESSAGES = ("send", "receive")
 """Kinds of bars in which nothing is computed."""
-KERNEL = MESSENGER + 1
+KERNEL = COMMUNICATION + 1
 """The thread of predicted computations; a machine runs one at a time."""
 
 
@@ -132,15 +132,15 @@ class Timeline:
         starts = {(bar.machine, bar.position): bar.start_s for bar in playback.bars}
         for bar in playback.bars:
             instruction = playback.instruction(bar)
-            thread = KERNEL if instruction.op in COMPUTES else MESSENGER
+            thread = KERNEL if instruction.op in COMPUTES else COMMUNICATION
             bars.append(_bar(bar.machine, thread, bar.start_s, bar.stop_s, instruction, names))
             ends[bar.machine] = max(ends[bar.machine], bar.stop_s)
         flights = tuple(
             Flight(
                 f.source,
                 f.destination,
-                MESSENGER,
-                MESSENGER,
+                COMMUNICATION,
+                COMMUNICATION,
                 starts[f.source, f.send],
                 f.start_s,
                 f.stop_s,
@@ -167,14 +167,14 @@ class Timeline:
         number: dict[tuple[int, int], int] = {}
         for machine, name in enumerate(self.machines):
             threads = {bar.thread for bar in self.bars if bar.machine == machine} | {KERNEL}
-            for thread in sorted(threads - {MESSENGER}):
+            for thread in sorted(threads - {COMMUNICATION}):
                 number[machine, thread] = len(lanes)
                 lanes.append(drawing.Lane(name if thread == KERNEL else ""))
-            number[machine, MESSENGER] = len(lanes)
+            number[machine, COMMUNICATION] = len(lanes)
             lanes.append(drawing.Lane("", thin=True))
         bars = [
             drawing.TimelineBar(
-                number[b.machine, MESSENGER if b.kind in MESSAGES else b.thread],
+                number[b.machine, COMMUNICATION if b.kind in MESSAGES else b.thread],
                 b.start_s,
                 b.stop_s,
                 b.label,
@@ -190,7 +190,11 @@ class Timeline:
                 )
         flights = tuple(
             drawing.TimelineFlight(
-                number[f.source, MESSENGER], number[f.destination, MESSENGER], f.sent_s, f.arrived_s, f.label
+                number[f.source, COMMUNICATION],
+                number[f.destination, COMMUNICATION],
+                f.sent_s,
+                f.arrived_s,
+                f.label,
             )
             for f in (self.flights if len(self.machines) <= FLIGHTS else ())
         )

@@ -24,7 +24,7 @@ from partita.partitioner.ir.program import Op, Program
 Times: TypeAlias = npt.NDArray[np.float64]
 """Seconds, one for each instruction of a program; NaN where there is none."""
 
-MESSENGER: Final = 0
+COMMUNICATION: Final = 0
 """The thread that takes messages in; kernel threads, which send too, are 1 and above."""
 
 _FIELDS: Final = 4
@@ -48,14 +48,14 @@ class Recorder:
         # Messages may be here before the step is: each step of those that can be under way has its own.
         self._arrived = [[_NEVER] * len(program) for _ in range(AHEAD + 1)]
         self._played = [(_NEVER, _NEVER, 0)] * len(program)
-        self._messenger = 0
+        self._communication = 0
         self._step = 0
         self._began = self._over = 0.0
         self.on = False
 
     def begin(self, step: int, now: float) -> None:
         """A step begins, of which everything is written down if `on` says so."""
-        self._messenger = threading.get_ident()
+        self._communication = threading.get_ident()
         self._step, self._began = step, now
 
     def arrived(self, sender: str, tensor: Tensor, now: float) -> None:
@@ -75,7 +75,7 @@ class Recorder:
 
     def table(self) -> Times:
         """The step that is over, as `table_shape` says; a new array."""
-        numbers = {self._messenger: MESSENGER}
+        numbers = {self._communication: COMMUNICATION}
         threads = [numbers.setdefault(ident, len(numbers)) for _, _, ident in self._played]
         arrived = self._arrived[self._step % len(self._arrived)]
         started, stopped = ([played[n] for played in self._played] for n in (0, 1))
@@ -84,7 +84,7 @@ class Recorder:
                 [*arrived, _NEVER],
                 [*started, self._began],
                 [*stopped, self._over],
-                [*threads, MESSENGER],
+                [*threads, COMMUNICATION],
             ]
         )
 

@@ -16,13 +16,13 @@ from partita.engine.cli.kernels import kernels
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.profile import calibrate, known
-from partita.engine.profile.bench import Bench, HostBench, Tallied
+from partita.engine.profile.bench import Bench, HostBench, StepTimes
 from partita.engine.profile.calibration_table import calibration_text
-from partita.engine.profile.ladder import ladder, works
+from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
+from partita.engine.profile.links import Runtime, measure_link, measure_runtime
 from partita.engine.profile.products import ProductMeasurement
-from partita.engine.profile.rehearsal import Rehearsal, Scene, Seconds
-from partita.engine.profile.roads import Runtime, measure_road, measure_runtime
 from partita.engine.profile.signature import signature
+from partita.engine.profile.sizes import plans_of_all_sizes, works
 from partita.engine.profile.store import VERSION, Record, Store
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, Link, Op, Plan, RowSplit, StepKind, partition
@@ -47,7 +47,7 @@ class Pretended(Bench):
     """A bench on which all takes what was agreed, and which counts what it is asked for."""
 
     def __init__(self, cores: int = 2, *, refuses: str | None = None) -> None:
-        self.rehearsed: list[str] = []
+        self.timed_groups: list[str] = []
         self.multiplied: list[ProductShape] = []
         self.played_by: list[Products] = []
         self.played = 0
@@ -61,14 +61,14 @@ class Pretended(Bench):
     def memory_bytes(self) -> int:
         return 1 << 30
 
-    def rehearse(
-        self, scenes: Sequence[Sequence[Scene]], *, threads: int, tell: Callable[[int], None]
+    def time_kernels(
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
     ) -> list[list[Seconds]]:
-        for n in range(len(scenes)):
+        for n in range(len(parts)):
             tell(n)
-        self.played_by += [group[0].plan.products_of(0) for group in scenes]
-        self.rehearsed += [f"{len(group)} of {len(group[0].plan.cluster)}" for group in scenes]
-        return [[self._seconds(scene, len(group)) for scene in group] for group in scenes]
+        self.played_by += [group[0].plan.products_of(0) for group in parts]
+        self.timed_groups += [f"{len(group)} of {len(group[0].plan.cluster)}" for group in parts]
+        return [[self._seconds(part, len(group)) for part in group] for group in parts]
 
     def busy(self) -> str | None:
         return self._refuses
@@ -78,33 +78,33 @@ class Pretended(Bench):
         chosen = Choice("numpy", 1)
         return ProductMeasurement(shape=shape, seconds=((usual, 2.0), (chosen, 1.0)), choice=chosen)
 
-    def _seconds(self, scene: Scene, together: int) -> Seconds:
-        found = np.zeros(len(scene.plan.programs_for(scene.kind)[scene.machine]))
-        for position, work in works(scene).items():
+    def _seconds(self, part: BenchmarkPart, together: int) -> Seconds:
+        found = np.zeros(len(part.plan.programs_for(part.kind)[part.machine]))
+        for position, work in works(part).items():
             found[position] = (1.0 + together) * work.reference_s
         return found
 
     def play(
         self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
-    ) -> list[Tallied]:
+    ) -> list[StepTimes]:
         self.played += 1
-        return [self._tallied(plan, MEMORY if shared_memory else TCP, cold=cold) for plan in plans]
+        return [self._typical_times(plan, MEMORY if shared_memory else TCP, cold=cold) for plan in plans]
 
-    def _tallied(self, plan: Plan, link: Link, *, cold: bool) -> Tallied:
+    def _typical_times(self, plan: Plan, link: Link, *, cold: bool) -> StepTimes:
         """Of a chain: everything in turn. Of others, what messengers do."""
         computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.upward_programs]
         busy = tuple(1e-6 * n for n in computed)
         messages = plan.messages_for(StepKind(train=False))
         each = RUNTIME.instruction_s + RUNTIME.cold_s * cold
         step = RUNTIME.step_s + each * sum(computed) + sum(busy)
-        messengers = [0.0] * len(plan.cluster)
+        communication = [0.0] * len(plan.cluster)
         for message in messages:
             send = link.send_s + message.n_bytes / link.send_bytes_per_s
             receive = link.receive_s + message.n_bytes / link.receive_bytes_per_s
-            messengers[message.source] += send
-            messengers[message.destination] += receive
+            communication[message.source] += send
+            communication[message.destination] += receive
             step += send + receive + link.latency_s + message.n_bytes / link.bytes_per_s
-        return Tallied(step, busy, tuple(messengers))
+        return StepTimes(step, busy, tuple(communication))
 
 
 @pytest.fixture
@@ -121,9 +121,9 @@ def test_what_the_runtime_adds_is_found() -> None:
 
 @pytest.mark.parametrize(("shared_memory", "expected"), [(True, MEMORY), (False, TCP)])
 def test_a_link_is_found(shared_memory: bool, expected: Link) -> None:
-    road = measure_road(Pretended(), RUNTIME, shared_memory=shared_memory)
-    assert road.start_s == pytest.approx(RUNTIME.step_s)
-    link = road.link
+    measured = measure_link(Pretended(), RUNTIME, shared_memory=shared_memory)
+    assert measured.start_s == pytest.approx(RUNTIME.step_s)
+    link = measured.link
     for what in (
         "latency_s",
         "bytes_per_s",
@@ -138,7 +138,7 @@ def test_a_link_is_found(shared_memory: bool, expected: Link) -> None:
 def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store: Store) -> None:
     bench, told = Pretended(), []
     found = calibrate(network(), batch=8, store=store, bench=bench, progress=lambda *t: told.append(t))
-    assert bench.rehearsed == ["1 of 1", "2 of 1"]  # it is so small that no piece of it is worth measuring
+    assert bench.timed_groups == ["1 of 1", "2 of 1"]  # it is so small that no piece of it is worth measuring
     assert bench.played == 4  # the runtime, warm and cold; two kinds of links
     assert [what for what, done, _ in told if not done] == [
         "the runtime",
@@ -146,7 +146,7 @@ def test_a_network_is_measured_whole_and_in_pieces_alone_and_side_by_side(store:
         "kernels alone",
         "kernels side by side",
     ]
-    assert found.measured == 2 * len({w.signature for w in works(Scene(whole(), 0)).values()})
+    assert found.measured == 2 * len({w.signature for w in works(BenchmarkPart(whole(), 0)).values()})
     assert store.read() == found.record
 
 
@@ -157,7 +157,7 @@ def whole() -> Plan:
 def test_large_networks_are_measured_in_ever_smaller_pieces() -> None:
     net = Network("large")
     net.loss = SoftmaxCrossEntropy()(Dense(3000)(net.input("x", shape=2000)), net.target("y"))
-    plans = list(ladder(net.graph(), batch=32, precision="float32", threads=1))
+    plans = list(plans_of_all_sizes(net.graph(), batch=32, precision="float32", threads=1))
     by_rows = [plan for plan in plans if not plan.ownership.by_inputs("dense")]
     by_inputs = [plan for plan in plans if plan.ownership.by_inputs("dense")]
     assert [len(plan.cluster) for plan in by_rows] == [1, 2, 4, 8, 16, 32]
@@ -175,7 +175,7 @@ def test_sums_over_inputs_are_measured(store: Store) -> None:
     plan = partition(net, found.cluster(2), batch=32, cuts=cuts)
     times = plan.cluster.machines[0].times
     assert times is not None
-    origins = {work.signature: times.find(work)[1] for work in works(Scene(plan, 0)).values()}
+    origins = {work.signature: times.find(work)[1] for work in works(BenchmarkPart(plan, 0)).values()}
     assert set(origins.values()) == {"measured"}
     assert any(" alone" in signature for signature in origins) and any(" in 2 sums" in s for s in origins)
 
@@ -185,9 +185,9 @@ def test_nothing_is_measured_twice_whatever_things_are_called(store: Store) -> N
     bench = Pretended()
     names = {"x": "picture", "y": "digit", "hidden": "below", "scores": "above", "loss": "judge"}
     other = calibrate(network("other", **names), batch=8, store=store, bench=bench)
-    assert (bench.rehearsed, bench.played, other.measured) == ([], 0, 0)
+    assert (bench.timed_groups, bench.played, other.measured) == ([], 0, 0)
     calibrate(network(), batch=9, store=store, bench=bench)
-    assert bench.rehearsed == ["1 of 1", "2 of 1"]
+    assert bench.timed_groups == ["1 of 1", "2 of 1"]
 
 
 def test_a_plan_is_measured_and_the_next_time_it_is_known(store: Store) -> None:
@@ -195,7 +195,7 @@ def test_a_plan_is_measured_and_the_next_time_it_is_known(store: Store) -> None:
     bench = Pretended()
     for _ in range(2):
         found = calibrate(plan.graph, batch=8, plans=(plan,), store=store, bench=bench)
-    assert bench.rehearsed == ["1 of 1", "1 of 2", "1 of 2", "2 of 1", "2 of 2"]
+    assert bench.timed_groups == ["1 of 1", "1 of 2", "1 of 2", "2 of 1", "2 of 2"]
     calibrated = partition(network(), found.cluster(2), batch=8, cuts={"dense": RowSplit(2, (5, 11))})
     assert calibrated.costs.calibrated and "uncalibrated" not in str(calibrated)
     assert "(uncalibrated)" in str(plan)
@@ -250,7 +250,7 @@ def test_large_products_are_measured_once_and_are_then_part_of_every_plan(store:
     assert set(bench.played_by) == {found.record.choices()}  # kernels are timed with what then computes them
     again = Pretended()
     calibrate(large(), batch=32, store=store, bench=again)
-    assert (again.multiplied, again.rehearsed) == ([], [])
+    assert (again.multiplied, again.timed_groups) == ([], [])
 
 
 def test_a_busy_machine_measures_no_product_and_the_fixed_rule_holds(store: Store) -> None:
@@ -262,7 +262,7 @@ def test_a_busy_machine_measures_no_product_and_the_fixed_rule_holds(store: Stor
     quiet = Pretended()
     found = calibrate(large(), batch=32, store=store, bench=quiet)
     assert found.refused is None and quiet.multiplied
-    assert quiet.rehearsed == busy.rehearsed  # kernels are timed again, with their new products
+    assert quiet.timed_groups == busy.timed_groups  # kernels are timed again, with their new products
 
 
 def test_a_profile_measures_no_products(store: Store) -> None:
@@ -274,7 +274,7 @@ def test_a_profile_measures_no_products(store: Store) -> None:
 def test_a_machine_of_one_core_has_nobody_beside_it(store: Store) -> None:
     bench = Pretended(cores=1)
     calibrate(network(), batch=8, store=store, bench=bench)
-    assert bench.rehearsed == ["1 of 1"]
+    assert bench.timed_groups == ["1 of 1"]
 
 
 def test_what_was_never_measured_is_not_known(store: Store) -> None:
@@ -309,11 +309,11 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
 def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: InputSplit | RowSplit) -> None:
     ticks = count()
     plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2), "dense_1": cut})
-    rehearsal = Rehearsal(Scene(plan, 0), clock=lambda: float(next(ticks)))
+    benchmark = KernelBenchmark(BenchmarkPart(plan, 0), clock=lambda: float(next(ticks)))
     try:
-        rounds = rehearsal.rounds()
+        rounds = benchmark.rounds()
     finally:
-        rehearsal.close()
+        benchmark.close()
     instructions = plan.programs[0].instructions
     assert len(rounds) == 3  # two ticks an instruction: the time is over at once, but three rounds are due
     assert all(one == [1.0 if i.op in COMPUTES else 0.0 for i in instructions] for one in rounds)
@@ -326,15 +326,15 @@ def in_threads(places: Mapping[str, Placement]) -> Launcher:
 def test_hosts_rehearse_and_play() -> None:
     bench, told = HostBench(in_threads), []
     plan = partition(network(), Cluster.local(2), batch=8)
-    group = (Scene(plan, 0), Scene(plan, 1))
-    (seconds,) = bench.rehearse([group], threads=1, tell=told.append)
+    group = (BenchmarkPart(plan, 0), BenchmarkPart(plan, 1))
+    (seconds,) = bench.time_kernels([group], threads=1, tell=told.append)
     assert told == [0]
-    for scene, taken in zip(group, seconds, strict=True):
-        timed = [i.op in COMPUTES for i in plan.programs[scene.machine].instructions]
+    for part, taken in zip(group, seconds, strict=True):
+        timed = [i.op in COMPUTES for i in plan.programs[part.machine].instructions]
         assert [bool(s > 0) for s in taken] == timed
     chain = partition(plan.graph.without_losses(), Cluster.local(2), batch=8)
-    for tallied in bench.play([chain, chain], steps=2, shared_memory=True):
-        assert tallied.step_s > 0 and len(tallied.busy_s) == len(tallied.messenger_s) == 2
+    for times in bench.play([chain, chain], steps=2, shared_memory=True):
+        assert times.step_s > 0 and len(times.busy_s) == len(times.communication_s) == 2
 
 
 def test_what_was_measured_is_shown(store: Store) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from partita.engine.profile import products
+from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark
 from partita.engine.profile.products import (
     ROUNDS,
     busy,
@@ -20,7 +21,6 @@ from partita.engine.profile.products import (
     rounds,
     shapes_of,
 )
-from partita.engine.profile.rehearsal import Rehearsal, Scene
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, RowSplit, partition
 from partita.partitioner.cluster.products import LARGE, Choice, Products, ProductShape
@@ -135,10 +135,10 @@ def test_a_calibration_asks_for_exactly_the_products_that_a_part_computes(
     plan = partition(net, Cluster.local(2, threads=threads), batch=64, cuts={"hidden": cut, "middle": cut})
     for machine in range(2):
         watched = Watched()
-        scene = Scene(plan, machine)
-        Rehearsal(Scene(plan.multiplying_by(watched), machine)).close()
+        part = BenchmarkPart(plan, machine)
+        KernelBenchmark(BenchmarkPart(plan.multiplying_by(watched), machine)).close()
         expected = {shape for shape in watched.asked if shape.operations >= LARGE}
-        assert shapes_of(scene) == expected and expected
+        assert shapes_of(part) == expected and expected
         assert {shape.threads for shape in expected} == {threads}
 
 

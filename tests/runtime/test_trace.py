@@ -15,7 +15,7 @@ from partita.engine.parameters.initialise import initialise
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.messages import Tensor
 from partita.engine.protocol.part import AHEAD
-from partita.engine.runtime.trace import MESSENGER, PartTrace, Recorder, StepTrace
+from partita.engine.runtime.trace import COMMUNICATION, PartTrace, Recorder, StepTrace
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition
 from partita.partitioner.ir.program import COMPUTES, Op, Program, parse_program
@@ -75,7 +75,7 @@ def check_part(part: PartTrace, hosts: Hosts) -> None:
         else:
             assert math.isnan(arrived)
         if instruction.op in COMPUTES:
-            assert part.thread[n] != MESSENGER or hosts == "inline"
+            assert part.thread[n] != COMMUNICATION or hosts == "inline"
     for thread in set(part.thread):  # one thing at a time
         own = np.flatnonzero(part.thread == thread)
         order = own[np.argsort(part.started_s[own], kind="stable")]
@@ -141,7 +141,7 @@ def test_a_trace_is_moved_by_the_offset_and_knows_when_things_were_ready() -> No
     part = PartTrace.of(PROGRAM, recorder.table(), Offset(100.0, 0.5))
     assert (part.began_s, part.over_s, part.uncertainty_s) == (101.0, 103.5, 0.5)
     assert part.ready_s.tolist() == [101.0, 101.0, 101.75, 103.0]
-    assert part.thread.tolist() == [1, MESSENGER, 1, MESSENGER]
+    assert part.thread.tolist() == [1, COMMUNICATION, 1, COMMUNICATION]
 
 
 def test_programs_without_instructions_are_traced_too() -> None:

@@ -25,7 +25,7 @@ _SWEPT_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True)
-class TallyTask:
+class StepTimingTask:
     """A host that plays a machine's part of several plans, one after another; a `Load` begins the next.
 
     Args:
@@ -59,13 +59,13 @@ class TallyTask:
 
     def role(self, link: Link) -> Role:
         """See `Task`."""
-        return _TallyRole(self, link)
+        return _StepTimingRole(self, link)
 
 
-class _TallyRole(Role):
+class _StepTimingRole(Role):
     """Adds to each answer the processor time of the process since the one before."""
 
-    def __init__(self, task: TallyTask, link: Link) -> None:
+    def __init__(self, task: StepTimingTask, link: Link) -> None:
         self._task, self._link = task, link
         self._role: SessionRole | None = None
         self._number = -1

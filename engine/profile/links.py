@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from partita.engine.profile.bench import Bench, Tallied
+from partita.engine.profile.bench import Bench, StepTimes
 from partita.layers import Activation, Network
 from partita.partitioner import Cluster, Link, Plan, Whole, partition
 
@@ -34,13 +34,13 @@ Shape = Literal["chain", "fan", "both"]
 
 
 @dataclass(frozen=True)
-class Road:
+class LinkMeasurement:
     """What messages between two hosts come to, in seconds, for each of `ROWS`.
 
     Args:
         start_s: of a step of several machines, besides all that they do; some begin later than others.
         total_s: from when a message may be sent until it may be used.
-        send_s, receive_s: in which the sender's and the receiver's messenger is at work.
+        send_s, receive_s: in which the sender's and the receiver's communication thread is at work.
         stream_s: for each message of many, one way; and both ways at once, of the largest.
     """
 
@@ -91,39 +91,39 @@ def measure_runtime(bench: Bench) -> Runtime:
     )
 
 
-def measure_road(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> Road:
+def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> LinkMeasurement:
     """Between two machines."""
     shapes: tuple[Shape, ...] = ("chain", "fan")
     cases = [(shape, n, rows) for rows in ROWS for shape in shapes for n in (FEW, MANY)]
     cases += [("both", n, ROWS[-1]) for n in (FEW, MANY)]
-    tallies = bench.play([_plan(*case, 2) for case in cases], steps=STEPS, shared_memory=shared_memory)
-    found = dict(zip(cases, tallies, strict=True))
+    all_times = bench.play([_plan(*case, 2) for case in cases], steps=STEPS, shared_memory=shared_memory)
+    found = dict(zip(cases, all_times, strict=True))
 
-    def pair(shape: Shape, rows: int) -> tuple[Tallied, Tallied]:
+    def pair(shape: Shape, rows: int) -> tuple[StepTimes, StepTimes]:
         return found[shape, FEW, rows], found[shape, MANY, rows]
 
     chains, fans = [pair("chain", rows) for rows in ROWS], [pair("fan", rows) for rows in ROWS]
-    worked = [_each([sum(tallied.messenger_s) for tallied in chain]) for chain in chains]
-    sends = [_share([tallied.messenger_s for tallied in fan]) for fan in fans]
+    worked = [_each([sum(times.communication_s) for times in chain]) for chain in chains]
+    sends = [_share([times.communication_s for times in fan]) for fan in fans]
     totals = [
-        max(_each([_beside_kernels(tallied) for tallied in chain]) - runtime.instruction_s, 0.0)
+        max(_each([_beside_kernels(times) for times in chain]) - runtime.instruction_s, 0.0)
         for chain in chains
     ]
     worked = [min(both, total) for both, total in zip(worked, totals, strict=True)]  # some of it overlaps
     hops = (FEW - 1) * totals[0] + (FEW + 1) * runtime.instruction_s
-    return Road(
+    return LinkMeasurement(
         max(_beside_kernels(chains[0][0]) - hops, runtime.step_s),
         tuple(totals),
         tuple(share * both for share, both in zip(sends, worked, strict=True)),
         tuple((1.0 - share) * both for share, both in zip(sends, worked, strict=True)),
-        tuple(_each([tallied.step_s for tallied in fan]) for fan in fans),
-        _each([tallied.step_s for tallied in pair("both", ROWS[-1])]),
+        tuple(_each([times.step_s for times in fan]) for fan in fans),
+        _each([times.step_s for times in pair("both", ROWS[-1])]),
     )
 
 
-def _share(messengers: Sequence[tuple[float, ...]]) -> float:
-    """The sender's share of the work of both messengers in a fan, where it alone sends."""
-    send, receive = (_each([messenger[m] for messenger in messengers]) for m in (0, 1))
+def _share(seconds: Sequence[tuple[float, ...]]) -> float:
+    """The sender's share of the work of both communication threads in a fan, where it alone sends."""
+    send, receive = (_each([each[m] for each in seconds]) for m in (0, 1))
     return send / (send + receive) if send + receive > 0 else 0.5
 
 
@@ -132,9 +132,9 @@ def _each(pair: Sequence[float]) -> float:
     return max((pair[1] - pair[0]) / (MANY - FEW), 0.0)
 
 
-def _beside_kernels(tallied: Tallied) -> float:
+def _beside_kernels(times: StepTimes) -> float:
     """What a step of a chain takes besides its kernels, of which one is at work at a time."""
-    return tallied.step_s - sum(tallied.busy_s)
+    return times.step_s - sum(times.busy_s)
 
 
 def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:

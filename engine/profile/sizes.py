@@ -13,7 +13,7 @@ from typing import Final
 
 import psutil
 
-from partita.engine.profile.rehearsal import Scene
+from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.layers.graph import Graph
 from partita.layers.losses import Loss
 from partita.partitioner import Cluster, InputSplit, Plan, RowSplit, StepKind, Whole, partition
@@ -28,7 +28,7 @@ SHARE_OF_MEMORY: Final = 0.6
 """That rehearsals may take of what is free."""
 
 
-def ladder(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterator[Plan]:
+def plans_of_all_sizes(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterator[Plan]:
     """The network whole, and in more and more pieces."""
     pieces = 1
     while pieces <= MOST_PIECES:
@@ -39,27 +39,27 @@ def ladder(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterato
             yield plan
             if inputs:
                 yield cut(cuts={**_by_rows(graph, pieces), **inputs})
-        if sum(work.reference_s for work in works(Scene(plan, 0)).values()) < LEAST_REFERENCE_S:
+        if sum(work.reference_s for work in works(BenchmarkPart(plan, 0)).values()) < LEAST_REFERENCE_S:
             return
         pieces *= 2
 
 
-def works(scene: Scene) -> dict[int, Work]:
+def works(part: BenchmarkPart) -> dict[int, Work]:
     """What the kernels of a part have to do, by the positions of their instructions."""
-    program = scene.plan.programs_for(scene.kind)[scene.machine]
+    program = part.plan.programs_for(part.kind)[part.machine]
     return {
-        position: scene.plan.costs.work(instruction, scene.machine)
+        position: part.plan.costs.work(instruction, part.machine)
         for position, instruction in enumerate(program.instructions)
         if instruction.op in COMPUTES
     }
 
 
-def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[Scene, ...]]:
+def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[BenchmarkPart, ...]]:
     """The parts of a plan in groups that are rehearsed side by side; who lacks company gets his like."""
     parts = [m for m, program in enumerate(plan.programs_for(kind)) if program.instructions]
     for start in range(0, len(parts), size):
         group = parts[start : start + size]
-        yield tuple(Scene(plan, group[n % len(group)], kind) for n in range(size))
+        yield tuple(BenchmarkPart(plan, group[n % len(group)], kind) for n in range(size))
 
 
 def _by_rows(graph: Graph, pieces: int) -> dict[str, Cut]:

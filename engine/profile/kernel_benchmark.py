@@ -47,7 +47,7 @@ _AMPLITUDE: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Scene:
+class BenchmarkPart:
     """A part to rehearse: a machine of a plan, and a kind of step."""
 
     plan: Plan
@@ -60,13 +60,13 @@ class Scene:
         return self.plan.cluster.machines[self.machine].threads
 
 
-class Rehearsal:
+class KernelBenchmark:
     """A part with everything that its computations need in place, but nobody to talk to."""
 
-    def __init__(self, scene: Scene, *, clock: Clock = time.perf_counter) -> None:
+    def __init__(self, part: BenchmarkPart, *, clock: Clock = time.perf_counter) -> None:
         """Allocates, compiles, and draws parameters, data and what others would send."""
-        plan, machine = scene.plan, scene.machine
-        program = plan.programs_for(scene.kind)[machine]
+        plan, machine = part.plan, part.machine
+        program = plan.programs_for(part.kind)[machine]
         draw = np.random.default_rng(0)
         self._clock = clock
         vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
@@ -143,7 +143,7 @@ def typical(rounds: Sequence[Sequence[float]]) -> Seconds:
 
 
 @dataclass(frozen=True)
-class RehearsalTask:
+class KernelBenchmarkTask:
     """A host on which parts are rehearsed.
 
     Args:
@@ -154,7 +154,7 @@ class RehearsalTask:
     """
 
     machine: int
-    scenes: tuple[Scene, ...]
+    parts: tuple[BenchmarkPart, ...]
     threads: int
 
     @property
@@ -169,13 +169,13 @@ class RehearsalTask:
 
     def role(self, link: Link) -> Role:
         """See `Task`."""
-        return _RehearsalRole(self, link)
+        return _KernelBenchmarkRole(self, link)
 
 
-class _RehearsalRole(Role):
-    def __init__(self, task: RehearsalTask, link: Link) -> None:
+class _KernelBenchmarkRole(Role):
+    def __init__(self, task: KernelBenchmarkTask, link: Link) -> None:
         self._task, self._link = task, link
-        self._rehearsal: Rehearsal | None = None
+        self._benchmark: KernelBenchmark | None = None
 
     def receive(self, event: Received, now: float) -> None:
         """Prepares or plays what is asked for."""
@@ -188,14 +188,14 @@ class _RehearsalRole(Role):
                 raise ValueError(f"'{event.sender}' sent a {type(other).__name__} to a rehearsal")
 
     def _play(self, step: int) -> None:
-        scene, plays = divmod(step, 2)
+        part, plays = divmod(step, 2)
         if not plays:
-            self._rehearsal = Rehearsal(self._task.scenes[scene])
-            self._rehearsal.round()
+            self._benchmark = KernelBenchmark(self._task.parts[part])
+            self._benchmark.round()
             self._answer(step, np.zeros(0))
             return
-        assert self._rehearsal is not None, f"scene {scene} was not prepared"
-        self._answer(step, typical(self._rehearsal.rounds()))
+        assert self._benchmark is not None, f"scene {part} was not prepared"
+        self._answer(step, typical(self._benchmark.rounds()))
         self.close()
 
     def _answer(self, step: int, seconds: Seconds) -> None:
@@ -203,9 +203,9 @@ class _RehearsalRole(Role):
 
     def close(self) -> None:
         """Ends what is being rehearsed."""
-        if self._rehearsal is not None:
-            self._rehearsal.close()
-            self._rehearsal = None
+        if self._benchmark is not None:
+            self._benchmark.close()
+            self._benchmark = None
 
 
 def _data(plan: Plan, draw: np.random.Generator) -> dict[str, Array]:
