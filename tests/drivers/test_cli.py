@@ -134,7 +134,7 @@ def test_a_batch_method_after_downpour(partita: Partita, on_threads: list[Watche
         (["."], "there is no file ."),
         ([FILE, "--epochs", "0"], "epochs is 0; write a whole number of at least 1"),
         ([FILE, "--replicas", "0"], "Downpour's replicas is 0; write a whole number of at least 1"),
-        ([FILE, "--rate", "-1"], "rate is -1.0, not a finite number above 0"),
+        ([FILE, "--learning-rate", "-1"], "learning_rate is -1.0, not a finite number above 0"),
         (
             [FILE, "--momentum", "0.9"],
             "the optimizer adagrad has no momentum; leave it out, or use one that has: ",
@@ -180,8 +180,8 @@ def test_a_mistake_in_an_option_is_one_sentence(
             "--epochs is an option of Downpour; leave it out, or give ",
         ),
         (
-            ["--driver", "sandblaster", "--rate", "1"],
-            "--rate is an option of Downpour; leave it out, or let Downpour",
+            ["--driver", "sandblaster", "--learning-rate", "1"],
+            "--learning-rate is an option of Downpour; leave it out, or let Downpour",
         ),
         (["--driver", "sandblaster", "--overlap", "2"], "--overlap is an option of Downpour; leave it out"),
         (
@@ -212,8 +212,8 @@ def test_a_mistake_in_an_option_is_one_sentence(
             "Sandblaster's warm_epochs is 0; write a whole number",
         ),
         (
-            ["--driver", "sandblaster", "--warm-epochs", "1", "--rate", "-1"],
-            "rate is -1.0, not a finite number",
+            ["--driver", "sandblaster", "--warm-epochs", "1", "--learning-rate", "-1"],
+            "learning_rate is -1.0, not a finite number",
         ),
     ],
 )
@@ -354,7 +354,7 @@ def test_a_damaged_checkpoint_is_named(partita: Partita, kept: Path) -> None:
 
 def test_a_checkpoint_of_another_rule_is_named(partita: Partita, kept: Path) -> None:
     ended = partita("train", FILE, "--optimizer", "adagrad", "--checkpoints", str(kept), "--resume")
-    assert_one_sentence(ended, "was written with SGD(rate=0.1), whose state Adagrad")
+    assert_one_sentence(ended, "was written with SGD(learning_rate=0.1), whose state Adagrad")
 
 
 def test_a_checkpoint_of_another_network_is_named(kept: Path) -> None:

@@ -60,8 +60,8 @@ MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (Activation, {"kind": "relu"}, "it takes "),
     (OneToOne, {"size": 3}, "it takes none"),
     (Patch, {"size": 3, "paddding": 1}, "did you mean 'padding'?"),
-    (SGD, {"lr": 0.1}, "did you mean 'rate'?"),
-    (SGD, {"learning_rate": 0.1}, "did you mean 'rate'?"),
+    (SGD, {"lr": 0.1}, "did you mean 'learning_rate'?"),
+    (SGD, {"rate": 0.1}, "did you mean 'learning_rate'?"),
     (SGD, {"learning_rate": 0.1, "momentum": 0.9}, r"write Momentum\(learning_rate, momentum=0.9\)"),
     (Momentum, {"learning_rate": 0.1, "dampening": 0}, "there is none, as by default in PyTorch"),
     (Adam, {"learning_rate": 0.1, "eps": 1e-8}, "did you mean 'epsilon'?"),
@@ -76,7 +76,8 @@ MEANT: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (LARS, {"learning_rate": 0.1, "trust_coefficient": 0.1}, "did you mean 'trust'?"),
     (StepDecay, {"learning_rate": 0.1, "step_size": 3}, "did you mean 'every'?"),
     (Cosine, {"learning_rate": 0.1, "T_max": 3}, "did you mean 'steps'?"),
-    (Downpour, {"optimizer": SGD(0.1)}, "did you mean 'optimizer'?"),
+    (Downpour, {"optimiser": SGD(0.1)}, "did you mean 'optimizer'?"),
+    (Downpour, {"rule": SGD(0.1)}, "did you mean 'optimizer'?"),
     (Downpour, {"lr": 0.1}, r"write optimizer=SGD\(0.05\), or another optimizer"),
     (Downpour, {"workers": 3}, "did you mean 'replicas'?"),
     (Downpour, {"batch_size": 3}, r"the batch is that of partition\(net, cluster, batch=...\)"),
@@ -98,7 +99,7 @@ def test_an_argument_that_is_not_there_is_answered(
 
 
 def test_what_is_missing_is_still_said_by_python() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'rate'"):
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'learning_rate'"):
         SGD()  # type: ignore[call-arg]
 
 

@@ -42,4 +42,4 @@ def test_names_follow_the_kind() -> None:
     net = Network("named")
     scores = net.input("scores", shape=3)
     net.loss = [OneVsRest()(scores, net.target("a")), BinaryCrossEntropy()(scores, net.target("b"))]
-    assert net.graph().losses == ("one_against_all", "logistic_cross_entropy")
+    assert net.graph().losses == ("one_vs_rest", "binary_cross_entropy")

@@ -282,7 +282,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 @pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, RMSProp, Adam, AdamW, LARS])
 def test_a_rate_that_is_no_rate_is_refused(optimizer: type[Optimizer], learning_rate: Any) -> None:
     with pytest.raises(
-        ValueError, match=rf"{optimizer.__name__}: rate is .*not a finite number above 0 or a sch"
+        ValueError, match=rf"{optimizer.__name__}: learning_rate is .*not a finite number above 0 or a sch"
     ):
         optimizer(learning_rate)
 

@@ -74,7 +74,7 @@ def test_a_cosine_stays_at_its_end() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: StepDecay(0, 3), "StepDecay: rate is 0, not a finite number above 0"),
+        (lambda: StepDecay(0, 3), "StepDecay: learning_rate is 0, not a finite number above 0"),
         (lambda: StepDecay(0.1, 0), "StepDecay: every is 0; write a whole number of at least 1"),
         (lambda: StepDecay(0.1, 3, 1.5), "StepDecay: factor is 1.5, not a number above 0 and below 1"),
         (lambda: ExponentialDecay(0.1, 0.0), "ExponentialDecay: factor is 0.0"),
@@ -137,9 +137,9 @@ def test_what_is_no_schedule_is_refused_with_what_is(written: str) -> None:
     [
         ("sgd", {}, SGD(0.05)),
         ("adam", {"clip_norm": 2.0, "momentum": None}, Adam(0.001, clip_norm=2.0)),
-        ("adamw", {"rate": 0.1, "weight_decay": 0.0}, AdamW(0.1, weight_decay=0.0)),
+        ("adamw", {"learning_rate": 0.1, "weight_decay": 0.0}, AdamW(0.1, weight_decay=0.0)),
         ("rmsprop", {"momentum": 0.5}, RMSProp(0.001, momentum=0.5)),
-        ("momentum", {"rate": 1.0, "schedule": "step:3"}, Momentum(StepDecay(1.0, 3))),
+        ("momentum", {"learning_rate": 1.0, "schedule": "step:3"}, Momentum(StepDecay(1.0, 3))),
         ("lars", {"weight_decay": None}, LARS(0.05)),
     ],
 )

@@ -23,10 +23,10 @@ from partita.partitioner import (
     StepKind,
     Whole,
     partition,
-    work,
 )
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.predict import work
 from partita.partitioner.predict.cost import Costs, MessageCost
 from partita.partitioner.predict.playback import Playback, Times
 from partita.partitioner.predict.simulate import play
