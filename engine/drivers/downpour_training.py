@@ -16,10 +16,10 @@ from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
 from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.downpour_part import TrainTask
+from partita.engine.runtime.downpour_shard import ShardTask
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.host import versions
-from partita.engine.runtime.serving import ShardTask
-from partita.engine.runtime.training import TrainTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, 
 from partita.engine.protocol.sandblaster import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import versions
-from partita.engine.runtime.portions import PortionTask
-from partita.engine.runtime.vector_serving import VectorShardTask
+from partita.engine.runtime.sandblaster_part import PortionTask
+from partita.engine.runtime.sandblaster_shard import VectorShardTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:

@@ -42,9 +42,9 @@ from partita.engine.protocol.messages import (
     Stop,
 )
 from partita.engine.protocol.names import part_name
-from partita.engine.runtime.compiling import told_of_compiling
+from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.session import SessionPart, SessionTask
-from partita.engine.runtime.task import Task, pack_task
+from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload
 from partita.layers.text import counted
@@ -129,7 +129,7 @@ class InlineStage(Stage):
         try:
             with (
                 self._told(),
-                told_of_compiling(lambda compiled: tell(compiling(compiled))),
+                reports_compiling(lambda compiled: tell(compiling(compiled))),
             ):
                 self._part = SessionPart(task)
         except BaseException:
@@ -215,7 +215,7 @@ class InlineStage(Stage):
         self._limits.close()
 
 
-class HostedTask(Task, Protocol):
+class HostedTask(HostTask, Protocol):
     """What a host of a stage is given: a role that plays a step for each `Play`."""
 
     @property

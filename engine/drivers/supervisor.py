@@ -37,8 +37,8 @@ from partita.engine.protocol.orders import (
 )
 from partita.engine.protocol.supervision import Supervision
 from partita.engine.protocol.verbs import why_not
-from partita.engine.runtime.beside import Beside
-from partita.engine.runtime.task import Task, pack_task
+from partita.engine.runtime.background import BackgroundQueue
+from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
 
 TICK_S: Final = 0.1
@@ -58,7 +58,7 @@ class RunFailed(RuntimeError):
 class Work(Protocol):
     """What is a driver's own."""
 
-    def task_of(self, name: str, checkpoint: int | None) -> Task:
+    def task_of(self, name: str, checkpoint: int | None) -> HostTask:
         """Makes the task of a host that starts from a checkpoint (None: from the beginning).
 
         Called on the thread of the tasks.
@@ -109,8 +109,8 @@ class Supervisor:
         self._work, self._warn = work, warn
         self._from: dict[str, tuple[int, int | None]] = {}  # incarnation, and the checkpoint it starts from
         self._packing: set[tuple[str, int]] = set()
-        self._packed: Final[Beside[_Packed]] = Beside("tasks", launcher.mailbox.wake)
-        self._disk: Final[Beside[tuple[CoordinatorEvent, str | None] | None]] = Beside(
+        self._packed: Final[BackgroundQueue[_Packed]] = BackgroundQueue("tasks", launcher.mailbox.wake)
+        self._disk: Final[BackgroundQueue[tuple[CoordinatorEvent, str | None] | None]] = BackgroundQueue(
             "disk", launcher.mailbox.wake
         )
         self._has_journal = False

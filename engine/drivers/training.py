@@ -26,7 +26,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience, Record, Starting
 from partita.engine.protocol.supervision import Supervision
-from partita.engine.runtime.task import Task
+from partita.engine.runtime.task import HostTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ class Training(ABC):
         kept = self._kept()
         return Interrupted(f"{how_far}; {kept}" if kept else how_far, run)
 
-    def task_of(self, name: str, checkpoint: int | None) -> Task:
+    def task_of(self, name: str, checkpoint: int | None) -> HostTask:
         """See `Work`."""
         checkpoint = self.resumed if checkpoint is None else checkpoint
         part, shard = part_indices(name), shard_index(name)
@@ -188,10 +188,10 @@ class Training(ABC):
     # What is a driver's own.
 
     @abstractmethod
-    def _part(self, *, replica: int, machine: int) -> Task: ...
+    def _part(self, *, replica: int, machine: int) -> HostTask: ...
 
     @abstractmethod
-    def _shard(self, shard: int, checkpoint: int | None) -> Task: ...
+    def _shard(self, shard: int, checkpoint: int | None) -> HostTask: ...
 
     @abstractmethod
     def _coordinator(self, patience: Patience) -> Supervision: ...

@@ -23,13 +23,13 @@ from partita.engine.launch.start import set_name
 from partita.engine.launch.template import Template
 from partita.engine.numerics.code_files import code_folder
 from partita.engine.runtime.host import Host
-from partita.engine.runtime.task import Task
+from partita.engine.runtime.task import HostTask
 from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.sockets import given_socket
 from partita.engine.transport.zeromq import ZmqMailbox
 
 
-def settle(bootstrap: Bootstrap, task: Task) -> None:
+def settle(bootstrap: Bootstrap, task: HostTask) -> None:
     """Limits what a role's threads may use of this machine. Kernels call a BLAS from threads of their own."""
     threadpool_limits(limits=1, user_api="blas")
     if bootstrap.together:

@@ -25,7 +25,7 @@ from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
-from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.layer import Placeholder
 from partita.partitioner.ir.step_kind import StepKind
@@ -159,7 +159,7 @@ class KernelBenchmarkTask:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`. Of those side by side, none needs a core of its own: nobody sends messages."""
+        """See `HostTask`. Of those side by side, none needs a core of its own: nobody sends messages."""
         return 0, 1
 
     @property
@@ -167,13 +167,13 @@ class KernelBenchmarkTask:
         """What it is about."""
         return "a rehearsal"
 
-    def role(self, link: Link) -> Role:
-        """See `Task`."""
+    def role(self, link: HostContext) -> Role:
+        """See `HostTask`."""
         return _KernelBenchmarkRole(self, link)
 
 
 class _KernelBenchmarkRole(Role):
-    def __init__(self, task: KernelBenchmarkTask, link: Link) -> None:
+    def __init__(self, task: KernelBenchmarkTask, link: HostContext) -> None:
         self._task, self._link = task, link
         self._benchmark: KernelBenchmark | None = None
 

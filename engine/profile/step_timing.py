@@ -16,7 +16,7 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Heartbeat, Load, Message, Played, Ready
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.session import SessionRole, SessionTask
-from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.task import HostContext, Role
 from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
 
@@ -45,27 +45,27 @@ class StepTimingTask:
 
     @property
     def threads(self) -> int:
-        """See `Task`."""
+        """See `HostTask`."""
         return 1
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`."""
+        """See `HostTask`."""
         return self.machine, len(self.plans[0].cluster)
 
     def session(self, number: int) -> SessionTask:
         """The part of a plan."""
         return SessionTask(self.plans[number], self.machine, train=False)
 
-    def role(self, link: Link) -> Role:
-        """See `Task`."""
+    def role(self, link: HostContext) -> Role:
+        """See `HostTask`."""
         return _StepTimingRole(self, link)
 
 
 class _StepTimingRole(Role):
     """Adds to each answer the processor time of the process since the one before."""
 
-    def __init__(self, task: StepTimingTask, link: Link) -> None:
+    def __init__(self, task: StepTimingTask, link: HostContext) -> None:
         self._task, self._link = task, link
         self._role: SessionRole | None = None
         self._number = -1

@@ -26,13 +26,13 @@ from partita.engine.kernels.kernel import (
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
 from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.engine.runtime.finite import Watch
-from partita.engine.runtime.learn import Learning, Scratch, Updates
+from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
+from partita.engine.runtime.kernel_arrays import KernelArrays
 from partita.engine.runtime.metrics import Metrics
+from partita.engine.runtime.nonfinite import NonfiniteWatch
 from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.task import NeverEnds
-from partita.engine.runtime.underway import Stuck, Underway
-from partita.engine.runtime.views import Views
+from partita.engine.runtime.watchdog import Stuck, Watchdog
 from partita.layers.rows import Run, WholeRows, bounds
 from partita.partitioner.assign.held import Held
 from partita.partitioner.assign.ownership import Edge
@@ -106,8 +106,8 @@ class Computations:
         self.graph, self.owned, self.machine = plan.graph, plan.ownership, machine
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
-        self.underway, self._instructions = Underway(), program.instructions
-        self.watch = Watch(plan, machine, program, buffers, vectors)
+        self.underway, self._instructions = Watchdog(), program.instructions
+        self.watch = NonfiniteWatch(plan, machine, program, buffers, vectors)
         self.not_finite: set[str] = set()
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)
@@ -115,7 +115,7 @@ class Computations:
         self._slots = program.slots
         numbers = [None] if program.pipeline.portions == 1 else range(program.slots)
         self._views = {
-            (grid.name, number): Views(self.owned, machine, buffers, grid, number)
+            (grid.name, number): KernelArrays(self.owned, machine, buffers, grid, number)
             for grid in self.graph.computed
             if self.owned.rows(grid.name, machine) is not None
             for number in numbers
@@ -125,7 +125,7 @@ class Computations:
         self._learners: dict[tuple[str, tuple[Kernel, ...]], Callable[[int], None]] = {}
         self._updated: defaultdict[str, int] = defaultdict(int)
         self._learnings = {
-            (name, kernels): Learning(
+            (name, kernels): FusedUpdate(
                 kernels,
                 self._held(name),
                 start=vectors.span(name).start,
@@ -214,7 +214,7 @@ class Computations:
         """A layer's kernel for the portion of which a buffer is."""
         return self._kernels[layer, number_of(place_of(buffer, self._slots))]
 
-    def _views_of(self, layer: str, buffer: str) -> Views:
+    def _views_of(self, layer: str, buffer: str) -> KernelArrays:
         """The arrays of that kernel."""
         return self._views[layer, number_of(place_of(buffer, self._slots))]
 
@@ -336,7 +336,7 @@ class Computations:
         name, kernels = self._learnt(instruction)
         kernel, whole = kernels[0], self._gradients(name)
         by_blocks = self._device.blocks_fit_caches
-        learning = Learning(kernels, self._held(name), start=0, by_blocks=by_blocks)
+        learning = FusedUpdate(kernels, self._held(name), start=0, by_blocks=by_blocks)
         if kernel.gradient_dtype == kernel.site.master:
             return learning.whole(whole)
         narrow = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
@@ -438,7 +438,7 @@ class Computations:
         layer = layer_of(buffer)
         return next(edge for edge in self.owned.edges(layer) if edge.name == plain(buffer))
 
-    def _kernel(self, name: str, number: int | None, views: Views) -> Kernel:
+    def _kernel(self, name: str, number: int | None, views: KernelArrays) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes for portions of this number."""
         site = Site(
             views.grid,

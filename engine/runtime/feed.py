@@ -142,7 +142,7 @@ class DatasetFeed(Feed):
         return self._count
 
 
-class PlaceholderFeed(Feed):
+class MessageFeed(Feed):
     """The rows came with the message that started the step.
 
     They are in place already; or, where a place is filled several times in a step, in arrays beside it.

@@ -37,8 +37,8 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.verbs import why_not
-from partita.engine.runtime.compiling import told_of_compiling
-from partita.engine.runtime.task import CannotGoOn, Link, NeverEnds, Role, Task, unpack_task
+from partita.engine.runtime.compile_events import reports_compiling
+from partita.engine.runtime.task import CannotGoOn, HostContext, HostTask, NeverEnds, Role, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
@@ -68,7 +68,7 @@ class Host:
         incarnation: int,
         coordinator: Peer,
         *,
-        settle: Callable[[Task], object] | None = None,
+        settle: Callable[[HostTask], object] | None = None,
     ) -> None:
         """A host that has not begun.
 
@@ -91,7 +91,7 @@ class Host:
         self._spoke_at = self._beat_at = self._ticked_at = self._prepared_at = float("-inf")
         self._refused: set[str] = set()
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
-        self._link = Link(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
+        self._link = HostContext(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
 
     def run(self) -> None:
         """The host's life."""
@@ -99,7 +99,7 @@ class Host:
         self._mailbox.connect(self._coordinator)
         try:
             self._tick_in_time()  # Hello need not wait until something comes
-            with told_of_compiling(self._compiling):
+            with reports_compiling(self._compiling):
                 while not self._stopped:
                     self._turn()
         finally:
@@ -203,7 +203,7 @@ class Host:
             self._prepared_at = now
             self._send(COORDINATOR, Preparing(compiled), None)
 
-    def _built(self, task: Task) -> Role:
+    def _built(self, task: HostTask) -> Role:
         try:
             return task.role(self._link)
         except NodeCompileError as error:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.runtime.learn import Updates
+from partita.engine.runtime.fused_update import Updates
 
 
 def squares_of(

@@ -44,7 +44,7 @@ Waiting = TypeVar("Waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class PlayedStep:
     """A step is over: its number, when it ended, and how long the kernel threads were busy in it."""
 
     step: int
@@ -92,7 +92,7 @@ class Player:
         self._machine = PartMachine(self._works, lanes=lanes)
         self._ready: SimpleQueue[int | None] = SimpleQueue()
         self._outgoing: deque[Transmit | Send] = deque()
-        self._over: deque[Over] = deque()
+        self._over: deque[PlayedStep] = deque()
         self._refused: deque[Refuse] = deque()
         self._error: BaseException | None = None
         self._busy_s = 0.0
@@ -131,7 +131,7 @@ class Player:
             self._recorder.arrived(event.sender, event.message, time.perf_counter())
         self._tell(event)
 
-    def poll(self) -> list[Over]:
+    def poll(self) -> list[PlayedStep]:
         """The steps that are over; sends what is left to be sent.
 
         Raises:
@@ -195,7 +195,7 @@ class Player:
                 case StepOver(step=step):
                     if self._recorder is not None:
                         self._recorder.end(time.perf_counter())
-                    self._over.append(Over(step, self._busy_s))
+                    self._over.append(PlayedStep(step, self._busy_s))
                     self._busy_s = 0.0
                     self._wake()
                 case Refuse():

@@ -37,12 +37,12 @@ class ReplicaTask:
 
     @property
     def threads(self) -> int:
-        """See `Task`."""
+        """See `HostTask`."""
         return self.plan.cluster.machines[self.machine].threads
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`."""
+        """See `HostTask`."""
         return self.replica * len(self.plan.cluster) + self.machine, self.replicas * len(self.plan.cluster)
 
     @cached_property

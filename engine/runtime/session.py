@@ -22,9 +22,9 @@ from partita.engine.protocol.messages import Credit, Heartbeat, Load, Ping, Play
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import PlaceholderFeed
-from partita.engine.runtime.player import Over, Player
-from partita.engine.runtime.task import Link, Role
+from partita.engine.runtime.feed import MessageFeed
+from partita.engine.runtime.player import PlayedStep, Player
+from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.counters import Count
@@ -52,18 +52,18 @@ class SessionTask:
     optimizer: Optimizer | None = None
     overlap: int = 1
 
-    def role(self, link: Link) -> SessionRole:
-        """See `Task`."""
+    def role(self, link: HostContext) -> SessionRole:
+        """See `HostTask`."""
         return SessionRole(self, link)
 
     @property
     def threads(self) -> int:
-        """See `Task`."""
+        """See `HostTask`."""
         return self.plan.cluster.machines[self.machine].threads
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`."""
+        """See `HostTask`."""
         return self.machine, len(self.plan.cluster)
 
     @property
@@ -114,7 +114,7 @@ class SessionPart:
         self._plan, self._machine = plan, machine
         self._vectors = Vectors(plan, machine, gradient=task.keeps_gradient)
         self.buffers = Buffers(plan, machine, program, self._vectors, keep=task.keep)
-        self._feed = PlaceholderFeed()
+        self._feed = MessageFeed()
         self._updates = (
             None
             if task.optimizer is None
@@ -175,7 +175,9 @@ class SessionPart:
 class SessionRole(Role):
     """Plays one step for each `Play`."""
 
-    def __init__(self, task: SessionTask, link: Link, *, beside: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, task: SessionTask, link: HostContext, *, beside: Callable[[], None] | None = None
+    ) -> None:
         """Builds the part.
 
         Args:
@@ -243,7 +245,7 @@ class SessionRole(Role):
         self._began = time.perf_counter()
         self._player.begin(play.step)
 
-    def _answer(self, over: Over) -> None:
+    def _answer(self, over: PlayedStep) -> None:
         self._part.computations.finish()
         play, self._playing = self._playing, None
         assert play is not None and play.step == over.step, f"step {over.step} was not asked for"

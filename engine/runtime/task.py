@@ -25,7 +25,7 @@ from partita.engine.transport.payload import Payload, PayloadLike
 
 
 @dataclass(frozen=True)
-class Link:
+class HostContext:
     """What a role has of its host: who it is, and how it speaks.
 
     Args:
@@ -85,7 +85,7 @@ class Role(ABC):
         """Ends every thread of the role."""
 
 
-class Task(Protocol):
+class HostTask(Protocol):
     """What a role is made from. It can be pickled."""
 
     @property
@@ -96,7 +96,7 @@ class Task(Protocol):
     def rank(self) -> tuple[int, int]:
         """Which it is of how many that compute at the same time, each with as many threads."""
 
-    def role(self, link: Link) -> Role:
+    def role(self, link: HostContext) -> Role:
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 
 
@@ -110,7 +110,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return super().reducer_override(one)
 
 
-def pack_task(task: Task) -> bytes:
+def pack_task(task: HostTask) -> bytes:
     """A task as the payload of `Assign`.
 
     Raises:
@@ -127,7 +127,7 @@ def pack_task(task: Task) -> bytes:
         ) from error
 
 
-def unpack_task(event: Received) -> Task:
+def unpack_task(event: Received) -> HostTask:
     """The task in an `Assign`.
 
     Raises:
@@ -137,5 +137,5 @@ def unpack_task(event: Received) -> Task:
         raise PermissionError(f"'{event.sender}' sent a task; only the coordinator may")
     if not isinstance(event.payload, Payload):
         raise ValueError("the coordinator sent an empty task")
-    task: Task = cloudpickle.loads(event.payload.to_bytes())
+    task: HostTask = cloudpickle.loads(event.payload.to_bytes())
     return task

@@ -12,7 +12,7 @@ from partita.engine.parameters.optimizers import Moment, Optimizer, Squares
 from partita.engine.parameters.optimizers.optimizer import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.learn import Apply
+from partita.engine.runtime.fused_update import Apply
 
 
 class LocalOptimizer:

@@ -19,16 +19,16 @@ from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, Pushed
 from partita.engine.protocol.shard import Apply
-from partita.engine.runtime.serving import ShardRole, ShardTask
-from partita.engine.runtime.task import Link
-from partita.engine.runtime.training import TrainRole, TrainTask
+from partita.engine.runtime.downpour_part import TrainRole, TrainTask
+from partita.engine.runtime.downpour_shard import ShardRole, ShardTask
+from partita.engine.runtime.task import HostContext
 
 Push = tuple[str, str, int, int]
 """(shard, part, incarnation, sequence)"""
 
 
 class _Log:
-    def __init__(self, folder: Path, link: Link) -> None:
+    def __init__(self, folder: Path, link: HostContext) -> None:
         name = folder / f"{link.name}#{link.incarnation}"
         self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -40,7 +40,7 @@ class _Log:
 class WatchedPart(TrainTask):
     log: Path = Path()
 
-    def role(self, link: Link) -> TrainRole:
+    def role(self, link: HostContext) -> TrainRole:
         role, log = TrainRole(self, link), _Log(self.log, link)
         client: Any = role._client
         receive = client.receive
@@ -65,7 +65,7 @@ class WatchedPart(TrainTask):
 class WatchedShard(ShardTask):
     log: Path = Path()
 
-    def role(self, link: Link) -> ShardRole:
+    def role(self, link: HostContext) -> ShardRole:
         role, log = ShardRole(self, link), _Log(self.log, link)
         log.write("from", self.checkpoint)
         machine: Any = role._machine

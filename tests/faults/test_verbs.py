@@ -42,8 +42,8 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.verbs import VERBS, why_not
 from partita.engine.runtime.buffers import layout_of
+from partita.engine.runtime.downpour_shard import ShardTask
 from partita.engine.runtime.host import Host
-from partita.engine.runtime.serving import ShardTask
 from partita.engine.runtime.session import SessionTask
 from partita.engine.runtime.task import pack_task
 from partita.engine.transport import KeyPair, ZmqMailbox

@@ -11,7 +11,7 @@ from partita.engine.numerics import storage
 from partita.engine.parameters.optimizers import SGD, Adagrad, Adam, Optimizer
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import PlaceholderFeed
+from partita.engine.runtime.feed import MessageFeed
 from partita.engine.runtime.updates import Accrual, LocalOptimizer
 from partita.layers import Conv2D, Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, Program, StepKind, partition
@@ -117,7 +117,7 @@ def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:
         program,
         buffers=Buffers(plan, 0, program, vectors),
         vectors=vectors,
-        feed=PlaceholderFeed(),
+        feed=MessageFeed(),
         updates=LocalOptimizer(SGD(0.1), vectors),
     )
     computations.close()

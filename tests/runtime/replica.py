@@ -26,8 +26,8 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.feed import ArrayFile
-from partita.engine.runtime.portions import PortionTask
-from partita.engine.runtime.task import Link
+from partita.engine.runtime.sandblaster_part import PortionTask
+from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 from partita.partitioner import Cluster, Plan, partition
@@ -63,7 +63,7 @@ class Replica:
         for role in self.roles.values():
             role.learned(1, dict.fromkeys(everybody, 0), 0.0)
 
-    def _link(self, name: str) -> Link:
+    def _link(self, name: str) -> HostContext:
         def send(to: str, message: Message, payload: PayloadLike) -> None:
             assert payload is None or isinstance(payload, (np.ndarray, list))
             pieces = [payload] if isinstance(payload, np.ndarray) else payload
@@ -73,7 +73,7 @@ class Replica:
         def refuse(sender: str, reason: str) -> None:
             raise AssertionError(f"{name} refuses what {sender} said: {reason}")
 
-        return Link(name, 0, send, lambda: self.post.put(None), Counters(), refuse)
+        return HostContext(name, 0, send, lambda: self.post.put(None), Counters(), refuse)
 
     def begin(self, evaluation: int, parameters: Mapping[str, Any]) -> None:
         """Shards have a new point."""

@@ -16,7 +16,7 @@ from partita.engine.launch.launcher import StillRunning, ThreadLauncher
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Assign, Failed, Heartbeat, Hello, Ready, Stop
 from partita.engine.runtime import host
-from partita.engine.runtime.task import Link, Role, pack_task
+from partita.engine.runtime.task import HostContext, Role, pack_task
 from partita.engine.transport import MailboxClosed
 
 DEADLINE_S = 30.0
@@ -46,7 +46,7 @@ class Raising:
     threads: int = 1
     rank: tuple[int, int] = (0, 1)
 
-    def role(self, link: Link) -> Role:
+    def role(self, link: HostContext) -> Role:
         return RaisingRole(self.error)
 
 
@@ -104,7 +104,7 @@ HOLD = threading.Event()
 class Stuck(Raising):
     """A task whose role does not come back."""
 
-    def role(self, link: Link) -> Role:
+    def role(self, link: HostContext) -> Role:
         HOLD.wait(DEADLINE_S)
         return RaisingRole("SystemExit")
 

@@ -11,7 +11,7 @@ import pytest
 from partita.engine.parameters.initialise import initialise
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import PlaceholderFeed
+from partita.engine.runtime.feed import MessageFeed
 from partita.engine.runtime.player import Player
 from partita.layers import Activation, Network
 from partita.partitioner import Cluster, partition
@@ -33,7 +33,7 @@ def test_no_step_is_lost_between_two_looks() -> None:
     plan = partition(net, Cluster.local(), batch=1)
     assert not initialise(plan.graph.parameters.values(), 0)
     program = plan.programs[0]
-    vectors, feed = Vectors(plan, 0), PlaceholderFeed()
+    vectors, feed = Vectors(plan, 0), MessageFeed()
     buffers = Buffers(plan, 0, program, vectors)
     computations = Computations(plan, 0, program, buffers=buffers, vectors=vectors, feed=feed)
     player = Player(

@@ -33,7 +33,7 @@ from partita.engine.protocol.part import (
 )
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.feed import PlaceholderFeed, node_major
+from partita.engine.runtime.feed import MessageFeed, node_major
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
@@ -97,7 +97,7 @@ class Player:
         self.updates = (
             None if optimizer is None else LocalOptimizer(optimizer, self.vectors, per_step=overlap)
         )
-        self.given = PlaceholderFeed()
+        self.given = MessageFeed()
         self.given.real = plan.batch * overlap
         self.computations = Computations(
             plan,

@@ -10,7 +10,7 @@ import pytest
 
 from partita.engine import SGD, Downpour, RunFailed, train
 from partita.engine.parameters.initialise import initialise
-from partita.engine.runtime.finite import Suspect
+from partita.engine.runtime.nonfinite import NonfiniteArray
 from partita.layers import Dense, LocallyConnected2D, MaxPool2D, Network, Node, OneToOne, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, RowSplit, partition
 from partita.partitioner.ir.step_kind import StepKind
@@ -50,7 +50,7 @@ def plan_with(up: Any, down: Any, machines: int, parts: dict[str, int]) -> Plan:
     return partition(net, Cluster.local(machines=machines), batch=4, cuts=cuts, strategy="balanced")
 
 
-def suspects(plan: Plan, seed: int) -> list[Suspect | None]:
+def suspects(plan: Plan, seed: int) -> list[NonfiniteArray | None]:
     """What the machines suspect that have found something in a step."""
     parameters = initialise(plan.graph.parameters.values(), 7)
     kind = StepKind(gradients="blocks")
@@ -82,7 +82,7 @@ def test_a_parameter_that_was_bad_before_the_step_is_blamed() -> None:
     played = Orchestra(plan, parameters, seed=0, kind=kind, optimizer=SGD(0.1), keep=plan.kept)
     with np.errstate(all="ignore"):
         played.step(draw_batch(plan.graph, plan.batch, 11))
-    assert played.players[0].computations.watch.suspect == Suspect("the parameter 'high.weight' is")
+    assert played.players[0].computations.watch.suspect == NonfiniteArray("the parameter 'high.weight' is")
 
 
 def test_a_run_over_machines_says_it() -> None:

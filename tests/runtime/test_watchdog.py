@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from partita.engine.runtime.underway import Stuck, Underway
+from partita.engine.runtime.watchdog import Stuck, Watchdog
 
 
 def test_only_one_that_goes_on_and_on_is_stuck() -> None:
-    underway = Underway()
+    underway = Watchdog()
     underway.check(0.0, 3.0)
     for n in range(10):  # each is another computation
         underway.begin(7)
@@ -26,7 +26,7 @@ def test_only_one_that_goes_on_and_on_is_stuck() -> None:
 
 
 def test_time_in_which_the_host_stood_still_counts_little() -> None:
-    underway = Underway()
+    underway = Watchdog()
     underway.begin(1)
     underway.check(0.0, 3.0)
     underway.check(1000.0, 3.0)
@@ -36,7 +36,7 @@ def test_time_in_which_the_host_stood_still_counts_little() -> None:
 
 
 def test_each_thread_has_its_own() -> None:
-    underway, may_end, has_begun = Underway(), threading.Event(), threading.Event()
+    underway, may_end, has_begun = Watchdog(), threading.Event(), threading.Event()
 
     def compute() -> None:
         underway.begin(4)

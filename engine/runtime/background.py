@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Outcome = TypeVar("Outcome")
 
 
-class Beside(Generic[Outcome]):
+class BackgroundQueue(Generic[Outcome]):
     """Does one thing after the other, in the order asked for. Used by the host's thread alone."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:

@@ -46,14 +46,14 @@ from partita.engine.protocol.replica import (
     StepEnded,
 )
 from partita.engine.protocol.stuck import Stuck
-from partita.engine.runtime.acknowledged import Acknowledged, acknowledged_to
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
-from partita.engine.runtime.finite import Suspect
-from partita.engine.runtime.player import Over, Player
+from partita.engine.runtime.nonfinite import NonfiniteArray
+from partita.engine.runtime.player import PlayedStep, Player
+from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.replica_task import ReplicaTask
-from partita.engine.runtime.task import CannotGoOn, Link, Role
+from partita.engine.runtime.task import CannotGoOn, HostContext, Role
 from partita.engine.runtime.updates import Accrual
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.step_kind import StepKind
@@ -88,15 +88,15 @@ class TrainTask(ReplicaTask):
     acknowledged: Path
     overlap: int = 1
 
-    def role(self, link: Link) -> TrainRole:
-        """See `Task`."""
+    def role(self, link: HostContext) -> TrainRole:
+        """See `HostTask`."""
         return TrainRole(self, link)
 
 
 class TrainRole(Role):
     """The training loop of a part."""
 
-    def __init__(self, task: TrainTask, link: Link) -> None:
+    def __init__(self, task: TrainTask, link: HostContext) -> None:
         plan, machine = task.plan, task.machine
         kind = StepKind(norms=task.optimizer.needs_norms, overlap=task.overlap)
         program = plan.programs_for(kind)[machine]
@@ -131,8 +131,8 @@ class TrainRole(Role):
             wake=link.wake,
             lanes=task.threads,
         )
-        earlier = acknowledged_to(task.acknowledged, link.name, before=link.incarnation)
-        self._acknowledged = Acknowledged(task.acknowledged, link.name, link.incarnation, shards=task.shards)
+        earlier = pushes_of_part(task.acknowledged, link.name, before=link.incarnation)
+        self._acknowledged = PushLog(task.acknowledged, link.name, link.incarnation, shards=task.shards)
         self._client = DownpourClient(
             incarnation=link.incarnation,
             shards=tuple(
@@ -282,7 +282,7 @@ class TrainRole(Role):
         if before < self._step == self._stop:
             self._report()
 
-    def _end(self, over: Over, now: float) -> None:
+    def _end(self, over: PlayedStep, now: float) -> None:
         assert over.step == self._played, (over, self._played)
         if not self._is_finite(self._step, now):
             return
@@ -322,7 +322,7 @@ class TrainRole(Role):
         if finite and math.isfinite(computations.metrics.loss) and not computations.not_finite:
             return True
         computations.watch.look()
-        suspect = computations.watch.suspect or Suspect("the loss is")
+        suspect = computations.watch.suspect or NonfiniteArray("the loss is")
         error = NotFinite(
             f"in step {step} of replica {self._task.replica}, {suspect.what} not finite; lower the "
             f"learning rate, clip the gradients, or look at the data of this step{suspect.hint}"

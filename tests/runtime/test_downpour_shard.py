@@ -25,9 +25,9 @@ from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Pushed, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import Entry
-from partita.engine.runtime.serving import ShardRole, ShardTask, SpoiltPush
-from partita.engine.runtime.task import Link
-from partita.engine.runtime.writing import NotWritten
+from partita.engine.runtime.checkpoint_writer import NotWritten
+from partita.engine.runtime.downpour_shard import ShardRole, ShardTask, SpoiltPush
+from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 
@@ -55,7 +55,7 @@ class Shard:
         )
         self.said: list[tuple[Message, PayloadLike]] = []
         self.woken = threading.Event()
-        link = Link(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
+        link = HostContext(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
         self.role = ShardRole(task, link)
         self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
 
@@ -145,7 +145,7 @@ def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
     """The process is stopped in it for longer than its lease: meanwhile it is taken for dead."""
     shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(0.5), tmp_path)
     clock = SimpleNamespace(now=0.0)
-    for module in ("leased", "serving"):
+    for module in ("leased_role", "downpour_shard"):
         fake = SimpleNamespace(monotonic=lambda: clock.now)
         monkeypatch.setattr(f"partita.engine.runtime.{module}.time", fake)
     apply = shard.role._storage.apply

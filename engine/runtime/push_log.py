@@ -24,7 +24,7 @@ _PUSHES: Final = 32
 _FILE: Final = re.compile(r"(part \d+\.\d+)#(\d+)", flags=re.ASCII)
 
 
-class Acknowledged:
+class PushLog:
     """What one process of a part has been acknowledged. Used by the host's thread alone."""
 
     def __init__(self, folder: Path, part: str, incarnation: int, *, shards: int) -> None:
@@ -66,7 +66,7 @@ class Acknowledged:
         return self._folder / f"{self._part}#{incarnation}"
 
 
-def acknowledged_to(folder: Path, part: str, *, before: int) -> dict[str, tuple[Settled, ...]]:
+def pushes_of_part(folder: Path, part: str, *, before: int) -> dict[str, tuple[Settled, ...]]:
     """For each shard, what the processes of a part before this incarnation have noted, ascending."""
     found: defaultdict[str, list[Settled]] = defaultdict(list)
     for name, settled in _noted(folder):
@@ -77,7 +77,7 @@ def acknowledged_to(folder: Path, part: str, *, before: int) -> dict[str, tuple[
     return {shard: tuple(sorted(noted, key=_incarnation)) for shard, noted in found.items()}
 
 
-def acknowledged_by(folder: Path, shard: str) -> dict[str, tuple[Settled, ...]]:
+def pushes_to_shard(folder: Path, shard: str) -> dict[str, tuple[Settled, ...]]:
     """For each part, what its processes have noted of this shard, ascending."""
     found: defaultdict[str, list[Settled]] = defaultdict(list)
     for name, settled in _noted(folder):

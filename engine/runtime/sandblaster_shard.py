@@ -37,11 +37,11 @@ from partita.engine.protocol.vector_shard import (
     VectorShardEffect,
     VectorShardEvent,
 )
-from partita.engine.runtime.beside import Beside
-from partita.engine.runtime.gradients import Gradients
-from partita.engine.runtime.leased import LeasedRole
-from partita.engine.runtime.task import CannotGoOn, Link
-from partita.engine.runtime.writing import Writer
+from partita.engine.runtime.background import BackgroundQueue
+from partita.engine.runtime.checkpoint_writer import CheckpointWriter
+from partita.engine.runtime.gradient_pool import GradientPool
+from partita.engine.runtime.leased_role import LeasedRole
+from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload
 
 AT_ONCE: Final = 1 << 23
@@ -82,23 +82,23 @@ class VectorShardTask:
 
     @property
     def threads(self) -> int:
-        """See `Task`."""
+        """See `HostTask`."""
         return 1
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`."""
+        """See `HostTask`."""
         return 0, 1
 
-    def role(self, link: Link) -> VectorShardRole:
-        """See `Task`."""
+    def role(self, link: HostContext) -> VectorShardRole:
+        """See `HostTask`."""
         return VectorShardRole(self, link)
 
 
 class VectorShardRole(LeasedRole):
     """Holds a slice of every vector; adds up gradients for the machines whose parameters they are of."""
 
-    def __init__(self, task: VectorShardTask, link: Link) -> None:
+    def __init__(self, task: VectorShardTask, link: HostContext) -> None:
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder, run=task.run)
@@ -108,7 +108,7 @@ class VectorShardRole(LeasedRole):
         make_ready(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
-        self._gradients = Gradients(sizes, task.precision)
+        self._gradients = GradientPool(sizes, task.precision)
         self._machine = VectorShard(
             link.name,
             epoch=link.incarnation,
@@ -120,8 +120,8 @@ class VectorShardRole(LeasedRole):
             heartbeat_s=task.pace.heartbeat_s,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
-        self._beside: Beside[Done] = Beside("vectors", link.wake)
-        writer = Writer(self._checkpoints, self._slots, task.run, link)
+        self._beside: BackgroundQueue[Done] = BackgroundQueue("vectors", link.wake)
+        writer = CheckpointWriter(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Command, FetchPoint, Contribution))
 
     def wakened(self, now: float) -> None:

@@ -24,8 +24,8 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
-from partita.engine.runtime.portions import PortionRole
-from partita.engine.runtime.task import Link
+from partita.engine.runtime.sandblaster_part import PortionRole
+from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload
 from partita.layers import Conv2D, Dense, Graph, HalfSquaredError, MaxPool2D, Network, SoftmaxCrossEntropy
@@ -256,7 +256,7 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
     task = replica.roles["part 0.0"]._task
     said: SimpleQueue[Message] = SimpleQueue()
     refused: list[tuple[str, str]] = []
-    link = Link(
+    link = HostContext(
         "part 0.0",
         1,
         lambda to, message, numbers: said.put(message),

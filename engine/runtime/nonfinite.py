@@ -30,7 +30,7 @@ from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True)
-class Suspect:
+class NonfiniteArray:
     """An array with a NaN or an infinity.
 
     Attributes:
@@ -44,7 +44,7 @@ class Suspect:
     hint: str = ""
 
 
-class Watch:
+class NonfiniteWatch:
     """What a machine has done in a step, and where it first went wrong. Any thread may call it."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Watch:
         self._plan, self._program, self._buffers, self._vectors = plan, program, buffers, vectors
         self._access = Access(plan.ownership, machine, slots=program.slots)
         self._done: list[int] = []
-        self.suspect: Suspect | None = None
+        self.suspect: NonfiniteArray | None = None
 
     def begin(self) -> None:
         """A step begins."""
@@ -73,10 +73,10 @@ class Watch:
             return
         found = next(self._found(), None)
         if found is None and gradient_of is not None:
-            found = Suspect(f"the gradient of '{gradient_of}' is", hint=self._hint(gradient_of))
+            found = NonfiniteArray(f"the gradient of '{gradient_of}' is", hint=self._hint(gradient_of))
         self.suspect = found
 
-    def _found(self) -> Iterator[Suspect]:
+    def _found(self) -> Iterator[NonfiniteArray]:
         done = list(self._done)
         written = self._written(done)
         names = {operand.buffer for _, operand in written}
@@ -98,27 +98,29 @@ class Watch:
     def _arrays(self, operand: Operand) -> list[Array]:
         return self._buffers.windows[operand.buffer].of(operand.rows)
 
-    def _suspect(self, instruction: Instruction, done: list[int], names: set[str]) -> Suspect:
+    def _suspect(self, instruction: Instruction, done: list[int], names: set[str]) -> NonfiniteArray:
         buffer = plain(instruction.target.buffer)
         layer, received = layer_of(buffer), instruction.op is Op.RECV
         if instruction.op is Op.FEED:
-            return Suspect(f"the input '{layer}' is")
+            return NonfiniteArray(f"the input '{layer}' is")
         if holds_gradient(buffer) or holds_parameters(buffer):
             kind = "gradient" if holds_gradient(buffer) else "parameters"
-            return Suspect(f"the {kind} of '{layer}' {'is' if kind == 'gradient' else 'are'}", received)
+            return NonfiniteArray(
+                f"the {kind} of '{layer}' {'is' if kind == 'gradient' else 'are'}", received
+            )
         if "<" in buffer:
             by = consumer_of(buffer)
             above = "" if self._had_errors(by, done, names) else ", or a layer behind it,"
             what = f"the errors that '{by}'{above} computes for '{layer}' are"
-            return Suspect(what, received, self._hint(by))
+            return NonfiniteArray(what, received, self._hint(by))
         if holds_errors(buffer):
-            return Suspect(f"the errors of '{layer}' are", received, self._hint(layer))
+            return NonfiniteArray(f"the errors of '{layer}' are", received, self._hint(layer))
         if not received and not self._has_learnt(layer, done):
             values = self._vectors.views(layer, self._vectors.parameters)
             for parameter, array in zip(self._plan.graph[layer].parameters, values, strict=False):
                 if _bad(self._vectors.device.given(array)):
-                    return Suspect(f"the parameter '{parameter.name}' is")
-        return Suspect(f"the states of '{layer}' are", received, self._hint(layer))
+                    return NonfiniteArray(f"the parameter '{parameter.name}' is")
+        return NonfiniteArray(f"the states of '{layer}' are", received, self._hint(layer))
 
     def _had_errors(self, layer: str, done: list[int], names: set[str]) -> bool:
         """Whether the errors that came to a layer are known to be finite: they are still there to be seen, or

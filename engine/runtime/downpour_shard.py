@@ -21,10 +21,10 @@ from partita.engine.protocol.membership import PACE, Pace
 from partita.engine.protocol.messages import Fetch, Push
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.shard import Apply, ShardEvent, ShardMachine, Watermark
-from partita.engine.runtime.acknowledged import acknowledged_by
-from partita.engine.runtime.leased import LeasedRole
-from partita.engine.runtime.task import CannotGoOn, Link
-from partita.engine.runtime.writing import Writer
+from partita.engine.runtime.checkpoint_writer import CheckpointWriter
+from partita.engine.runtime.leased_role import LeasedRole
+from partita.engine.runtime.push_log import pushes_to_shard
+from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload, PayloadLike
 
 
@@ -62,16 +62,16 @@ class ShardTask:
 
     @property
     def threads(self) -> int:
-        """See `Task`."""
+        """See `HostTask`."""
         return 1
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `Task`."""
+        """See `HostTask`."""
         return 0, 1
 
-    def role(self, link: Link) -> ShardRole:
-        """See `Task`."""
+    def role(self, link: HostContext) -> ShardRole:
+        """See `HostTask`."""
         return ShardRole(self, link)
 
 
@@ -90,7 +90,7 @@ class _Start:
 class ShardRole(LeasedRole):
     """Holds a slice of the parameters for the parts whose parameters they are."""
 
-    def __init__(self, task: ShardTask, link: Link) -> None:
+    def __init__(self, task: ShardTask, link: HostContext) -> None:
         self._task, self._link = task, link
         self._slots = task.layout.slots_of(task.shard)
         self._checkpoints = Checkpoints(task.folder, run=task.run)
@@ -106,12 +106,12 @@ class ShardRole(LeasedRole):
             updates=start.updates,
             seen=start.seen,
             stops=start.stops,
-            acknowledged=acknowledged_by(task.acknowledged, link.name),
+            acknowledged=pushes_to_shard(task.acknowledged, link.name),
             item_bytes=self._storage.dtype.itemsize,
             lease_s=task.pace.lease_s,
             heartbeat_s=task.pace.heartbeat_s,
         )
-        writer = Writer(self._checkpoints, self._slots, task.run, link)
+        writer = CheckpointWriter(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Fetch, Push))  # a part has one of each under way
 
     def _start(self) -> _Start:

@@ -61,7 +61,7 @@ class Scratch:
         return self._device.placed(self._memory, offset, shape, dtype)
 
 
-class Learning:
+class FusedUpdate:
     """How a layer learns, block by block."""
 
     def __init__(

@@ -29,7 +29,7 @@ class _Listener(event.Listener):
 
 
 @contextmanager
-def told_of_compiling(tell: Callable[[int], object]) -> Iterator[None]:
+def reports_compiling(tell: Callable[[int], object]) -> Iterator[None]:
     """Calls `tell` when this thread begins or ends to compile, with how many functions it has compiled."""
     with event.install_listener("numba:compile", _Listener(tell)):
         yield

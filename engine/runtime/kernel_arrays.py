@@ -40,7 +40,7 @@ class Returned(NamedTuple):
     array: Array | None
 
 
-class Views:
+class KernelArrays:
     """The arrays of one layer on one machine.
 
     Attributes:

@@ -11,18 +11,18 @@ from partita.engine.parameters.storage import NotFinite, Snapshot
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
 from partita.engine.protocol.messages import Saving
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.beside import Beside
-from partita.engine.runtime.task import CannotGoOn, Link
+from partita.engine.runtime.background import BackgroundQueue
+from partita.engine.runtime.task import CannotGoOn, HostContext
 
 
 class NotWritten(CannotGoOn):
     """A checkpoint that must not be written."""
 
 
-class Writer:
+class CheckpointWriter:
     """Writes one file after the other, in the order asked for. Used by the host's thread alone."""
 
-    def __init__(self, checkpoints: Checkpoints, slots: Sequence[Slot], run: str, link: Link) -> None:
+    def __init__(self, checkpoints: Checkpoints, slots: Sequence[Slot], run: str, link: HostContext) -> None:
         """Nothing is under way.
 
         Args:
@@ -32,7 +32,7 @@ class Writer:
             link: of the host; it is woken when a file is there, and tells the coordinator how far one is.
         """
         self._checkpoints, self._slots, self._run, self._link = checkpoints, slots, run, link
-        self._beside: Beside[Persisted | NotPersisted] = Beside("checkpoint", link.wake)
+        self._beside: BackgroundQueue[Persisted | NotPersisted] = BackgroundQueue("checkpoint", link.wake)
 
     def write(self, persist: Persist, snapshot: Snapshot, *, finite: bool) -> None:
         """Begins, or waits its turn.

@@ -8,17 +8,19 @@ from abc import abstractmethod
 from partita.engine.protocol.events import NotPersisted, Persisted, Received, Tick
 from partita.engine.protocol.lease import Leased
 from partita.engine.protocol.messages import Message
-from partita.engine.runtime.task import Link, Role
-from partita.engine.runtime.writing import Writer
+from partita.engine.runtime.checkpoint_writer import CheckpointWriter
+from partita.engine.runtime.task import HostContext, Role
 from partita.engine.transport.payload import PayloadLike
 
 
 class LeasedRole(Role):
     """A role around a machine that works under a lease."""
 
-    _link: Link
+    _link: HostContext
 
-    def __init__(self, lease: Leased, writer: Writer, *, waiting: tuple[type[Message], ...]) -> None:
+    def __init__(
+        self, lease: Leased, writer: CheckpointWriter, *, waiting: tuple[type[Message], ...]
+    ) -> None:
         """Without a lease, yet.
 
         Args:

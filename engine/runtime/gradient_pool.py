@@ -15,7 +15,7 @@ _MOST_FREE: Final = 8
 """So many arrays of a machine stay for the next gradients; a sum in order needs hardly more."""
 
 
-class Gradients:
+class GradientPool:
     """Of the machines that have numbers on a shard, known by the numbers of their stretches."""
 
     def __init__(self, sizes: Mapping[int, int], dtype: npt.DTypeLike) -> None:

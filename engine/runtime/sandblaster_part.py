@@ -29,13 +29,13 @@ from partita.engine.protocol.portion_client import (
 )
 from partita.engine.protocol.replica import Install, Stage, Started
 from partita.engine.protocol.stuck import Stuck
+from partita.engine.runtime.assignments import Turns, TurnsAlone, TurnsTogether
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
 from partita.engine.runtime.replica_task import ReplicaTask
-from partita.engine.runtime.task import Link, Role
-from partita.engine.runtime.turns import Turns, TurnsAlone, TurnsTogether
+from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.updates import GradientSum
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.program import COMPUTES, Program
@@ -58,15 +58,15 @@ class PortionTask(ReplicaTask):
         """What is played for a portion."""
         return self.plan.programs_for(StepKind())[self.machine]
 
-    def role(self, link: Link) -> PortionRole:
-        """See `Task`."""
+    def role(self, link: HostContext) -> PortionRole:
+        """See `HostTask`."""
         return PortionRole(self, link)
 
 
 class PortionRole(Role):
     """Plays the turns that its client says."""
 
-    def __init__(self, task: PortionTask, link: Link) -> None:
+    def __init__(self, task: PortionTask, link: HostContext) -> None:
         plan, machine = task.plan, task.machine
         self._task, self._link = task, link
         order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=task.shuffled)

@@ -31,7 +31,7 @@ class Stuck(Exception):
         self.position, self.after_s, self.stack = position, after_s, stack
 
 
-class Underway:
+class Watchdog:
     """The computations that go on. `begin` and `end` are for kernel threads, `check` for one other."""
 
     def __init__(self) -> None:

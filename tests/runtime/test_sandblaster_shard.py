@@ -52,9 +52,9 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.orders import Entry
-from partita.engine.runtime import vector_serving
-from partita.engine.runtime.task import Link
-from partita.engine.runtime.vector_serving import CannotBeDone, VectorShardRole, VectorShardTask
+from partita.engine.runtime import sandblaster_shard
+from partita.engine.runtime.sandblaster_shard import CannotBeDone, VectorShardRole, VectorShardTask
+from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
 
@@ -85,7 +85,7 @@ class Shard:
         task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, STRETCH)
         self.said: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
-        link = Link(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
+        link = HostContext(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
         self.role = VectorShardRole(task, link)
         self.dtype = precision
         if leased:
@@ -273,7 +273,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     """Heartbeats go out, leases come in, a newer command waits; a file that is written keeps its numbers."""
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
     do, gathered, written = VectorStore.do, Checkpoint.gather, Checkpoints.write_shard
-    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
     monkeypatch.setattr(VectorStore, "do", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
     monkeypatch.setattr(
@@ -303,7 +303,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
 
 
 def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
     shard = Shard(tmp_path)
     shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
     shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
@@ -316,7 +316,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
     with pytest.raises(CannotBeDone, match="a Largest cannot be done"):
         Shard(tmp_path).command(1, Largest("gone"))
     with pytest.raises(CheckpointError, match="its manifest cannot be read"):
@@ -336,7 +336,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         done.append(operation)
         return []
 
-    monkeypatch.setattr(vector_serving, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
     monkeypatch.setattr(VectorStore, "do", one)
     shard.tell(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)
