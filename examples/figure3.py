@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from partita.engine.view import Curve, Mark, Panel, draw_curves
 from partita.layers import (
     Dense,
     L2Pool2D,
@@ -26,7 +27,6 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Link, Machine, Plan, Tiles, partition
-from partita.partitioner.drawing.curves import Curve, Mark, Panel, draw_curves
 
 ACROSS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 8: (4, 2), 16: (4, 4), 32: (8, 4), 64: (8, 8), 81: (9, 9)}
 """For each number of machines the tiles of a picture, down and across."""

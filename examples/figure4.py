@@ -20,9 +20,9 @@ from examples.race.digits import Digits
 from examples.race.machines import Times
 from examples.race.race import METHODS, Measured, Race
 from examples.race.setting import Setting
+from partita.engine.view import Curve, Panel, draw_curves
+from partita.engine.view.time_axis import time_axis
 from partita.layers.text import counted
-from partita.partitioner.drawing.curves import Curve, Panel, draw_curves
-from partita.partitioner.drawing.time_axis import time_axis
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MEASURED = 3

@@ -8,11 +8,7 @@ from pathlib import Path
 
 from partita.layers.region import Shape
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.draw import draw_plan
-from partita.partitioner.draw_layer import draw_layer
-from partita.partitioner.drawing.page import plan_page
-from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.timeline import draw_timeline
+from partita.partitioner.pictures import view
 from partita.partitioner.table import plan_table
 
 
@@ -39,7 +35,7 @@ class Plan(BarePlan):
         if layer is None and nodes is not None:
             raise ValueError(f"nodes {nodes} are marked in the picture of a layer; name the layer too")
         target = Path(path)
-        drawn = draw_plan(self) if layer is None else draw_layer(self, layer, nodes)
+        drawn = view().draw_plan(self) if layer is None else view().draw_layer(self, layer, nodes)
         target.write_text(drawn, encoding="utf-8")
         return target
 
@@ -50,7 +46,7 @@ class Plan(BarePlan):
             path: of the file.
         """
         target = Path(path)
-        target.write_text(draw_timeline(predicted_timeline(self)), encoding="utf-8")
+        target.write_text(view().draw_step(self), encoding="utf-8")
         return target
 
     def write_page(self, path: str | Path) -> Path:
@@ -63,7 +59,7 @@ class Plan(BarePlan):
             path: of the file.
         """
         target = Path(path)
-        target.write_text(plan_page(self, str(self)), encoding="utf-8")
+        target.write_text(view().plan_page(self, str(self)), encoding="utf-8")
         return target
 
     def __str__(self) -> str:

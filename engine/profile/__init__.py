@@ -12,7 +12,7 @@ can play it, simulated elsewhere, and says which is which. What comes of it, a `
 writes a page, a trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars,
 measured or predicted (and `spans` of time adds them up), `changes` finds out which of many `trials` would
 gain most (some of them `recuts` of layers), and `report` is all of it in plain numbers. `perfetto` writes
-traces; `page` is the page, `curve` its first picture.
+traces.
 """
 
 from partita.engine.profile.calibration import Calibration, calibrate, known

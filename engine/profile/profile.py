@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from partita.engine.profile import page, perfetto
+from partita.engine.profile import perfetto
 from partita.engine.profile.changes import Change
-from partita.engine.profile.curve import curve
 from partita.engine.profile.measure import Measured
 from partita.engine.profile.report import MachineReport, PointReport, Report
 from partita.engine.profile.timeline import Timeline
 from partita.layers.text import counted
-from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.timeline import Timeline as Drawn
+from partita.partitioner.pictures import view
 from partita.partitioner.plan import Plan
-from partita.partitioner.readable import readable_seconds
 
 MOST_STEPS: Final = 10
 """Of each plan in a trace file."""
-AS_LONG: Final = 0.05
-"""By so much a drawn step may differ from the one that figures speak of, without a word of it."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +73,7 @@ class Profile:
 
     def draw(self, path: str | Path) -> Path:
         """Writes the speed-up curve as an SVG picture."""
-        return _written(path, curve(self.report()).encode())
+        return _written(path, view().draw_speed_up(self.report()).encode())
 
     def write_json(self, path: str | Path) -> Path:
         """Writes the report."""
@@ -90,8 +85,7 @@ class Profile:
 
     def write_page(self, path: str | Path) -> Path:
         """Writes a page of HTML that needs no other file: the curve, the table, the steps, the changes."""
-        steps = [_steps(point) for point in self.points]
-        return _written(path, page.page(self.report(), steps).encode())
+        return _written(path, view().profile_page(self).encode())
 
     def __str__(self) -> str:
         return str(self.report())
@@ -129,25 +123,6 @@ def _parts(point: Point) -> Iterator[MachineReport]:
             messages, n_bytes = measured.sent_messages[m], measured.sent_bytes[m]
         times_s = (at.computing_s, at.sending_s, at.waiting_s, at.idle_s)
         yield MachineReport(machine.name, machine.threads, *times_s, messages, n_bytes)
-
-
-def _steps(point: Point) -> tuple[Drawn, ...]:
-    """Pictures of a measured and of the predicted step, on one axis."""
-    measured, predicted = point.measured, predicted_timeline(point.plan)
-    if measured is None:
-        return (predicted,)
-    until_s = max(measured.typical.step_s, predicted.stop_s)
-    name = f"{point.plan.graph.name}: one step"
-    told = f"{_which(measured)} · {counted(point.machines, 'machine')} · {point.plan.portions}"
-    return measured.typical.drawn(name, told, until_s=until_s), replace(predicted, until_s=until_s)
-
-
-def _which(measured: Measured) -> str:
-    """The step that is drawn: one of those that were traced, which takes time by itself."""
-    drawn, told = readable_seconds(measured.typical.step_s), readable_seconds(measured.step_s)
-    if abs(measured.typical.step_s - measured.step_s) <= AS_LONG * measured.step_s:
-        return f"a measured step of {drawn}"
-    return f"a measured step of {drawn}, of those traced the nearest to the {told} that a step takes"
 
 
 def _recording(point: Point) -> perfetto.Recording:

@@ -10,18 +10,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 from partita.engine.profile.spans import Span, joined, length, without
 from partita.engine.runtime.trace import COMMUNICATION, Delivery, PartTrace, StepTrace
-from partita.partitioner.drawing import timeline as drawing
-from partita.partitioner.drawing.predicted import FLIGHTS, KIND_OF, label_of
-from partita.partitioner.ir.program import COMPUTES, Instruction
+from partita.partitioner.ir.program import COMPUTES, Instruction, Op
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.playback import Times
 from partita.partitioner.words import described
 
 MESSAGES = ("send", "receive")
 """Kinds of bars in which nothing is computed."""
+KIND_OF: Final = {
+    Op.MULTIPLY: "up",
+    Op.UP: "up",
+    Op.SUMMARISE: "up",
+    Op.DELTA: "errors",
+    Op.ERRORS: "errors",
+    Op.LEARN: "learn",
+    Op.GRADIENT: "learn",
+    Op.SQUARES: "learn",
+    Op.UPDATE: "learn",
+    Op.FEED: "other",
+    Op.ADD: "other",
+    Op.SEND: "send",
+    Op.RECV: "receive",
+}
+"""The kind of bar of each instruction."""
 KERNEL = COMMUNICATION + 1
 """The thread of predicted computations; a machine runs one at a time."""
 
@@ -33,7 +48,7 @@ class Bar:
     Args:
         machine, thread: whose; thread 0 is the messenger, kernel threads are 1 and above.
         start_s, stop_s: when.
-        kind: what, for a colour; one of `drawing.KINDS`.
+        kind: what, for a colour; one of `KIND_OF`.
         label: what, in a few words.
         text: what, in full.
     """
@@ -155,51 +170,6 @@ class Timeline:
         )
         return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
 
-    def drawn(self, title: str, subtitle: str, *, until_s: float = 0.0) -> drawing.Timeline:
-        """As a picture shows it: a lane for each kernel thread, and a thin one for messages.
-
-        Args:
-            title: above it.
-            subtitle: below that.
-            until_s: where its axis ends at least.
-        """
-        lanes: list[drawing.Lane] = []
-        number: dict[tuple[int, int], int] = {}
-        for machine, name in enumerate(self.machines):
-            threads = {bar.thread for bar in self.bars if bar.machine == machine} | {KERNEL}
-            for thread in sorted(threads - {COMMUNICATION}):
-                number[machine, thread] = len(lanes)
-                lanes.append(drawing.Lane(name if thread == KERNEL else ""))
-            number[machine, COMMUNICATION] = len(lanes)
-            lanes.append(drawing.Lane("", thin=True))
-        bars = [
-            drawing.TimelineBar(
-                number[b.machine, COMMUNICATION if b.kind in MESSAGES else b.thread],
-                b.start_s,
-                b.stop_s,
-                b.label,
-                b.kind,
-            )
-            for b in self.bars
-        ]
-        for machine in range(len(self.machines)):
-            lane = number[machine, KERNEL]
-            for wait in self.waits(machine):
-                bars.append(
-                    drawing.TimelineBar(lane, wait.start_s, wait.stop_s, f"waits for {wait.what}", "wait")
-                )
-        flights = tuple(
-            drawing.TimelineFlight(
-                number[f.source, COMMUNICATION],
-                number[f.destination, COMMUNICATION],
-                f.sent_s,
-                f.arrived_s,
-                f.label,
-            )
-            for f in (self.flights if len(self.machines) <= FLIGHTS else ())
-        )
-        return drawing.Timeline(title, subtitle, tuple(lanes), tuple(bars), flights, until_s)
-
     @cached_property
     def times(self) -> tuple[Times, ...]:
         """For each machine, where its step goes."""
@@ -227,6 +197,14 @@ class Timeline:
             for bar in self.bars
             if bar.machine == machine and (messages or bar.kind not in MESSAGES)
         )
+
+
+def label_of(instruction: Instruction, names: tuple[str, ...]) -> str:
+    """What an instruction does, in few words: `UP h1`, `SEND h1 to b`."""
+    what = f"{instruction.op} {instruction.target.buffer}"
+    if instruction.peer is None:
+        return what
+    return f"{what} {'to' if instruction.op is Op.SEND else 'from'} {names[instruction.peer]}"
 
 
 def _names(plan: Plan) -> tuple[str, ...]:

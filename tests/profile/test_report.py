@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.engine.profile.profile import _steps
+from partita.engine.view.profile_page import _steps
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
 from partita.partitioner.readable import readable_seconds
 from tests.faults import toy

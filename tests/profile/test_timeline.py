@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from partita.engine.profile import Profile
 from partita.engine.profile.timeline import Bar, Flight, Missing, Timeline
+from partita.engine.view.steps import step_timeline
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.playback import Times
 
@@ -88,7 +89,7 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
     bars = (bar(0, 1, 0, 4), bar(0, 2, 1, 5), bar(0, 0, 5, 6), bar(1, 1, 7, 9))
     flight = Flight(0, 1, 0, 0, 5, 6, 7, 7, "h[0:1]")
     timeline = Timeline(("a", "b"), 10, bars, (flight,), ((), (Missing(0, 7, "h"),)), (0.0, 0.0))
-    drawn = timeline.drawn("title", "subtitle", until_s=12)
+    drawn = step_timeline(timeline, "title", "subtitle", until_s=12)
     assert [(lane.name, lane.thin) for lane in drawn.lanes] == [
         ("a", False),
         ("", False),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from partita.engine.profile.report import PointReport, Report
+from partita.engine.view import svg
 from partita.layers.text import counted
-from partita.partitioner.drawing import svg
 
 WIDTH: Final = 620.0
 HEIGHT: Final = 380.0
@@ -22,7 +22,7 @@ WIDE: Final = 16
 """From so many machines on, the axis of machines counts in doublings."""
 
 
-def curve(report: Report) -> str:
+def draw_speed_up(report: Report) -> str:
     """The picture of a report."""
     return _Curve(report).picture()
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.partitioner.drawing.layout import Wiring
+from partita.engine.view.layout import Wiring
 
 TALL = 14
 """Ranks up to which there is one column."""

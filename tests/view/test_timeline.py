@@ -13,14 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers import Dense, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
-from partita.partitioner.assign.cuts import Cut
-from partita.partitioner.drawing import charts
-from partita.partitioner.drawing.page import plan_page
-from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.time_axis import time_axis
-from partita.partitioner.drawing.timeline import (
+from partita.engine.view import charts
+from partita.engine.view.plan_page import plan_page
+from partita.engine.view.steps import predicted_timeline
+from partita.engine.view.time_axis import time_axis
+from partita.engine.view.timeline import (
     KINDS,
     PLOT,
     Timeline,
@@ -29,10 +26,13 @@ from partita.partitioner.drawing.timeline import (
     lanes_of,
     merged,
 )
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
+from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.predict.playback import Bar
 from tests.draws import examples
-from tests.partitioner.test_draw import SVG, digits, texts, tooltips
 from tests.plans import plans
+from tests.view.test_plan_picture import SVG, digits, texts, tooltips
 
 
 def bars(*spans: tuple[int, float, float, str]) -> Timeline:

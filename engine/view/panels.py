@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from partita.engine.view import svg
+from partita.engine.view.cells import Place, Sheets, is_in, padding_around
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import Place, Sheets, is_in, padding_around
 
 CAPTION, BETWEEN, ACROSS = 20.0, 14.0, 90.0
 """Room above a grid for its words, between what lies below one another, and between inputs and layer."""

@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.time_axis import round_step
+from partita.engine.view import svg
+from partita.engine.view.time_axis import round_step
 
 WIDTH, HEIGHT = 620.0, 400.0
 """Of the plot, in pixels."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.partitioner.drawing.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, Panel, draw_curves
-from tests.partitioner.test_draw import SVG, texts, tooltips
+from partita.engine.view.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, Panel, draw_curves
+from tests.view.test_plan_picture import SVG, texts, tooltips
 
 
 def drawn(*curves: Curve, marks: tuple[Mark, ...] = ()) -> ElementTree.Element:

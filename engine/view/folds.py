@@ -11,10 +11,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from partita.engine.view.layout import Wiring
+from partita.engine.view.routes import Route
 from partita.layers.graph import Graph, Grid
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.drawing.layout import Wiring
-from partita.partitioner.drawing.routes import Route
 
 FOLDED = 30
 """Layers from which on a network is folded."""

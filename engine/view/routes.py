@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from partita.engine.view import svg
+from partita.engine.view.boxes import Box
+from partita.engine.view.look import Look
 from partita.layers import rows as row_sets
 from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.boxes import Box
-from partita.partitioner.drawing.look import Look
 from partita.partitioner.ir.buffer_names import plain
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes

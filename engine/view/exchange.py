@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import svg
+from partita.engine.view.boxes import Box
+from partita.engine.view.look import HEAD, Look
+from partita.engine.view.routes import Point, Port, Route
 from partita.layers.text import counted
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.boxes import Box
-from partita.partitioner.drawing.look import HEAD, Look
-from partita.partitioner.drawing.routes import Point, Port, Route
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
 

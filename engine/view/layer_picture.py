@@ -1,13 +1,19 @@
 """One layer of a plan as an SVG picture: its nodes and those of its inputs as cells, who holds which rows,
 and which rows travel.
 
-Text only: no drawing library, no tensor, no file. The parts are in `drawing/`.
+Text only: no drawing library, no tensor, no file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from partita.engine.view import svg
+from partita.engine.view.cells import squares
+from partita.engine.view.look import Look
+from partita.engine.view.marks import behind, marks, over
+from partita.engine.view.panels import Held, Panel, caption, panels, right_of
+from partita.engine.view.travels import drawn_travels, lanes, travels
 from partita.layers import rows as row_sets
 from partita.layers.checks import is_whole
 from partita.layers.graph import Graph
@@ -15,12 +21,6 @@ from partita.layers.region import Shape
 from partita.layers.rows import Rows
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import squares
-from partita.partitioner.drawing.look import Look
-from partita.partitioner.drawing.marks import behind, marks, over
-from partita.partitioner.drawing.panels import Held, Panel, caption, panels, right_of
-from partita.partitioner.drawing.travels import drawn_travels, lanes, travels
 
 MARGIN, HEADING, NOTES = 18.0, 30.0, 18.0
 MOST_NODES = 2_000

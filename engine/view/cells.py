@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from partita.engine.view import svg
 from partita.layers.connectivity import PADDING, Connectivity, Patch
 from partita.layers.graph import Grid
 from partita.layers.region import Shape
-from partita.partitioner.drawing import svg
 
 Place: TypeAlias = tuple[int, int, int]
 """Row, column and sheet."""

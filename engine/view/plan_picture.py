@@ -1,23 +1,23 @@
 """A plan as an SVG picture: layers as bars from the inputs up, machines as colours, messages as lines.
 
-A network of many layers is folded where it repeats (`drawing/folds.py`); what is still tall goes on in
-further columns (`drawing/columns.py`). Of many machines, labels that do not fit are left to the tooltips.
+A network of many layers is folded where it repeats (`folds.py`); what is still tall goes on in
+further columns (`columns.py`). Of many machines, labels that do not fit are left to the tooltips.
 
-Text only: no drawing library, no tensor, no file. The parts are in `drawing/`.
+Text only: no drawing library, no tensor, no file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.engine.view import boxes, legend, routes, svg
+from partita.engine.view.column_picture import ColumnPicture, Placed
+from partita.engine.view.columns import Column, columns_for, split
+from partita.engine.view.folds import sketched
+from partita.engine.view.layout import ranks_of
+from partita.engine.view.look import Look
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing import boxes, legend, routes, svg
-from partita.partitioner.drawing.column_picture import ColumnPicture, Placed
-from partita.partitioner.drawing.columns import Column, columns_for, split
-from partita.partitioner.drawing.folds import sketched
-from partita.partitioner.drawing.layout import ranks_of
-from partita.partitioner.drawing.look import Look
 
 MARGIN, HEADING, BETWEEN = 28.0, 84.0, 56.0
 """Around everything, for the title, and between columns, in pixels."""

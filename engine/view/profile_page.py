@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import Final
 
-from partita.engine.profile.curve import curve
+from partita.engine.profile.measure import Measured
+from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.report import (
     MachineReport,
     PointReport,
     Report,
     rows_of,
 )
+from partita.engine.view.plan_page import SCRIPT, STYLE
+from partita.engine.view.speed_up import draw_speed_up
+from partita.engine.view.steps import predicted_timeline, step_timeline
+from partita.engine.view.timeline import Picture, Timeline
 from partita.layers.text import counted
-from partita.partitioner.drawing.page import SCRIPT, STYLE
-from partita.partitioner.drawing.timeline import Picture, Timeline
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
+AS_LONG: Final = 0.05
+"""By so much a drawn step may differ from the one that figures speak of, without a word of it."""
 MORE_STYLE: Final = """
 section { margin-top: 2.6rem; } section > h2 { font-size: 20px; margin-bottom: 2px; }
 h3 { font-size: 14px; margin: 14px 0 4px; } ol { margin: 4px 0; padding-left: 20px; font-size: 13px; }
@@ -32,18 +38,14 @@ tr.simulated td:nth-child(2) { color: #0072b2; }
 """
 
 
-def page(report: Report, steps: Sequence[Sequence[Timeline]]) -> str:
-    """The page.
-
-    Args:
-        report: the numbers.
-        steps: for each of its points, pictures of steps to compare.
-    """
+def profile_page(profile: Profile) -> str:
+    """The page of a profile."""
+    report, steps = profile.report(), [_steps(point) for point in profile.points]
     sections = [_section(point, found) for point, found in zip(report.points, steps, strict=True)]
     body = [
         f"<h1>{escape(report.network)}</h1>",
         f"<p>{escape(report.title.partition(': ')[2])}; {escape(report.conditions)}</p>",
-        f'<div class="card beside">{curve(report)}{_summary(report)}</div>',
+        f'<div class="card beside">{draw_speed_up(report)}{_summary(report)}</div>',
         f'<div class="card">{_table(rows_of(report), [point.source for point in report.points])}</div>',
         *sections,
     ]
@@ -115,3 +117,22 @@ def _table(rows: Sequence[Sequence[str]], classes: Sequence[str]) -> str:
         for row, kind in zip(rows[1:], classes, strict=True)
     ]
     return f"<table><tr>{head}</tr>{''.join(lines)}</table>"
+
+
+def _steps(point: Point) -> tuple[Timeline, ...]:
+    """Pictures of a measured and of the predicted step, on one axis."""
+    measured, predicted = point.measured, predicted_timeline(point.plan)
+    if measured is None:
+        return (predicted,)
+    until_s = max(measured.typical.step_s, predicted.stop_s)
+    name = f"{point.plan.graph.name}: one step"
+    told = f"{_which(measured)} · {counted(point.machines, 'machine')} · {point.plan.portions}"
+    return step_timeline(measured.typical, name, told, until_s=until_s), replace(predicted, until_s=until_s)
+
+
+def _which(measured: Measured) -> str:
+    """The step that is drawn: one of those that were traced, which takes time by itself."""
+    drawn, told = readable_seconds(measured.typical.step_s), readable_seconds(measured.step_s)
+    if abs(measured.typical.step_s - measured.step_s) <= AS_LONG * measured.step_s:
+        return f"a measured step of {drawn}"
+    return f"a measured step of {drawn}, of those traced the nearest to the {told} that a step takes"

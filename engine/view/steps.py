@@ -1,33 +1,20 @@
-"""The timeline of a predicted step: the bars of a plan's playback, who waits for what, the critical path."""
+"""The steps that pictures show: predicted of a plan, or measured, with waits and the critical path."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.engine.profile.timeline import KERNEL, KIND_OF, MESSAGES, label_of
+from partita.engine.profile.timeline import Timeline as Step
+from partita.engine.runtime.trace import COMMUNICATION
+from partita.engine.view.timeline import Lane, Timeline, TimelineBar, TimelineFlight, draw_timeline, lanes_of
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing.timeline import Timeline, TimelineBar, TimelineFlight, lanes_of
-from partita.partitioner.ir.program import Instruction, Op
+from partita.partitioner.ir.program import Op
 from partita.partitioner.predict.playback import Bar, Flight, Playback
 from partita.partitioner.readable import readable_seconds
 from partita.partitioner.words import described
 
-KIND_OF = {
-    Op.MULTIPLY: "up",
-    Op.UP: "up",
-    Op.SUMMARISE: "up",
-    Op.DELTA: "errors",
-    Op.ERRORS: "errors",
-    Op.LEARN: "learn",
-    Op.GRADIENT: "learn",
-    Op.SQUARES: "learn",
-    Op.UPDATE: "learn",
-    Op.FEED: "other",
-    Op.ADD: "other",
-    Op.SEND: "send",
-    Op.RECV: "receive",
-}
-"""The kind of bar of each instruction."""
 FLIGHTS = 4
 """Machines up to which every message is drawn on its way; of more, those on the critical path."""
 
@@ -36,6 +23,11 @@ def said_of_step(plan: BarePlan) -> str:
     """How long a step is predicted to take, and whether that is a guess."""
     doubt = "" if plan.costs.calibrated else " (uncalibrated)"
     return f"predicted step {readable_seconds(plan.predicted_step_s)}{doubt}"
+
+
+def draw_step(plan: BarePlan) -> str:
+    """Draws the predicted step of a plan, as the text of an SVG file."""
+    return draw_timeline(predicted_timeline(plan))
 
 
 def predicted_timeline(plan: BarePlan) -> Timeline:
@@ -63,14 +55,6 @@ def _drawn(playback: Playback, names: tuple[str, ...], bar: Bar, *, critical: bo
     lane = 2 * bar.machine + (instruction.op in (Op.SEND, Op.RECV))
     label, kind = label_of(instruction, names), KIND_OF[instruction.op]
     return TimelineBar(lane, bar.start_s, bar.stop_s, label, kind, critical)
-
-
-def label_of(instruction: Instruction, names: tuple[str, ...]) -> str:
-    """What an instruction does, in few words: `UP h1`, `SEND h1 to b`."""
-    what = f"{instruction.op} {instruction.target.buffer}"
-    if instruction.peer is None:
-        return what
-    return f"{what} {'to' if instruction.op is Op.SEND else 'from'} {names[instruction.peer]}"
 
 
 def _waits(playback: Playback, names: tuple[str, ...], machine: int) -> Iterator[TimelineBar]:
@@ -101,3 +85,48 @@ def _flight(playback: Playback, names: tuple[str, ...], flight: Flight, *, criti
     label = f"{sent.target} from {names[flight.source]} to {names[flight.destination]}"
     lanes = 2 * flight.source + 1, 2 * flight.destination + 1
     return TimelineFlight(*lanes, flight.start_s, flight.stop_s, label, critical)
+
+
+def step_timeline(step: Step, title: str, subtitle: str, *, until_s: float = 0.0) -> Timeline:
+    """Lays a step out: a lane for each kernel thread, and a thin one for messages.
+
+    Args:
+        step: measured or predicted.
+        title: above it.
+        subtitle: below that.
+        until_s: where its axis ends at least.
+    """
+    lanes: list[Lane] = []
+    number: dict[tuple[int, int], int] = {}
+    for machine, name in enumerate(step.machines):
+        threads = {bar.thread for bar in step.bars if bar.machine == machine} | {KERNEL}
+        for thread in sorted(threads - {COMMUNICATION}):
+            number[machine, thread] = len(lanes)
+            lanes.append(Lane(name if thread == KERNEL else ""))
+        number[machine, COMMUNICATION] = len(lanes)
+        lanes.append(Lane("", thin=True))
+    bars = [
+        TimelineBar(
+            number[b.machine, COMMUNICATION if b.kind in MESSAGES else b.thread],
+            b.start_s,
+            b.stop_s,
+            b.label,
+            b.kind,
+        )
+        for b in step.bars
+    ]
+    for machine in range(len(step.machines)):
+        lane = number[machine, KERNEL]
+        for wait in step.waits(machine):
+            bars.append(TimelineBar(lane, wait.start_s, wait.stop_s, f"waits for {wait.what}", "wait"))
+    flights = tuple(
+        TimelineFlight(
+            number[f.source, COMMUNICATION],
+            number[f.destination, COMMUNICATION],
+            f.sent_s,
+            f.arrived_s,
+            f.label,
+        )
+        for f in (step.flights if len(step.machines) <= FLIGHTS else ())
+    )
+    return Timeline(title, subtitle, tuple(lanes), tuple(bars), flights, until_s)

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.view import boxes, svg
+from partita.engine.view.columns import columns_for, split
+from partita.engine.view.folds import FOLDED, LEAST, runs, sketched
+from partita.engine.view.layout import Wiring, ranks_of
+from partita.engine.view.plan_picture import draw_plan
+from partita.engine.view.routes import route
 from partita.layers import Add, Dense, Graph, HalfSquaredError, Network
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
-from partita.partitioner.draw import draw_plan
-from partita.partitioner.drawing import boxes, svg
-from partita.partitioner.drawing.columns import columns_for, split
-from partita.partitioner.drawing.folds import FOLDED, LEAST, runs, sketched
-from partita.partitioner.drawing.layout import Wiring, ranks_of
-from partita.partitioner.drawing.routes import route
 from tests.draws import examples
 from tests.networks import networks
-from tests.partitioner.test_draw import SVG, texts, tooltips
+from tests.view.test_plan_picture import SVG, texts, tooltips
 
 
 def chain(widths: list[int], *, machines: int, cuts: dict[str, RowSplit | Whole] | None = None) -> Plan:

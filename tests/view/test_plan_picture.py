@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.view import svg
+from partita.engine.view.layout import GAP, Wiring, packed, ranks_of
+from partita.engine.view.palette import Palette
+from partita.engine.view.plan_picture import draw_plan
 from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
-from partita.partitioner.draw import draw_plan
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.layout import GAP, Wiring, packed, ranks_of
-from partita.partitioner.drawing.palette import Palette
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import svg
+from partita.engine.view.palette import Palette
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.palette import Palette
 from partita.partitioner.ir.buffer_names import consumer_of, holds_errors, holds_sums
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message

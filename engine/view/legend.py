@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from partita.engine.view import svg
+from partita.engine.view.look import Look
+from partita.engine.view.steps import said_of_step
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.look import Look
-from partita.partitioner.drawing.predicted import said_of_step
 from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0

@@ -11,6 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from partita.engine.view import svg
+from partita.engine.view.cells import CELL, place_of, senders
+from partita.engine.view.layer_picture import MOST_NODES, draw_layer
+from partita.engine.view.marks import NODES
+from partita.engine.view.palette import Palette
+from partita.engine.view.travels import travels
 from partita.layers import (
     Add,
     AveragePool2D,
@@ -22,12 +28,6 @@ from partita.layers import (
 )
 from partita.layers.connectivity import PADDING
 from partita.partitioner import Cluster, Plan, partition
-from partita.partitioner.draw_layer import MOST_NODES, draw_layer
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import CELL, place_of, senders
-from partita.partitioner.drawing.marks import NODES
-from partita.partitioner.drawing.palette import Palette
-from partita.partitioner.drawing.travels import travels
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans

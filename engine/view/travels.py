@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import svg
+from partita.engine.view.palette import Palette
+from partita.engine.view.panels import Held, Panel, edges_into, right_of
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.palette import Palette
-from partita.partitioner.drawing.panels import Held, Panel, edges_into, right_of
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.time_axis import TimeAxis, time_axis
+from partita.engine.view import svg
+from partita.engine.view.time_axis import TimeAxis, time_axis
 from partita.partitioner.readable import readable_seconds
 
 KINDS = {

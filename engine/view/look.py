@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.palette import Palette
+from partita.engine.view import svg
+from partita.engine.view.palette import Palette
 
 HEAD = 14.0
 """Length of the arrow head of a line that stands for many messages, in pixels."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import svg
+from partita.engine.view.look import Look
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.look import Look
 
 BAR = 34.0
 """Height of a bar, in pixels."""

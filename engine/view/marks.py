@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import svg
+from partita.engine.view.cells import CELL, Place, place_of, senders, squares
+from partita.engine.view.panels import Held, Panel
 from partita.layers.graph import Graph
-from partita.partitioner.drawing import svg
-from partita.partitioner.drawing.cells import CELL, Place, place_of, senders, squares
-from partita.partitioner.drawing.panels import Held, Panel
 
 NODES = ("#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 """Colours of chosen nodes: none is that of machine 0 or 1."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
+from partita.engine.view import charts
+from partita.engine.view.plan_picture import draw_plan
+from partita.engine.view.steps import predicted_timeline
+from partita.engine.view.timeline import Picture
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.draw import draw_plan
-from partita.partitioner.drawing import charts
-from partita.partitioner.drawing.predicted import predicted_timeline
-from partita.partitioner.drawing.timeline import Picture
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
 STYLE = """

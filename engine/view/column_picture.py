@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from partita.engine.view import boxes, exchange, routes, svg
+from partita.engine.view.boxes import Box
+from partita.engine.view.columns import Column
+from partita.engine.view.folds import Fold
+from partita.engine.view.layout import arrange
+from partita.engine.view.look import Look
+from partita.engine.view.routes import Point, Route
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.drawing import boxes, exchange, routes, svg
-from partita.partitioner.drawing.boxes import Box
-from partita.partitioner.drawing.columns import Column
-from partita.partitioner.drawing.folds import Fold
-from partita.partitioner.drawing.layout import arrange
-from partita.partitioner.drawing.look import Look
-from partita.partitioner.drawing.routes import Point, Route
 
 LANE = 12.0
 """Half the width of the lane in which an edge passes other layers, in pixels."""
