@@ -11,7 +11,6 @@ import numba
 import numpy as np
 import pytest
 from numba import types
-from tests.cuda.test_rules import OPTIMIZERS
 
 from partita.engine.kernels.cuda import node_text
 from partita.engine.kernels.cuda.local_loops import loops
@@ -22,6 +21,7 @@ from partita.engine.numerics.cuda import SIMULATED, cuda
 from partita.engine.parameters import Moment, Optimizer
 from partita.engine.parameters.optimizers.on_cuda import _compiled
 from tests.cuda.test_compiled_kernels import largest, largest_errors
+from tests.cuda.test_optimizers import OPTIMIZERS
 from tests.kernels import test_node as nodes
 from tests.networks import energy, energy_errors
 

@@ -278,7 +278,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         SGD(0.1).bind(values, np.zeros(4), {})
 
 
-@pytest.mark.parametrize("rate", [0, -1.0, math.nan, math.inf, "0.1", None, True])
+@pytest.mark.parametrize("learning_rate", [0, -1.0, math.nan, math.inf, "0.1", None, True])
 @pytest.mark.parametrize("optimizer", [SGD, Momentum, Adagrad, RMSProp, Adam, AdamW, LARS])
 def test_a_rate_that_is_no_rate_is_refused(optimizer: type[Optimizer], learning_rate: Any) -> None:
     with pytest.raises(
