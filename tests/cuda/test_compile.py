@@ -48,7 +48,7 @@ def arrays(kind: Any, *ndims: int) -> list[Any]:
 @pytest.mark.parametrize(
     ("optimizer", "precision"), [*zip(OPTIMIZERS, cycle(["bfloat16", "float64"]))], ids=str
 )
-def test_rules(optimizer: Optimizer, precision: str) -> None:
+def test_optimizers(optimizer: Optimizer, precision: str) -> None:
     real, gradient = types.float64 if precision == "float64" else types.float32, KINDS[precision]
     vector, bits, marks = (types.Array(kind, 1, "C") for kind in (real, gradient, types.int32))
     state = [None if array is None else vector for array in optimizer._arrays(optimizer.state(1))]

@@ -13,7 +13,7 @@ import pytest
 from tests.cuda.on_device import SIMULATED
 
 HERE = Path(__file__).parent
-WITH_A_DEVICE = ("test_compiled_kernels.py", "test_parts.py", "test_rules.py")
+WITH_A_DEVICE = ("test_compiled_kernels.py", "test_parts.py", "test_optimizers.py")
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ from partita.layers import (
 )
 from partita.partitioner import Cluster, Plan, partition
 from tests.networks import FUNCTIONS, leaky_sum, leaky_sum_errors
-from tests.parameters.test_rules import torch_of
+from tests.parameters.test_optimizers import torch_of
 from tests.truth.orchestra import draw_batch
 from tests.truth.symbols import record
 
@@ -181,7 +181,7 @@ def updated(optimizer: Optimizer, before: Array, gradient: Array) -> Array:
         factor = (
             1.0 if 0 in norms else optimizer.trust * norms[0] / (norms[1] + optimizer.weight_decay * norms[0])
         )
-        return before - optimizer.rate * factor * (gradient + optimizer.weight_decay * before)
+        return before - optimizer.learning_rate * factor * (gradient + optimizer.weight_decay * before)
     parameter = torch.nn.Parameter(torch.from_numpy(before.copy()))
     parameter.grad = torch.from_numpy(gradient)
     torch_of(optimizer, parameter).step()

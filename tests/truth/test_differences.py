@@ -267,12 +267,12 @@ def steps_agree(optimizer: Optimizer, theirs: Callable[..., torch.optim.Optimize
     draw = np.random.default_rng(1)
     values = draw.normal(size=6)
     parameter = torch.nn.Parameter(torch.from_numpy(values.copy()))
-    optimizer, state = theirs([parameter]), optimizer.state(6, np.float64)
+    reference, state = theirs([parameter]), optimizer.state(6, np.float64)
     for t in range(5):
         gradient = draw.normal(size=6) * [1, 1, 1, 1, 1e-9, 0]
         optimizer.bind(values, gradient, state)(Moment(t))
         parameter.grad = torch.from_numpy(gradient)
-        optimizer.step()
+        reference.step()
     return bool(np.allclose(values, parameter.detach().numpy(), rtol=1e-12, atol=1e-15))
 
 
