@@ -17,7 +17,7 @@ from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.train import train_as
 from partita.engine.parameters.files import check_target
-from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
+from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 from partita.partitioner.table import plan_table

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 from partita.engine.drivers.progress import Gauge, Show
-from partita.engine.protocol.orders import CoordinatorEffect
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 
 LINE_EVERY_S = 2.0
 

@@ -13,8 +13,8 @@ from partita.engine.drivers.progress import Meter
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.manifest import Manifest
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience
+from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, Timeouts
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import TrainTask
 from partita.engine.runtime.downpour_shard import ShardTask
@@ -130,8 +130,8 @@ class DownpourTraining(Training):
         """Folder in which parts note what shards have acknowledged: of this run alone."""
         return self.job.folder / f"acknowledged-{self.run_id}"
 
-    def _coordinator(self, patience: Patience) -> Coordinator:
-        return Coordinator(
+    def _coordinator(self, patience: Timeouts) -> DownpourCoordinator:
+        return DownpourCoordinator(
             self.topology,
             steps=self.steps,
             run=self.run_id,
@@ -185,7 +185,7 @@ class DownpourTraining(Training):
         held = f"holds {sum(self.committed)} of {counted(total, 'step')}"
         return f"the checkpoint in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
-    def _finished(self, done: Done, display: Display) -> Run:
+    def _finished(self, done: EndRun, display: Display) -> Run:
         job, meter = self.job, self._meter
         parameters = self._parameters(done, start=job.initial)
         steps = self.done if self.committed is None else self.committed

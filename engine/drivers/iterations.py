@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from partita.engine.protocol.orders import Advanced, CoordinatorEffect
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Iterations:
 
     def add(self, effect: CoordinatorEffect) -> None:
         """Takes in an iteration."""
-        assert isinstance(effect, Advanced), effect
+        assert isinstance(effect, IterationDone), effect
         now = effect.iterated
         self.history.append(
             Iteration(

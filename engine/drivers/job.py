@@ -19,7 +19,7 @@ from partita.engine.numerics import master
 from partita.engine.parameters.files import difference, load_parameters, make_folder, save_parameters
 from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S
+from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import ArrayFile
 from partita.engine.transport.mailbox import MAX_PAYLOAD

@@ -28,7 +28,7 @@ from partita.engine.protocol.commands import (
     Segment,
     Steps,
 )
-from partita.engine.protocol.method_at_work import MethodAtWork
+from partita.engine.protocol.journaled_method import JournaledMethod
 
 Summed: TypeAlias = tuple[float, float, Vector]
 """Of a segment: the sum of the losses of its examples, how many are right, and `[n]` the sum of their
@@ -101,7 +101,7 @@ def play(
         store: its vectors; `x` is where it begins and, afterwards, what it found.
         evaluate: (`x`, a segment) -> what its examples sum up to.
     """
-    method = MethodAtWork(steps)
+    method = JournaledMethod(steps)
     iterations: list[Iterated] = []
     while method.asks is not None:
         iterations += method.tell(_answered(method.asks, store, evaluate))

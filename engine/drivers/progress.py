@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.orders import CoordinatorEffect, Progress
 
 Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
 

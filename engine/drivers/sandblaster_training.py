@@ -15,10 +15,17 @@ from partita.engine.drivers.supervisor import RunFailed
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.journal_format import JournalHeader
 from partita.engine.parameters.manifest import Manifest
+from partita.engine.protocol.coordinator_effects import (
+    AppendJournal,
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    IterationDone,
+    Timeouts,
+)
 from partita.engine.protocol.failure import report_of
-from partita.engine.protocol.method_at_work import JournalMismatch
-from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Patience, Record
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.journaled_method import JournalMismatch
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import versions
 from partita.engine.runtime.sandblaster_part import PortionTask
@@ -119,7 +126,7 @@ class SandblasterTraining(Training):
         """The file of the parameters that the method began with."""
         return self._journal.start or self.job.initial
 
-    def _coordinator(self, patience: Patience) -> SandblasterCoordinator:
+    def _coordinator(self, patience: Timeouts) -> SandblasterCoordinator:
         next_checkpoint = self.store.next_number()
         try:
             self._coordinating = SandblasterCoordinator(
@@ -174,14 +181,14 @@ class SandblasterTraining(Training):
 
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
         match effect:
-            case Advanced(iterated=iterated):
+            case IterationDone(iterated=iterated):
                 display.update(effect)
                 if iterated.note:
                     display.say(f"iteration {iterated.iteration}: {iterated.note}")
             case _:
                 raise AssertionError(effect)
 
-    def record(self, record: Record) -> None:
+    def record(self, record: AppendJournal) -> None:
         """See `Work`."""
         if self.job.keep:  # else nobody can resume, and a restart is the coordinator's own business
             self._journal.append(record.index, record.digest, record.scalars, start=self.job.initial)
@@ -212,7 +219,7 @@ class SandblasterTraining(Training):
         held = f"holds {counted(done, 'iteration')}"
         return f"the journal in {self.job.checkpoints} {held}, and {self._goes_on()}"
 
-    def _finished(self, done: Done, display: Display) -> Run:
+    def _finished(self, done: EndRun, display: Display) -> Run:
         job, now, outcome = self.job, self._coordinating, done.outcome
         if outcome is not None and outcome.kind == "failed":
             raise RunFailed(outcome.reason)

@@ -21,24 +21,24 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.launch.launcher import Launcher
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.clocks import Offset, Round, offset_of
+from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.failure import report_of
 from partita.engine.protocol.messages import (
-    Assign,
     Directory,
+    DirectoryAck,
     Failed,
     Heartbeat,
     Hello,
-    Informed,
     Load,
     Message,
     Ping,
     Play,
     Played,
     Pong,
-    Preparing,
     Ready,
+    SetUp,
+    SetUpProgress,
     Stop,
 )
 from partita.engine.protocol.names import part_name
@@ -287,10 +287,10 @@ class HostedStage(Stage):
         """See `Stage`. One part after another, so that none waits for another's answer."""
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
 
-    def _round(self, name: str) -> Round:
+    def _round(self, name: str) -> RoundTrip:
         self._say(name, Ping(time.perf_counter()))
         [(pong, _)] = self._answers(Pong, "telling its clock", names=[name])
-        return Round(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
+        return RoundTrip(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
 
     def close(self, *, orderly: bool = True) -> None:
         """See `Stage`."""
@@ -312,12 +312,12 @@ class HostedStage(Stage):
         for name, (hello, _) in zip(self._names, self._answers(Hello, "importing"), strict=True):
             self.launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(tasks, self._names, strict=True):
-            self._say(name, Assign(task.title), pack_task(task))
+            self._say(name, SetUp(task.title), pack_task(task))
         self._answers(Ready, "setting up its task", tell=tell)
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)
             self._say(name, Directory(others, revision=1))
-        self._answers(Informed, "being told of the other hosts")
+        self._answers(DirectoryAck, "being told of the other hosts")
         for name in self._names:
             self._say(name, Heartbeat(0))
 
@@ -349,7 +349,7 @@ class HostedStage(Stage):
         while len(found) < len(names):
             for event in self.launcher.mailbox.receive(0.1):
                 _check(event)
-                if isinstance(event.message, Preparing):
+                if isinstance(event.message, SetUpProgress):
                     self._compiled[event.sender], alive_at = event.message.compiled, time.monotonic()
                     self._tell_of_compiling() if tell is None else tell(len(found))
                 elif isinstance(event.message, kind):

@@ -15,28 +15,28 @@ from functools import partial
 from typing import Final, Protocol
 
 from partita.engine.launch.launcher import Launcher
-from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
-from partita.engine.protocol.failure import sentence
-from partita.engine.protocol.messages import Assign, Hello, Refused
-from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.orders import (
-    Began,
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    AppendJournal,
     Commit,
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
-    Done,
-    Fail,
+    EndRun,
     Launched,
     NotCommitted,
     Opened,
-    Record,
+    ProcessStarted,
     Restart,
     StopRequested,
     Warn,
 )
-from partita.engine.protocol.supervision import Supervision
-from partita.engine.protocol.verbs import why_not
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
+from partita.engine.protocol.failure import sentence
+from partita.engine.protocol.messages import Hello, Refused, SetUp
+from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.permissions import rejection_reason
 from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.task import HostTask, pack_task
 from partita.engine.transport.mailbox import PeerStalled, UnknownPeer
@@ -64,7 +64,7 @@ class Work(Protocol):
         Called on the thread of the tasks.
         """
 
-    def record(self, record: Record) -> None:
+    def record(self, record: AppendJournal) -> None:
         """Writes an entry of the journal. In order, from one thread at a time. Raises OSError."""
 
     def commit(self, commit: Commit) -> str | None:
@@ -92,7 +92,7 @@ class Supervisor:
     def __init__(
         self,
         launcher: Launcher,
-        coordinator: Supervision,
+        coordinator: Coordinator,
         work: Work,
         *,
         warn: Callable[[str], None],
@@ -114,7 +114,7 @@ class Supervisor:
             "disk", launcher.mailbox.wake
         )
         self._has_journal = False
-        self._done: Done | None = None
+        self._done: EndRun | None = None
         self._stop_requested = False
         self._refused: set[str] = set()
 
@@ -123,7 +123,7 @@ class Supervisor:
         self._stop_requested = True
         self._launcher.mailbox.wake()
 
-    def run(self) -> Done:
+    def run(self) -> EndRun:
         """Until the run is over.
 
         Raises:
@@ -139,7 +139,7 @@ class Supervisor:
         self._look_at_disk()  # an entry of the journal that was not written is said
         return done
 
-    def _run(self) -> Done:
+    def _run(self) -> EndRun:
         self._tell(Opened())
         told_stop, ticked_at = False, float("-inf")
         while self._done is None:
@@ -147,7 +147,7 @@ class Supervisor:
             for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
             for name, incarnation in self._launcher.began():
-                self._tell(Began(name, incarnation))
+                self._tell(ProcessStarted(name, incarnation))
             for name, incarnation, reason in self._launcher.ended():
                 self._tell(Died(name, incarnation, reason))
             self._send_packed()
@@ -164,7 +164,7 @@ class Supervisor:
 
     def _receive(self, event: Received) -> None:
         """What a host may not say has no effect."""
-        reason = why_not(
+        reason = rejection_reason(
             event.message, sender=event.sender, receiver=COORDINATOR, incarnation=event.incarnation
         )
         match event.message:
@@ -194,11 +194,11 @@ class Supervisor:
 
     def _carry_out(self, effect: CoordinatorEffect) -> None:
         match effect:
-            case Send(message=Assign()):
+            case Send(message=SetUp()):
                 self._pack(effect)
             case Send():
                 self._send(effect, None)
-            case Record():
+            case AppendJournal():
                 self._record(effect)
             case Commit():
                 self._disk.start(partial(self._committed, effect))
@@ -208,9 +208,9 @@ class Supervisor:
                 self._refuse(sender, reason)
             case Warn(text=text):
                 self._warn(text)
-            case Done():
+            case EndRun():
                 self._done = effect
-            case Fail(reason=reason, traceback=traceback):
+            case AbortRun(reason=reason, traceback=traceback):
                 failure = RunFailed(reason)
                 if traceback:
                     failure.add_note(traceback)
@@ -218,7 +218,7 @@ class Supervisor:
             case _:
                 self._work.note(effect)
 
-    def _record(self, record: Record) -> None:
+    def _record(self, record: AppendJournal) -> None:
         """At once, which takes microseconds; but the first one makes the journal, and none overtakes."""
         if self._has_journal and self._disk.idle:
             self._work.record(record)
@@ -226,7 +226,7 @@ class Supervisor:
             self._has_journal = True
             self._disk.start(partial(self._recorded, record))
 
-    def _recorded(self, record: Record) -> None:
+    def _recorded(self, record: AppendJournal) -> None:
         self._work.record(record)
 
     def _committed(self, commit: Commit) -> tuple[CoordinatorEvent, str | None]:

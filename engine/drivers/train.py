@@ -27,7 +27,7 @@ from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.folder_lock import held
 from partita.engine.parameters.journal import is_journal
-from partita.engine.protocol.orders import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
+from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.partitioner.plan import Plan
 
 

@@ -23,9 +23,16 @@ from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters
 from partita.engine.parameters.manifest import Manifest
 from partita.engine.parameters.vector import Vector
+from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.coordinator_effects import (
+    AppendJournal,
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    Starting,
+    Timeouts,
+)
 from partita.engine.protocol.names import Topology, part_indices, shard_index
-from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Patience, Record, Starting
-from partita.engine.protocol.supervision import Supervision
 from partita.engine.runtime.task import HostTask
 from partita.layers.text import counted
 
@@ -79,7 +86,7 @@ class Training(ABC):
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
         self.skipped: tuple[str, ...] = ()
-        self._patience = Patience()
+        self._patience = Timeouts()
 
     def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
         """What is said of a file from before networks had texts."""
@@ -112,7 +119,7 @@ class Training(ABC):
 
     def _run(self, launcher: Launcher, display: Display, keeping: Keeping, start_timeout_s: float) -> Run:
         self._keeping = keeping
-        self._patience = patience = Patience(
+        self._patience = patience = Timeouts(
             checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
         )
         self._display = display
@@ -149,7 +156,7 @@ class Training(ABC):
             )
         return None
 
-    def record(self, record: Record) -> None:
+    def record(self, record: AppendJournal) -> None:
         """See `Work`; a driver without a journal is asked for none."""
         raise AssertionError(record)
 
@@ -165,7 +172,7 @@ class Training(ABC):
         """What is written to go on with the run."""
         return f"{self.job.caller.again} goes on from it"
 
-    def _parameters(self, done: Done, *, start: Path) -> dict[str, Vector]:
+    def _parameters(self, done: EndRun, *, start: Path) -> dict[str, Vector]:
         """Those that the run leaves: of its last checkpoint, or of where it began."""
         number = self.resumed if done.checkpoint is None else done.checkpoint
         if number is None:
@@ -194,7 +201,7 @@ class Training(ABC):
     def _shard(self, shard: int, checkpoint: int | None) -> HostTask: ...
 
     @abstractmethod
-    def _coordinator(self, patience: Patience) -> Supervision: ...
+    def _coordinator(self, patience: Timeouts) -> Coordinator: ...
 
     @abstractmethod
     def _gauge(self) -> Gauge:
@@ -226,7 +233,7 @@ class Training(ABC):
         """What of the run is on disk, and how to go on with it; empty when there is nothing."""
 
     @abstractmethod
-    def _finished(self, done: Done, display: Display) -> Run:
+    def _finished(self, done: EndRun, display: Display) -> Run:
         """What the run leaves. Raises Interrupted, RunFailed."""
 
     def _close(self) -> None:  # noqa: B027

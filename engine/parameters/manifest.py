@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import msgspec
 
 from partita.engine.parameters.layout import Shape
+from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.names import shard_index
-from partita.engine.protocol.orders import Entry
 
 FORMAT: Final = 1
 SHARD_FILE: Final = re.compile(r"shard-\d{1,9}\.epoch-\d{1,9}\.safetensors", flags=re.ASCII)
@@ -82,7 +82,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     optimizer: str = msgspec.field(name="rule")
     steps: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
     steps_per_epoch: Annotated[int, msgspec.Meta(ge=1)]
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardFile, ...]
     lost: int = 0
     network: dict[str, str] = {}
     position: Annotated[int, msgspec.Meta(ge=0)] | None = None

@@ -1,7 +1,7 @@
 """What a shard holds: its values and its optimizer's state, each one flat vector, and what is done to them.
 
-It must not know messages, versions or who sent a gradient: `partita.engine.protocol.shard` decides what is
-applied, in which order, and how many updates went before. One thread uses it at a time.
+It must not know messages, versions or who sent a gradient: `partita.engine.protocol.parameter_shard` decides
+what is applied, in which order, and how many updates went before. One thread uses it at a time.
 """
 
 from __future__ import annotations

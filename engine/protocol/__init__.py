@@ -13,27 +13,27 @@ it; `names` says what hosts are called, `verbs` who may say what to whom; `clock
 clocks are, `repeats` when what was not answered is sent again. This folder imports none of its neighbours.
 """
 
-from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.downpour_client import DownpourClient
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.instruction_scheduler import InstructionScheduler
 from partita.engine.protocol.membership import Membership
 from partita.engine.protocol.messages import MalformedMessage, Message, decode, encode
 from partita.engine.protocol.names import Topology
-from partita.engine.protocol.part import PartMachine
-from partita.engine.protocol.portion_client import PortionClient
-from partita.engine.protocol.replica import DownpourClient
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
-from partita.engine.protocol.shard import ShardMachine
+from partita.engine.protocol.parameter_shard import ParameterShard
+from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
 
 __all__ = [
-    "Coordinator",
     "DownpourClient",
+    "DownpourCoordinator",
+    "InstructionScheduler",
     "MalformedMessage",
     "Membership",
     "Message",
-    "PartMachine",
-    "PortionClient",
+    "ParameterShard",
+    "SandblasterClient",
     "SandblasterCoordinator",
-    "ShardMachine",
     "Topology",
     "VectorShard",
     "decode",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundTrip:
     """A message there and back, in seconds.
 
     Args:
@@ -50,7 +50,7 @@ class Offset:
     uncertainty_s: float
 
 
-def offset_of(rounds: Sequence[Round]) -> Offset:
+def offset_of(rounds: Sequence[RoundTrip]) -> Offset:
     """The offset that some rounds allow.
 
     Where clocks ran so unevenly that no offset fits all rounds, the shortest round is believed alone.

@@ -214,7 +214,7 @@ def _largest(scalars: Sequence[float]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WorkUnit:
     """Portions `[first, first + count)` that one replica computes in one go; their gradient is sent once."""
 
     segment: int
@@ -222,13 +222,13 @@ class Stretch:
     count: int
 
 
-def stretches_of(evaluate: Evaluate, length: int) -> tuple[Stretch, ...]:
+def work_units_of(evaluate: Evaluate, length: int) -> tuple[WorkUnit, ...]:
     """The stretches of an evaluation: `length` portions each, fewer at the end of a segment.
 
     They follow from the request alone, never from who computes, and so does what is added to what.
     """
     return tuple(
-        Stretch(n, first, min(length, segment.first + segment.count - first))
+        WorkUnit(n, first, min(length, segment.first + segment.count - first))
         for n, segment in enumerate(evaluate.segments)
         for first in range(segment.first, segment.first + segment.count, length)
     )

@@ -13,19 +13,19 @@ from typing import Final
 
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.messages import (
-    Answer,
+    CommandResult,
+    ContributionAck,
     Heartbeat,
     Message,
-    Missing,
+    MissingUnits,
     Parameters,
     Point,
-    Pushed,
+    PushAck,
     Saved,
-    Taken,
 )
 from partita.engine.protocol.names import COORDINATOR
 
-_ACKNOWLEDGES: Final = (Answer, Missing, Parameters, Point, Pushed, Saved, Taken)
+_ACKNOWLEDGES: Final = (CommandResult, MissingUnits, Parameters, Point, PushAck, Saved, ContributionAck)
 """What only the one that is the shard may say."""
 
 
@@ -36,7 +36,7 @@ class Fenced:
     epoch: int
 
 
-class Leased:
+class LeasedShard:
     """A machine that works under a lease, asks for the next one in time, and stops when it is replaced."""
 
     def __init__(self, name: str, *, epoch: int, lease_s: float, heartbeat_s: float) -> None:

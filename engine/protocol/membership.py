@@ -23,7 +23,7 @@ LEASE: Final = 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class HeartbeatPolicy:
     """How often hosts speak, and how long their silence is borne (seconds). Source: our reliability notes.
 
     A shard's lease follows from these: it ends before anybody takes the shard for dead. A part of `dead_s` is
@@ -53,7 +53,7 @@ class Pace:
         return LEASE * self.dead_s
 
 
-PACE: Final = Pace()
+DEFAULT_HEARTBEATS: Final = HeartbeatPolicy()
 """What a run has that says nothing else."""
 
 
@@ -66,7 +66,7 @@ class Suspected:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardAgain:
+class Recovered:
     """Effect: a suspected host has spoken."""
 
     name: str
@@ -74,7 +74,7 @@ class HeardAgain:
 
 
 MembershipEvent: TypeAlias = Received | Tick
-MembershipEffect: TypeAlias = Send | Suspected | HeardAgain | Died
+MembershipEffect: TypeAlias = Send | Suspected | Recovered | Died
 
 
 @dataclass(slots=True)
@@ -94,8 +94,8 @@ class Membership:
     that has ended; either way the coordinator `forget`s the host.
     """
 
-    def __init__(self, pace: Pace | None = None) -> None:
-        self.pace = pace or PACE
+    def __init__(self, pace: HeartbeatPolicy | None = None) -> None:
+        self.pace = pace or DEFAULT_HEARTBEATS
         self._members: dict[str, _Member] = {}
         self._next_heartbeat = float("-inf")
         self._last_tick: float | None = None
@@ -145,7 +145,7 @@ class Membership:
                 effects.append(Send(event.sender, Heartbeat(member.incarnation, clock=member.clock)))
         if member.suspected:
             member.suspected = False
-            effects.append(HeardAgain(event.sender, silent_s))
+            effects.append(Recovered(event.sender, silent_s))
         return effects
 
     def _tick(self, now: float) -> list[MembershipEffect]:

@@ -57,7 +57,7 @@ class Credit(_Message, frozen=True, tag=True):
     step: Count
 
 
-class Settled(msgspec.Struct, frozen=True, array_like=True):
+class PushRecord(msgspec.Struct, frozen=True, array_like=True):
     """Pushes of one process of a part to one shard that are settled: the first `pushes` of them.
 
     They and those of earlier processes of the part hold the gradients of the steps below `stop`.
@@ -78,7 +78,7 @@ class Fetch(_Message, frozen=True, tag=True):
 
     request: Count
     settled: Count = 0
-    earlier: tuple[Settled, ...] = ()
+    earlier: tuple[PushRecord, ...] = ()
 
 
 class Parameters(_Message, frozen=True, tag=True):
@@ -93,7 +93,7 @@ class Parameters(_Message, frozen=True, tag=True):
     version: Count
     updates: Count = 0
     incarnation: Count = 0
-    earlier: Settled | None = None
+    earlier: PushRecord | None = None
 
 
 class Push(_Message, frozen=True, tag=True):
@@ -109,7 +109,7 @@ class Push(_Message, frozen=True, tag=True):
     stop: Count = 0
 
 
-class Pushed(_Message, frozen=True, tag=True):
+class PushAck(_Message, frozen=True, tag=True):
     """Acknowledges `Push`: applied, once. `staleness` pushes to the same numbers were applied in between."""
 
     epoch: Count
@@ -142,7 +142,7 @@ class Hello(_Message, frozen=True, tag=True):
     versions: dict[str, str]
 
 
-class Assign(_Message, frozen=True, tag=True):
+class SetUp(_Message, frozen=True, tag=True):
     """A host's task. The payload is a cloudpickle, read only when the coordinator's key sent it."""
 
     run: str
@@ -152,20 +152,20 @@ class Directory(_Message, frozen=True, tag=True):
     """Every host that the receiver may talk to, replacing what it knew before.
 
     The receiver ignores one whose `revision` is below that of the one it has (messages may overtake one
-    another), and answers every one with `Informed`, so that the newest is said again to who is behind.
+    another), and answers every one with `DirectoryAck`, so that the newest is said again to who is behind.
     """
 
     peers: tuple[Peer, ...]
     revision: Count = 0
 
 
-class Informed(_Message, frozen=True, tag=True):
+class DirectoryAck(_Message, frozen=True, tag=True):
     """Answers `Directory`: the revision of the one that the sender has now."""
 
     revision: Count
 
 
-class Preparing(_Message, frozen=True, tag=True):
+class SetUpProgress(_Message, frozen=True, tag=True):
     """Sign of life of a host that sets up its task: how many functions it has compiled so far."""
 
     compiled: Count
@@ -184,7 +184,7 @@ class Begin(_Message, frozen=True, tag=True):
     stop: Count
 
 
-class Continues(_Message, frozen=True, tag=True):
+class ResumeStep(_Message, frozen=True, tag=True):
     """A part has its first parameters. The shards have the gradients of its steps below `step`.
 
     None: the machine has no parameters, and can go on from any step. Repeated until `Begin`.
@@ -217,7 +217,7 @@ class Finished(_Message, frozen=True, tag=True):
     directory: Count = 0
 
 
-class Waits(_Message, frozen=True, tag=True):
+class WaitReport(_Message, frozen=True, tag=True):
     """A part gets no further without something of another host, for so many seconds by now."""
 
     host: str
@@ -303,7 +303,7 @@ class Saved(_Message, frozen=True, tag=True):
     lost: Count = 0
 
 
-class NotSaved(_Message, frozen=True, tag=True):
+class SaveFailed(_Message, frozen=True, tag=True):
     """The shard's file of this checkpoint could not be written, and why. Another checkpoint may be."""
 
     checkpoint: Count
@@ -311,7 +311,7 @@ class NotSaved(_Message, frozen=True, tag=True):
     reason: str
 
 
-class Saving(_Message, frozen=True, tag=True):
+class SaveProgress(_Message, frozen=True, tag=True):
     """So many bytes of the shard's file of this checkpoint are on disk. A sign of progress, not repeated."""
 
     checkpoint: Count
@@ -319,7 +319,7 @@ class Saving(_Message, frozen=True, tag=True):
     n_bytes: Count
 
 
-class Lost(_Message, frozen=True, tag=True):
+class LostPushes(_Message, frozen=True, tag=True):
     """A shard that came back from a checkpoint misses this many acknowledged pushes of a part.
 
     The count is of the sender's whole incarnation: the receiver keeps the largest for each shard and part.
@@ -343,7 +343,7 @@ class Command(_Message, frozen=True, tag=True):
     operations: tuple[Operation, ...]
 
 
-class Answer(_Message, frozen=True, tag=True):
+class CommandResult(_Message, frozen=True, tag=True):
     """The shard has done the command: the scalars of its slice, but those of `Evaluate`. Said again for a
     repeat.
     """
@@ -352,7 +352,7 @@ class Answer(_Message, frozen=True, tag=True):
     scalars: Scalars
 
 
-class Missing(_Message, frozen=True, tag=True):
+class MissingUnits(_Message, frozen=True, tag=True):
     """Answers a repeat of a command whose evaluation is under way: the stretches that a shard still lacks.
 
     Ranges `[start, stop)` of their numbers, ascending; empty where it is at work on the command itself.
@@ -362,7 +362,7 @@ class Missing(_Message, frozen=True, tag=True):
     stretches: tuple[tuple[Count, Count], ...]
 
 
-class HandOut(_Message, frozen=True, tag=True):
+class Assignment(_Message, frozen=True, tag=True):
     """Gives all parts of a replica a stretch of an evaluation: portions `[first, first + count)`.
 
     Turns count what a replica's process was given, from 0; they are played in this order.
@@ -375,10 +375,10 @@ class HandOut(_Message, frozen=True, tag=True):
     count: Count
 
 
-class Computed(_Message, frozen=True, tag=True):
+class AssignmentResult(_Message, frozen=True, tag=True):
     """A part is through with a turn. Sums over its examples, as far as this part judges them.
 
-    Said again for a repeat of its `HandOut`.
+    Said again for a repeat of its `Assignment`.
     """
 
     turn: Count
@@ -407,7 +407,7 @@ class Contribution(_Message, frozen=True, tag=True):
     stretch: Count
 
 
-class Taken(_Message, frozen=True, tag=True):
+class ContributionAck(_Message, frozen=True, tag=True):
     """Acknowledges `Contribution`: it counts, another of this stretch does, or the evaluation is over."""
 
     evaluation: Count
@@ -442,18 +442,18 @@ Message: TypeAlias = (
     | Fetch
     | Parameters
     | Push
-    | Pushed
+    | PushAck
     | Hello
-    | Assign
+    | SetUp
     | Directory
-    | Informed
-    | Preparing
+    | DirectoryAck
+    | SetUpProgress
     | Ready
     | Begin
-    | Continues
+    | ResumeStep
     | Report
     | Finished
-    | Waits
+    | WaitReport
     | Play
     | Played
     | Ping
@@ -462,18 +462,18 @@ Message: TypeAlias = (
     | Heartbeat
     | Save
     | Saved
-    | Saving
-    | NotSaved
-    | Lost
+    | SaveProgress
+    | SaveFailed
+    | LostPushes
     | Command
-    | Answer
-    | Missing
-    | HandOut
-    | Computed
+    | CommandResult
+    | MissingUnits
+    | Assignment
+    | AssignmentResult
     | FetchPoint
     | Point
     | Contribution
-    | Taken
+    | ContributionAck
     | Failed
     | Refused
     | Stop

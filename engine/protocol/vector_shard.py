@@ -6,8 +6,8 @@ added in a tree that follows from the numbers of the stretches alone. Then it do
 
 It must not know the numbers, the disk or the network: it asks for all of them by effects, which are carried
 out in the order given, each finished before the next one starts (`Persist` when what it keeps is marked).
-`Do` and `Revert` may take long: each is the last of its effects, and `Done` says when it is done. Meanwhile
-the machine goes on listening, and takes nothing up.
+`RunOperations` and `LoadCheckpoint` may take long: each is the last of its effects, and `OperationsDone`
+reports its end. Meanwhile the machine receives messages and starts nothing.
 
 Source: DistBelief, section 4.2 (Sandblaster: commands to parameter shards, portions of a batch). Exactly
 once, the tree and the leases are ours.
@@ -43,49 +43,49 @@ from partita.engine.protocol.events import (
     Tick,
     payload_bytes,
 )
-from partita.engine.protocol.lease import Fenced, Leased
-from partita.engine.protocol.membership import PACE
+from partita.engine.protocol.lease import Fenced, LeasedShard
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
 from partita.engine.protocol.messages import (
-    Answer,
     Command,
+    CommandResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
     Heartbeat,
-    Missing,
-    NotSaved,
+    MissingUnits,
     Point,
     Save,
     Saved,
-    Taken,
+    SaveFailed,
 )
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
 
 @dataclass(frozen=True, slots=True)
-class Do:
-    """Effect, the last one of its list: do these operations on vectors, in order; then `Done`."""
+class RunOperations:
+    """Effect, the last one of its list: do these operations on vectors, in order; then `OperationsDone`."""
 
     operations: tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Event: `Do` is done, and gave these scalars; or `Revert` is, which gives none."""
+class OperationsDone:
+    """Event: `RunOperations` is done, and gave these scalars; or `LoadCheckpoint` is, which gives none."""
 
     scalars: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Revert:
+class LoadCheckpoint:
     """Effect, the last one of its list: all vectors become what this checkpoint holds (None: what the run
-    began with); then `Done`.
+    began with); then `OperationsDone`.
     """
 
     checkpoint: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class StoreGradient:
     """Effect: the payload is a machine's gradient over this stretch; keep its numbers under these names."""
 
     machine: int
@@ -94,7 +94,7 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class AddGradient:
     """Effect: of what is kept of a machine, `into` becomes `into + of`, and `of` is free."""
 
     machine: int
@@ -103,7 +103,7 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
-class Settle:
+class MoveGradient:
     """Effect: what is kept of a machine under this stretch becomes this span of a vector, and is free."""
 
     machine: int
@@ -112,15 +112,26 @@ class Settle:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropGradients:
     """Effect: nothing that is kept is wanted any more."""
 
 
-VectorShardEvent: TypeAlias = Received | Tick | Done | Persisted | NotPersisted
-VectorShardEffect: TypeAlias = Do | Revert | Keep | Join | Settle | Drop | Send | Persist | Fenced | Refuse
+VectorShardEvent: TypeAlias = Received | Tick | OperationsDone | Persisted | NotPersisted
+VectorShardEffect: TypeAlias = (
+    RunOperations
+    | LoadCheckpoint
+    | StoreGradient
+    | AddGradient
+    | MoveGradient
+    | DropGradients
+    | Send
+    | Persist
+    | Fenced
+    | Refuse
+)
 
 
-class VectorShard(Leased):
+class VectorShard(LeasedShard):
     """One shard of the vectors. It works, answers and acknowledges only under its lease."""
 
     def __init__(
@@ -132,8 +143,8 @@ class VectorShard(Leased):
         stretch: int,
         number: int = 0,
         item_bytes: int = 4,
-        lease_s: float = PACE.lease_s,
-        heartbeat_s: float = PACE.heartbeat_s,
+        lease_s: float = DEFAULT_HEARTBEATS.lease_s,
+        heartbeat_s: float = DEFAULT_HEARTBEATS.heartbeat_s,
     ) -> None:
         """A shard that starts, or starts again.
 
@@ -155,20 +166,22 @@ class VectorShard(Leased):
         self._item_bytes: Final = item_bytes
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
-        self._awaited: int | None = None  # scalars that `Done` must bring; None: nothing is being done
+        self._awaited: int | None = (
+            None  # scalars that `OperationsDone` must bring; None: nothing is being done
+        )
         self._next: Command | None = None  # the newest that came while something is being done
         self._lapsed = False  # the lease ended while something was being done: the rest waits
         self._evaluation: Evaluation | None = None
         self._owed: Final[list[Send]] = []  # said behind the answer, or when that takes a while
         self._has_point = False  # `x` is where the last command evaluates: it is shown to who asks
-        self._answer: Answer | None = None
+        self._answer: CommandResult | None = None
         self._incarnations: Final[dict[str, int]] = {}  # the newest process of each part
         self._orders: Final[dict[str, int]] = {}  # parts that want the point of an evaluation above this one
         self._writing: Final[deque[Saved]] = (
             deque()
         )  # said of files under way, but for their names and hashes
         self._saved: Saved | None = None
-        self._not_saved: NotSaved | None = None
+        self._not_saved: SaveFailed | None = None
 
     @property
     def evaluation(self) -> int | None:
@@ -177,7 +190,7 @@ class VectorShard(Leased):
 
     def receive(self, event: VectorShardEvent, now: float) -> list[VectorShardEffect]:
         """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
-        assert self._awaited is not None or not isinstance(event, Done), event
+        assert self._awaited is not None or not isinstance(event, OperationsDone), event
         match event:
             case Received(message=Contribution() as contribution):
                 return self._contribution(event, contribution, now)
@@ -191,7 +204,7 @@ class VectorShard(Leased):
                 return self._say_saved(save.checkpoint, now)
             case Received(sender=sender, message=message):
                 return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
-            case Done(scalars=scalars):
+            case OperationsDone(scalars=scalars):
                 return self._done(scalars, now)
             case Persisted() | NotPersisted():
                 return self._persisted(event)
@@ -208,8 +221,8 @@ class VectorShard(Leased):
         if self._awaited is not None:
             if self._next is None or self._next.number < command.number:
                 self._next = command
-            return [Send(COORDINATOR, Missing(command.number, ()))]
-        effects: list[VectorShardEffect] = [] if self._evaluation is None else [Drop()]
+            return [Send(COORDINATOR, MissingUnits(command.number, ()))]
+        effects: list[VectorShardEffect] = [] if self._evaluation is None else [DropGradients()]
         self._evaluation = self._answer = self._next = None
         self._has_point = self._lapsed = False
         self.number = command.number
@@ -224,12 +237,12 @@ class VectorShard(Leased):
         that only a process before this one has done is not answered.
         """
         if self._awaited is not None:
-            return [Send(COORDINATOR, Missing(self.number, ()))]
+            return [Send(COORDINATOR, MissingUnits(self.number, ()))]
         if self._lapsed:
             self._lapsed = False
             return self._go_on()
         if self._evaluation is not None:
-            return [Send(COORDINATOR, Missing(self.number, self._evaluation.missing_ranges()))]
+            return [Send(COORDINATOR, MissingUnits(self.number, self._evaluation.missing_ranges()))]
         return [] if self._answer is None else [Send(COORDINATOR, self._answer)]
 
     def _go_on(self) -> list[VectorShardEffect]:
@@ -249,11 +262,11 @@ class VectorShard(Leased):
                 case Restore(checkpoint=earlier):
                     self._rest.popleft()
                     self._awaited = 0
-                    return [*effects, Revert(earlier)]
+                    return [*effects, LoadCheckpoint(earlier)]
                 case _:
-                    effects.append(Do(self._next_operations()))
+                    effects.append(RunOperations(self._next_operations()))
                     return effects
-        self._answer = Answer(self.number, tuple(self._scalars))
+        self._answer = CommandResult(self.number, tuple(self._scalars))
         effects += [Send(COORDINATOR, self._answer), *self._owed]
         self._owed.clear()
         return effects
@@ -336,11 +349,11 @@ class VectorShard(Leased):
         if reason is not None:
             return [Refuse(event.sender, reason)]
         machine, stretch = machine_of(event.sender), contribution.stretch
-        taken = Send(event.sender, Taken(contribution.evaluation, stretch))
+        taken = Send(event.sender, ContributionAck(contribution.evaluation, stretch))
         if evaluation is None or evaluation.has(machine, stretch):
             return [taken]
-        effects: list[VectorShardEffect] = [Keep(machine, stretch, event.payload)]
-        effects += (Join(machine, into, of) for into, of in evaluation.add(machine, stretch))
+        effects: list[VectorShardEffect] = [StoreGradient(machine, stretch, event.payload)]
+        effects += (AddGradient(machine, into, of) for into, of in evaluation.add(machine, stretch))
         if evaluation.missing:
             return [*effects, taken]
         self._owed.append(taken)  # everybody waits for the answer, and nobody for this
@@ -350,7 +363,7 @@ class VectorShard(Leased):
         """Everything has come: the sums go to their vectors, and the command goes on."""
         self._evaluation = None
         effects: list[VectorShardEffect] = [
-            Settle(machine, stretch, Span(vector, *self._ranges[machine]))
+            MoveGradient(machine, stretch, Span(vector, *self._ranges[machine]))
             for machine, stretch, vector in evaluation.sums()
         ]
         return effects + self._go_on()
@@ -382,7 +395,7 @@ class VectorShard(Leased):
         if self.fenced or writing is None:
             return []
         if isinstance(event, NotPersisted):
-            self._not_saved = NotSaved(event.checkpoint, self.epoch, event.reason)
+            self._not_saved = SaveFailed(event.checkpoint, self.epoch, event.reason)
             return [Send(COORDINATOR, self._not_saved)]
         self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
         return [Send(COORDINATOR, self._saved)]

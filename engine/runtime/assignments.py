@@ -16,13 +16,13 @@ from typing import Final
 import numpy as np
 
 from partita.engine.protocol.events import Received, Refuse
-from partita.engine.protocol.portion_client import PlayTurn, TurnOver
+from partita.engine.protocol.sandblaster_client import AssignmentDone, RunAssignment
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
 
-Prepare = Callable[[PlayTurn, int], None]
+Prepare = Callable[[RunAssignment, int], None]
 """Makes everything ready for portion number n of a turn."""
-Finish = Callable[[TurnOver], None]
+Finish = Callable[[AssignmentDone], None]
 """Takes in that a turn is over, and may begin the next one."""
 
 
@@ -30,7 +30,7 @@ class Turns(ABC):
     """Plays one turn at a time."""
 
     @abstractmethod
-    def begin(self, turn: PlayTurn) -> None:
+    def begin(self, turn: RunAssignment) -> None:
         """Begins a turn."""
 
     @abstractmethod
@@ -83,13 +83,13 @@ class TurnsAlone(Turns):
         self._computations, self._prepare, self._finish = computations, prepare, finish
         self._is_over, self._wake = is_over, wake
         self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
-        self._turns: SimpleQueue[PlayTurn | None] = SimpleQueue()
+        self._turns: SimpleQueue[RunAssignment | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._refused: list[Refuse] = []
         self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
         self._thread.start()
 
-    def begin(self, turn: PlayTurn) -> None:
+    def begin(self, turn: RunAssignment) -> None:
         """See `Turns`."""
         self._turns.put(turn)
 
@@ -123,7 +123,7 @@ class TurnsAlone(Turns):
                     self._error = error
                     self._wake()
 
-    def _played(self, turn: PlayTurn) -> TurnOver:
+    def _played(self, turn: RunAssignment) -> AssignmentDone:
         metrics, run = self._computations.metrics, self._computations.run
         metrics.clear()
         for n in range(turn.count):
@@ -134,7 +134,7 @@ class TurnsAlone(Turns):
             for position in self._positions:
                 run(position)
         self._computations.finish()
-        return TurnOver(turn.turn, metrics.loss, metrics.correct)
+        return AssignmentDone(turn.turn, metrics.loss, metrics.correct)
 
 
 class TurnsTogether(Turns):
@@ -154,11 +154,11 @@ class TurnsTogether(Turns):
         self._player, self._computations = player, computations
         self._prepare, self._finish = prepare, finish
         self._player.start(0)
-        self._turn: PlayTurn | None = None
+        self._turn: RunAssignment | None = None
         self._step = self._done = 0
         self._playing = False
 
-    def begin(self, turn: PlayTurn) -> None:
+    def begin(self, turn: RunAssignment) -> None:
         """See `Turns`."""
         assert self._turn is None, f"{turn} begins inside {self._turn}"
         self._turn, self._done = turn, 0
@@ -194,7 +194,7 @@ class TurnsTogether(Turns):
         self._turn = None
         self._computations.finish()
         metrics = self._computations.metrics
-        self._finish(TurnOver(turn.turn, metrics.loss, metrics.correct))
+        self._finish(AssignmentDone(turn.turn, metrics.loss, metrics.correct))
 
     def _go_on(self) -> None:
         if self._turn is not None and self._player.may_begin():

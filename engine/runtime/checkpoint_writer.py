@@ -9,7 +9,7 @@ from partita.engine.parameters.manifest import ShardRecord
 from partita.engine.parameters.slots import Slot
 from partita.engine.parameters.storage import NotFinite, Snapshot
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted
-from partita.engine.protocol.messages import Saving
+from partita.engine.protocol.messages import SaveProgress
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.background import BackgroundQueue
 from partita.engine.runtime.task import CannotGoOn, HostContext
@@ -85,6 +85,6 @@ class CheckpointWriter:
         def progress(n_bytes: int) -> None:
             nonlocal written
             written += n_bytes
-            self._link.send(COORDINATOR, Saving(persist.checkpoint, persist.epoch, written), None)
+            self._link.send(COORDINATOR, SaveProgress(persist.checkpoint, persist.epoch, written), None)
 
         return progress

@@ -17,35 +17,35 @@ from typing import Final
 
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import (
-    Begin,
-    Continues,
-    Credit,
-    Finished,
-    Heartbeat,
-    Parameters,
-    Pushed,
-    Report,
-    Tensor,
-)
-from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
-from partita.engine.protocol.part import AHEAD
-from partita.engine.protocol.replica import (
-    Discard,
+from partita.engine.protocol.downpour_client import (
+    ClearGradient,
     DownpourClient,
+    DownpourEffect,
     Drain,
     Drained,
-    Flip,
     Install,
-    Note,
-    ReplicaEffect,
+    SavePushRecord,
     Stage,
     Started,
     StepBegins,
     StepEnded,
+    SwapBuffers,
 )
-from partita.engine.protocol.stuck import Stuck
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.instruction_scheduler import AHEAD
+from partita.engine.protocol.messages import (
+    Begin,
+    Credit,
+    Finished,
+    Heartbeat,
+    Parameters,
+    PushAck,
+    Report,
+    ResumeStep,
+    Tensor,
+)
+from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
+from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
@@ -149,7 +149,7 @@ class TrainRole(Role):
         self._delay = program.pipeline.delay
         self._staged: dict[int, Payload] = {}
         self._heard: int | None = None  # of the updates, since the last step began
-        self._stuck = Stuck()
+        self._stuck = StallDetector()
         self._early: list[Received] = []
         self._most_early = (AHEAD + 1) * (len(program.instructions) + len(self._mates))
         self._revision = 0
@@ -174,7 +174,7 @@ class TrainRole(Role):
                 self._heard = max(updates, self._heard or 0)
                 self._carry_out(self._client.receive(event, now))
                 self._say_continues(now)
-            case Pushed():
+            case PushAck():
                 self._carry_out(self._client.receive(event, now))
             case Begin(step=step, stop=stop):
                 self._start(step, stop)
@@ -234,7 +234,7 @@ class TrainRole(Role):
         """The coordinator waits for this before it says `Begin`."""
         if self._step < 0 and self._known and self._client.informed and now - self._said_at >= SAY_AGAIN_S:
             self._said_at = now
-            self._link.send(COORDINATOR, Continues(self._client.continues), None)
+            self._link.send(COORDINATOR, ResumeStep(self._client.continues), None)
 
     # Steps
 
@@ -342,7 +342,7 @@ class TrainRole(Role):
 
     # Effects of the client
 
-    def _carry_out(self, effects: list[ReplicaEffect]) -> None:
+    def _carry_out(self, effects: list[DownpourEffect]) -> None:
         for effect in effects:
             match effect:
                 case Send(to=to, message=message, payload=span):
@@ -356,11 +356,11 @@ class TrainRole(Role):
                     payload.copy_into(self._vectors.arriving(own))
                     payload.release()
                     self._vectors.changed(own)
-                case Flip(span=span):
+                case SwapBuffers(span=span):
                     self._accrual.flip(slice(span.start, span.stop))
-                case Discard(span=span):
+                case ClearGradient(span=span):
                     self._accrual.discard(slice(span.start, span.stop))
-                case Note(shard=shard, settled=settled):
+                case SavePushRecord(shard=shard, settled=settled):
                     self._acknowledged.note(shard, settled)
                 case Drained():
                     self._drained = True

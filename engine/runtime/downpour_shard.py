@@ -17,10 +17,10 @@ from partita.engine.parameters.storage import NotFinite, Storage
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Refuse, Send
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.membership import PACE, Pace
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.messages import Fetch, Push
 from partita.engine.protocol.names import shard_name
-from partita.engine.protocol.shard import Apply, ShardEvent, ShardMachine, Watermark
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, ShardEvent, Watermark
 from partita.engine.runtime.checkpoint_writer import CheckpointWriter
 from partita.engine.runtime.leased_role import LeasedRole
 from partita.engine.runtime.push_log import pushes_to_shard
@@ -58,7 +58,7 @@ class ShardTask:
     initial: Path
     precision: str
     acknowledged: Path
-    pace: Pace = PACE
+    pace: HeartbeatPolicy = DEFAULT_HEARTBEATS
 
     @property
     def threads(self) -> int:
@@ -98,7 +98,7 @@ class ShardRole(LeasedRole):
         self.version = start.version
         self._storage = Storage(task.optimizer, start.values, start.state)
         self._gradient = np.zeros(self._storage.size, self._storage.dtype)
-        self._machine = ShardMachine(
+        self._machine = ParameterShard(
             link.name,
             epoch=link.incarnation,
             ranges={o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)},
@@ -138,7 +138,7 @@ class ShardRole(LeasedRole):
         began = time.monotonic()
         for effect in self._machine.receive(event, now):
             match effect:
-                case Apply():
+                case ApplyGradient():
                     self._apply(effect)
                 case Send(to=to, message=message, payload=span):
                     numbers: PayloadLike = None if span is None else self._storage.read(span)
@@ -150,7 +150,7 @@ class ShardRole(LeasedRole):
                 case Refuse(sender=sender, reason=reason):
                     self._link.refuse(sender, reason)
 
-    def _apply(self, apply: Apply) -> None:
+    def _apply(self, apply: ApplyGradient) -> None:
         assert isinstance(apply.payload, Payload)
         gradient = self._gradient[apply.span.start : apply.span.stop]
         apply.payload.copy_into(gradient)

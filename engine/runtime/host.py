@@ -20,23 +20,23 @@ import zmq
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.failure import report_of, sentence
-from partita.engine.protocol.membership import PACE
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
 from partita.engine.protocol.messages import (
-    Assign,
     Directory,
+    DirectoryAck,
     Failed,
     Heartbeat,
     Hello,
-    Informed,
     Message,
     Peer,
-    Preparing,
     Ready,
     Refused,
+    SetUp,
+    SetUpProgress,
     Stop,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.verbs import why_not
+from partita.engine.protocol.permissions import rejection_reason
 from partita.engine.runtime.compile_events import reports_compiling
 from partita.engine.runtime.task import CannotGoOn, HostContext, HostTask, NeverEnds, Role, unpack_task
 from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
@@ -44,7 +44,7 @@ from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
 SAY_AGAIN_S: Final = 1.0
-HEARTBEAT_S: Final = PACE.heartbeat_s
+HEARTBEAT_S: Final = DEFAULT_HEARTBEATS.heartbeat_s
 PREPARING_S: Final = 0.2
 
 
@@ -166,7 +166,7 @@ class Host:
         self._guarded(lambda: role.tick(now))
 
     def _receive(self, event: Received, now: float) -> None:
-        reason = why_not(
+        reason = rejection_reason(
             event.message, sender=event.sender, receiver=self._link.name, incarnation=event.incarnation
         )
         if reason is not None:
@@ -175,7 +175,7 @@ class Host:
         if self._failed is not None and not isinstance(event.message, Stop):
             return
         match event.message:
-            case Assign():
+            case SetUp():
                 self._assign(event)
             case Directory() as directory:
                 self._learn(directory, now)
@@ -201,7 +201,7 @@ class Host:
         now = time.monotonic()
         if now - self._prepared_at >= PREPARING_S:
             self._prepared_at = now
-            self._send(COORDINATOR, Preparing(compiled), None)
+            self._send(COORDINATOR, SetUpProgress(compiled), None)
 
     def _built(self, task: HostTask) -> Role:
         try:
@@ -218,7 +218,7 @@ class Host:
             if self._role is not None:
                 self._tell_role(directory, now)
             self._directory = directory
-        self._send(COORDINATOR, Informed(self._revision), None)
+        self._send(COORDINATOR, DirectoryAck(self._revision), None)
 
     def _tell_role(self, directory: Directory, now: float) -> None:
         assert self._role is not None

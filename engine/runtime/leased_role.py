@@ -6,7 +6,7 @@ import time
 from abc import abstractmethod
 
 from partita.engine.protocol.events import NotPersisted, Persisted, Received, Tick
-from partita.engine.protocol.lease import Leased
+from partita.engine.protocol.lease import LeasedShard
 from partita.engine.protocol.messages import Message
 from partita.engine.runtime.checkpoint_writer import CheckpointWriter
 from partita.engine.runtime.task import HostContext, Role
@@ -19,7 +19,7 @@ class LeasedRole(Role):
     _link: HostContext
 
     def __init__(
-        self, lease: Leased, writer: CheckpointWriter, *, waiting: tuple[type[Message], ...]
+        self, lease: LeasedShard, writer: CheckpointWriter, *, waiting: tuple[type[Message], ...]
     ) -> None:
         """Without a lease, yet.
 

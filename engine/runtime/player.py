@@ -20,19 +20,19 @@ from typing import TypeVar
 import numpy as np
 
 from partita.engine.protocol.events import Received, Refuse, Send
-from partita.engine.protocol.messages import Message, Tensor
-from partita.engine.protocol.part import (
+from partita.engine.protocol.instruction_scheduler import (
     BeginStep,
     Completed,
     Compute,
+    InstructionScheduler,
     Kind,
-    PartEffect,
-    PartMachine,
     Place,
+    ScheduledInstruction,
+    SchedulerEffect,
     StepOver,
     Transmit,
-    Work,
 )
+from partita.engine.protocol.messages import Message, Tensor
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.trace import Recorder
@@ -89,7 +89,7 @@ class Player:
         self._send, self._wake = send, wake
         self._lanes, self._recorder, self._beside = lanes, recorder, beside
         self._lock = threading.Lock()
-        self._machine = PartMachine(self._works, lanes=lanes)
+        self._machine = InstructionScheduler(self._works, lanes=lanes)
         self._ready: SimpleQueue[int | None] = SimpleQueue()
         self._outgoing: deque[Transmit | Send] = deque()
         self._over: deque[PlayedStep] = deque()
@@ -105,7 +105,7 @@ class Player:
     def start(self, first_step: int) -> None:
         """Makes `first_step` the one that is played next. Messages may come in from now on."""
         with self._lock:
-            self._machine = PartMachine(self._works, lanes=self._lanes, first_step=first_step)
+            self._machine = InstructionScheduler(self._works, lanes=self._lanes, first_step=first_step)
 
     def may_begin(self) -> bool:
         """Whether `begin` may be called."""
@@ -183,7 +183,7 @@ class Player:
             self._error = error
             self._wake()
 
-    def _carry_out(self, effects: Iterable[PartEffect]) -> None:
+    def _carry_out(self, effects: Iterable[SchedulerEffect]) -> None:
         for effect in effects:
             match effect:
                 case Compute(position=position):
@@ -238,12 +238,14 @@ def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
             yield waiting.popleft()
 
 
-def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> Work:
+def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buffers) -> ScheduledInstruction:
     if instruction.op in COMPUTES:
-        return Work(Kind.COMPUTE, instruction.after)
+        return ScheduledInstruction(Kind.COMPUTE, instruction.after)
     assert instruction.peer is not None, f"{instruction} names no peer"
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
     operand = instruction.target
     n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
     name = operand.buffer.partition("@")[0]
-    return Work(kind, instruction.after, host_of(instruction.peer), name, operand.rows, n_bytes)
+    return ScheduledInstruction(
+        kind, instruction.after, host_of(instruction.peer), name, operand.rows, n_bytes
+    )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from partita.engine.protocol.messages import Settled
+from partita.engine.protocol.messages import PushRecord
 from partita.engine.protocol.names import shard_index, shard_name
 
 _WORD: Final = 8
@@ -44,7 +44,7 @@ class PushLog:
         self._file = os.open(self._path(incarnation), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         os.pwrite(self._file, bytes(_WORD * shards), 0)
 
-    def note(self, shard: str, settled: Settled) -> None:
+    def note(self, shard: str, settled: PushRecord) -> None:
         """Keeps it, in place of what was noted before. An earlier process of the part may be meant."""
         index = shard_index(shard)
         assert index is not None, shard
@@ -66,9 +66,9 @@ class PushLog:
         return self._folder / f"{self._part}#{incarnation}"
 
 
-def pushes_of_part(folder: Path, part: str, *, before: int) -> dict[str, tuple[Settled, ...]]:
+def pushes_of_part(folder: Path, part: str, *, before: int) -> dict[str, tuple[PushRecord, ...]]:
     """For each shard, what the processes of a part before this incarnation have noted, ascending."""
-    found: defaultdict[str, list[Settled]] = defaultdict(list)
+    found: defaultdict[str, list[PushRecord]] = defaultdict(list)
     for name, settled in _noted(folder):
         if name == part:
             for shard, one in settled.items():
@@ -77,16 +77,16 @@ def pushes_of_part(folder: Path, part: str, *, before: int) -> dict[str, tuple[S
     return {shard: tuple(sorted(noted, key=_incarnation)) for shard, noted in found.items()}
 
 
-def pushes_to_shard(folder: Path, shard: str) -> dict[str, tuple[Settled, ...]]:
+def pushes_to_shard(folder: Path, shard: str) -> dict[str, tuple[PushRecord, ...]]:
     """For each part, what its processes have noted of this shard, ascending."""
-    found: defaultdict[str, list[Settled]] = defaultdict(list)
+    found: defaultdict[str, list[PushRecord]] = defaultdict(list)
     for name, settled in _noted(folder):
         if shard in settled:
             found[name].append(settled[shard])
     return {part: tuple(sorted(noted, key=_incarnation)) for part, noted in found.items()}
 
 
-def _noted(folder: Path) -> Iterator[tuple[str, Mapping[str, Settled]]]:
+def _noted(folder: Path) -> Iterator[tuple[str, Mapping[str, PushRecord]]]:
     """For each process of a part, in no order: the part, and what it has noted of each shard."""
     for path in folder.glob("part *"):
         named = _FILE.fullmatch(path.name)
@@ -99,10 +99,10 @@ def _noted(folder: Path) -> Iterator[tuple[str, Mapping[str, Settled]]]:
             )
 
 
-def _read(incarnation: int, word: bytes) -> Settled:
+def _read(incarnation: int, word: bytes) -> PushRecord:
     number = int.from_bytes(word, "little")
-    return Settled(incarnation, number & (1 << _PUSHES) - 1, number >> _PUSHES)
+    return PushRecord(incarnation, number & (1 << _PUSHES) - 1, number >> _PUSHES)
 
 
-def _incarnation(settled: Settled) -> int:
+def _incarnation(settled: PushRecord) -> int:
     return settled.incarnation

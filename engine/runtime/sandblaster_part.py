@@ -16,19 +16,19 @@ from queue import SimpleQueue
 
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
+from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import Credit, HandOut, Heartbeat, Point, Taken, Tensor
+from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
-from partita.engine.protocol.portion_client import (
-    Flip,
-    PlayTurn,
-    PortionClient,
-    PortionEffect,
-    PortionEvent,
-    TurnOver,
+from partita.engine.protocol.sandblaster_client import (
+    AssignmentDone,
+    RunAssignment,
+    SandblasterClient,
+    SandblasterEffect,
+    SandblasterEvent,
+    SwapBuffers,
 )
-from partita.engine.protocol.replica import Install, Stage, Started
-from partita.engine.protocol.stuck import Stuck
+from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.assignments import Turns, TurnsAlone, TurnsTogether
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
@@ -75,7 +75,7 @@ class PortionRole(Role):
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
         self._sum = GradientSum(self._vectors)
         overlaps = task.layout.shards_of(machine)
-        self._client = PortionClient(
+        self._client = SandblasterClient(
             shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps),
             alone=len(plan.cluster) == 1,
             item_bytes=self._vectors.parameters.itemsize,
@@ -91,12 +91,12 @@ class PortionRole(Role):
             updates=self._sum,
         )
         self._lock = threading.Lock()  # the client's: a kernel thread tells it that a turn is over
-        self._unsaid: SimpleQueue[PortionEffect] = SimpleQueue()  # by the thread of the mailbox
+        self._unsaid: SimpleQueue[SandblasterEffect] = SimpleQueue()  # by the thread of the mailbox
         self._turns = self._turns_of(program, computations, buffers)
         self._wanted = {shard_name(o.shard) for o in overlaps}
         self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
         self._staged: dict[int, Payload] = {}
-        self._stuck = Stuck()
+        self._stuck = StallDetector()
         # Before everybody was known to whom this one speaks; a repeat takes the place of the first.
         self._early: dict[tuple[str, type, int], Received] = {}
         self._known: dict[str, int] | None = None
@@ -131,7 +131,7 @@ class PortionRole(Role):
         match event.message:
             case Tensor() | Credit():
                 self._turns.receive(event)
-            case HandOut() | Point() | Taken():
+            case Assignment() | Point() | ContributionAck():
                 if self._known is None:
                     self._early[event.sender, type(event.message), getattr(event.message, "turn", 0)] = event
                 else:
@@ -184,7 +184,7 @@ class PortionRole(Role):
 
     # What it does
 
-    def _prepare(self, turn: PlayTurn, n: int) -> None:
+    def _prepare(self, turn: RunAssignment, n: int) -> None:
         """Chooses portion number n of a turn, and has the one after it brought."""
         self._sum.begin(first=n == 0)
         self._feed.choose(turn.first + n)
@@ -194,14 +194,14 @@ class PortionRole(Role):
         elif following is not None:
             self._feed.ahead(following.first)
 
-    def _tell(self, event: PortionEvent, now: float) -> None:
+    def _tell(self, event: SandblasterEvent, now: float) -> None:
         for effect in self._done(event, now):
             self._say(effect)
 
-    def _finish(self, over: TurnOver) -> None:
+    def _finish(self, over: AssignmentDone) -> None:
         """By the kernel thread that has played a turn: it speaks of it only if it has no other to play."""
         effects = self._done(over, time.monotonic())
-        if not any(isinstance(effect, PlayTurn) for effect in effects):
+        if not any(isinstance(effect, RunAssignment) for effect in effects):
             for effect in effects:
                 self._say(effect)
             return
@@ -209,11 +209,11 @@ class PortionRole(Role):
             self._unsaid.put(effect)
         self._link.wake()
 
-    def _finish_here(self, over: TurnOver) -> None:
+    def _finish_here(self, over: AssignmentDone) -> None:
         """By the thread of the mailbox."""
         self._tell(over, time.monotonic())
 
-    def _done(self, event: PortionEvent, now: float) -> list[PortionEffect]:
+    def _done(self, event: SandblasterEvent, now: float) -> list[SandblasterEffect]:
         """Does all that follows but to send, so that the next turn has begun by then."""
         with self._lock:
             effects = self._client.receive(event, now)
@@ -221,7 +221,7 @@ class PortionRole(Role):
                 self._carry_out(effect)
             return effects
 
-    def _carry_out(self, effect: PortionEffect) -> None:
+    def _carry_out(self, effect: SandblasterEffect) -> None:
         match effect:
             case Stage(span=span, payload=payload):
                 assert isinstance(payload, Payload)
@@ -234,14 +234,14 @@ class PortionRole(Role):
                 payload.copy_into(self._vectors.arriving(own))
                 payload.release()
                 self._vectors.changed(own)
-            case Flip():
+            case SwapBuffers():
                 self._sum.flip()
-            case PlayTurn():
+            case RunAssignment():
                 self._turns.begin(effect)
             case Refuse(sender=sender, reason=reason):
                 self._link.refuse(sender, reason)
 
-    def _say(self, effect: PortionEffect) -> None:
+    def _say(self, effect: SandblasterEffect) -> None:
         if isinstance(effect, Send):
             numbers = None if effect.payload is None else self._numbers(effect.payload)
             self._link.send(effect.to, effect.message, numbers)

@@ -22,17 +22,17 @@ from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.commands import POINT, reads, writes
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.membership import PACE, Pace
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
 from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.vector_shard import (
-    Do,
-    Done,
-    Drop,
-    Join,
-    Keep,
-    Revert,
-    Settle,
+    AddGradient,
+    DropGradients,
+    LoadCheckpoint,
+    MoveGradient,
+    OperationsDone,
+    RunOperations,
+    StoreGradient,
     VectorShard,
     VectorShardEffect,
     VectorShardEvent,
@@ -78,7 +78,7 @@ class VectorShardTask:
     initial: Path
     precision: str
     stretch: int
-    pace: Pace = PACE
+    pace: HeartbeatPolicy = DEFAULT_HEARTBEATS
 
     @property
     def threads(self) -> int:
@@ -120,7 +120,7 @@ class VectorShardRole(LeasedRole):
             heartbeat_s=task.pace.heartbeat_s,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
-        self._beside: BackgroundQueue[Done] = BackgroundQueue("vectors", link.wake)
+        self._beside: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", link.wake)
         writer = CheckpointWriter(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Command, FetchPoint, Contribution))
 
@@ -168,7 +168,7 @@ class VectorShardRole(LeasedRole):
             last = effects[-1]
             for effect in effects:
                 self._carry_out(effect, now=now, began=began)
-            if not isinstance(last, Do | Revert):
+            if not isinstance(last, RunOperations | LoadCheckpoint):
                 return
             if self._numbers(last) > AT_ONCE:
                 self._beside.start(partial(self._done, last))
@@ -177,40 +177,40 @@ class VectorShardRole(LeasedRole):
 
     def _carry_out(self, effect: VectorShardEffect, *, now: float, began: float) -> None:
         match effect:
-            case Keep(machine=machine, stretch=stretch, payload=payload):
+            case StoreGradient(machine=machine, stretch=stretch, payload=payload):
                 assert isinstance(payload, Payload)
                 self._gradients.keep(machine, stretch, payload)
-            case Join(machine=machine, into=into, of=of):
+            case AddGradient(machine=machine, into=into, of=of):
                 self._gradients.join(machine, into, of)
             case Send(to=to, message=message, payload=span):
                 numbers = None if span is None else self._store.vector(span.vector)[_slice(span)]
                 self._say(to, message, numbers, now=now, began=began)
-            case Settle(machine=machine, stretch=stretch, span=settled):
+            case MoveGradient(machine=machine, stretch=stretch, span=settled):
                 self._settle(machine, stretch, settled)
             case Persist():
                 self._snapshots.append(self._store.snapshot())
                 self._writer.write(effect, self._snapshots[-1], finite=False)
-            case Drop():
+            case DropGradients():
                 self._gradients.drop()
             case Fenced(epoch=epoch):
                 raise self._replaced(epoch)
             case Refuse(sender=sender, reason=reason):
                 self._link.refuse(sender, reason)
 
-    def _numbers(self, effect: Do | Revert) -> float:
+    def _numbers(self, effect: RunOperations | LoadCheckpoint) -> float:
         """How many are read or written, about; files have no bound."""
-        if isinstance(effect, Revert):
+        if isinstance(effect, LoadCheckpoint):
             return math.inf
         vectors = sum(len(reads(one)) + len(writes(one)) for one in effect.operations)
         return vectors * self._store.size
 
-    def _done(self, effect: Do | Revert) -> Done:
+    def _done(self, effect: RunOperations | LoadCheckpoint) -> OperationsDone:
         """Does it; on the host's thread, or beside it."""
-        if isinstance(effect, Revert):
+        if isinstance(effect, LoadCheckpoint):
             # None is what this run began with: the checkpoint that it was resumed from, if it was.
             checkpoint = effect.checkpoint
             self._go_back(self._task.checkpoint if checkpoint is None else checkpoint)
-            return Done()
+            return OperationsDone()
         scalars: list[float] = []
         for operation in effect.operations:
             self._heed()
@@ -218,7 +218,7 @@ class VectorShardRole(LeasedRole):
                 scalars += self._store.do(operation)
             except ValueError as error:
                 raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
-        return Done(scalars)
+        return OperationsDone(scalars)
 
     def _heed(self) -> None:
         """What is under way ends with the host: nobody will ask for it."""

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.protocol.clocks import Offset
+from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
-from partita.engine.protocol.part import AHEAD
 from partita.partitioner.ir.buffer_names import sent_as
 from partita.partitioner.ir.program import Op, Program
 

@@ -14,20 +14,20 @@ from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import Run, Setting
 from partita.engine.parameters import Moment, Optimizer, Storage, Vector
-from partita.engine.protocol.events import Received, Refuse, Send, Span
-from partita.engine.protocol.messages import Heartbeat, Push, decode
-from partita.engine.protocol.names import COORDINATOR, part_name
-from partita.engine.protocol.replica import (
+from partita.engine.protocol.downpour_client import (
     DownpourClient,
-    Flip,
+    DownpourEvent,
     Install,
-    ReplicaEvent,
     Stage,
     Started,
     StepBegins,
     StepEnded,
+    SwapBuffers,
 )
-from partita.engine.protocol.shard import Apply, ShardMachine
+from partita.engine.protocol.events import Received, Refuse, Send, Span
+from partita.engine.protocol.messages import Heartbeat, Push, decode
+from partita.engine.protocol.names import COORDINATOR, part_name
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.simulation.world import Delivery
 
@@ -42,7 +42,7 @@ class Server(Host):
         name = setting.spans(fleet)[number][0]
         super().__init__(clock, name, setting.ways_of_group(fleet))
         self.storage, self.number = storage, number
-        self.machine = ShardMachine(
+        self.machine = ParameterShard(
             self.name, epoch=1, ranges={0: (0, storage.size)}, lease_s=float("inf"), heartbeat_s=float("inf")
         )
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
@@ -60,7 +60,7 @@ class Server(Host):
         """What the machine wants done."""
         for effect in self.machine.receive(received, self.clock):
             match effect:
-                case Apply(span=span, payload=Numbers(array=array), updates=updates):
+                case ApplyGradient(span=span, payload=Numbers(array=array), updates=updates):
                     self.storage.apply(span, array, updates)
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and Numbers(self.storage.read(span), self.number))
@@ -123,13 +123,13 @@ class Part(Host):
         self.steps += 1
         self._try_to_begin()
 
-    def _do(self, event: ReplicaEvent) -> None:
+    def _do(self, event: DownpourEvent) -> None:
         vectors = self.vectors
         for effect in self.client.receive(event, self.clock):
             match effect:
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and self._numbers(span))
-                case Flip(span=Span(start=start, stop=stop)):
+                case SwapBuffers(span=Span(start=start, stop=stop)):
                     vectors["in_flight"][start:stop] = vectors["accrued"][start:stop]
                     vectors["accrued"][start:stop] = 0.0
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):

@@ -19,29 +19,50 @@ from partita.engine.methods import Method, Objective
 from partita.engine.parameters import Vector
 from partita.engine.parameters.vectors import VectorStore
 from partita.engine.protocol.commands import POINT, Operation, Portions, reads, writes
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    CoordinatorEvent,
+    IterationDone,
+    Launched,
+    Opened,
+    Timeouts,
+)
+from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
-from partita.engine.protocol.membership import Pace
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import (
+    Assignment,
     Command,
-    HandOut,
     Heartbeat,
     Hello,
     Ready,
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, Topology, part_name
-from partita.engine.protocol.orders import Advanced, CoordinatorEvent, Fail, Launched, Opened, Patience
-from partita.engine.protocol.portion_client import Flip, PlayTurn, PortionClient, PortionEvent, TurnOver
-from partita.engine.protocol.replica import Install, Stage, Started
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
-from partita.engine.protocol.vector_shard import Do, Done, Join, Keep, Settle, VectorShard, VectorShardEvent
+from partita.engine.protocol.sandblaster_client import (
+    AssignmentDone,
+    RunAssignment,
+    SandblasterClient,
+    SandblasterEvent,
+    SwapBuffers,
+)
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.vector_shard import (
+    AddGradient,
+    MoveGradient,
+    OperationsDone,
+    RunOperations,
+    StoreGradient,
+    VectorShard,
+    VectorShardEvent,
+)
 from partita.engine.runtime.simulation.world import Delivery
 
 STRETCH = 2
 """Portions whose gradient is sent at once."""
 
-NOTHING_FAILS = Patience(
-    pace=Pace(1e9, 2e9, 3e9),
+NOTHING_FAILS = Timeouts(
+    pace=HeartbeatPolicy(1e9, 2e9, 3e9),
     checkpoint_every_s=None,
     start_s=inf,
     save_s=inf,
@@ -79,15 +100,15 @@ class VectorServer(Host):
         """What follows an effect waits for the passes over memory that it takes."""
         for effect in self.machine.receive(event, self.clock):
             match effect:
-                case Do(operations=operations):
+                case RunOperations(operations=operations):
                     self.occupied(self._pass_s * sum(map(passes, operations)))
-                    self._do(Done([scalar for one in operations for scalar in self.store.do(one)]))
-                case Keep(stretch=stretch, payload=Numbers(array=array)):
+                    self._do(OperationsDone([scalar for one in operations for scalar in self.store.do(one)]))
+                case StoreGradient(stretch=stretch, payload=Numbers(array=array)):
                     self._kept[stretch] = array.copy()
-                case Join(into=into, of=of):
+                case AddGradient(into=into, of=of):
                     self._kept[into] += self._kept.pop(of)
                     self.occupied(3 * self._pass_s)
-                case Settle(stretch=stretch, span=Span(vector=name, start=start, stop=stop)):
+                case MoveGradient(stretch=stretch, span=Span(vector=name, start=start, stop=stop)):
                     self.store.target(name)[start:stop] = self._kept.pop(stretch)
                     self.occupied(2 * self._pass_s)
                 case Send(message=message, payload=None):
@@ -117,7 +138,7 @@ class Worker(Host):
     def __init__(self, clock: Clock, setting: Setting, replica: int, fleet: Fleet) -> None:
         super().__init__(clock, part_name(replica, 0), setting.ways_of_replica(fleet))
         spans = setting.spans(fleet)
-        self.client = PortionClient(shards=spans, alone=fleet.size == 1, retry_s=inf)
+        self.client = SandblasterClient(shards=spans, alone=fleet.size == 1, retry_s=inf)
         self._setting, self._seconds = setting, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
         names = ("parameters", "staged", "accrued", "in_flight")
@@ -132,7 +153,7 @@ class Worker(Host):
         sender, incarnation, data, payload = delivery
         self._do(Received(sender, incarnation, decode(data), payload))
 
-    def on_played(self, turn: PlayTurn) -> None:
+    def on_played(self, turn: RunAssignment) -> None:
         """The gradients of a stretch, at the point with which it began."""
         loss, correct, batch = 0.0, 0, self._setting.digits.batch
         self.vectors["accrued"][:] = 0.0
@@ -142,18 +163,18 @@ class Worker(Host):
             self.vectors["accrued"] += found.gradient
             loss += found.loss * batch
             correct += found.correct
-        self._do(TurnOver(turn.turn, loss, correct))
+        self._do(AssignmentDone(turn.turn, loss, correct))
 
-    def _do(self, event: PortionEvent) -> None:
+    def _do(self, event: SandblasterEvent) -> None:
         vectors = self.vectors
         for effect in self.client.receive(event, self.clock):
             match effect:
-                case PlayTurn(count=count):
+                case RunAssignment(count=count):
                     took = sum(self.world.random.choice(self._seconds) for _ in range(count))
                     self.later(took, self.on_played, effect)
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and self._numbers(span))
-                case Flip():
+                case SwapBuffers():
                     vectors["in_flight"], vectors["accrued"] = vectors["accrued"], vectors["in_flight"]
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
                     vectors["staged"][start:stop] = array
@@ -182,7 +203,7 @@ class Director(Host):
             patience=NOTHING_FAILS,
         )
         self._wakes_at = inf
-        self.advances: list[tuple[float, Advanced]] = []
+        self.advances: list[tuple[float, IterationDone]] = []
 
     def begin(self) -> None:
         """Everybody says hello."""
@@ -206,11 +227,11 @@ class Director(Host):
     def _do(self, event: CoordinatorEvent) -> None:
         for effect in self.machine.receive(event, self.clock):
             match effect:
-                case Send(to=to, message=Command() | HandOut() as message):
+                case Send(to=to, message=Command() | Assignment() as message):
                     self.send(to, message)
-                case Advanced():
+                case IterationDone():
                     self.advances.append((self.world.now, effect))
-                case Fail():
+                case AbortRun():
                     raise AssertionError(effect)
         if self.machine.wakes_at < self._wakes_at:
             self._wakes_at = self.machine.wakes_at
@@ -254,7 +275,7 @@ class Sandblaster(Run):
         return self._point
 
     @property
-    def advances(self) -> list[tuple[float, Advanced]]:
+    def advances(self) -> list[tuple[float, IterationDone]]:
         """When an iteration was done, and what is said of it."""
         return self.director.advances
 

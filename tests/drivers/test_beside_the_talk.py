@@ -12,8 +12,8 @@ import pytest
 from partita.engine import LBFGS, Downpour, Run, Sandblaster, train
 from partita.engine.drivers import supervisor
 from partita.engine.parameters import Checkpoints, Journal
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.events import Tick
-from partita.engine.protocol.supervision import Supervision
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -33,14 +33,14 @@ class Talk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._waits, self._ticked = threading.Event(), threading.Event()
-        receive = Supervision.receive
+        receive = Coordinator.receive
 
-        def watched(machine: Supervision, event: Any, now: float) -> Any:
+        def watched(machine: Coordinator, event: Any, now: float) -> Any:
             if isinstance(event, Tick) and self._waits.is_set():
                 self._ticked.set()
             return receive(machine, event, now)
 
-        monkeypatch.setattr(Supervision, "receive", watched)
+        monkeypatch.setattr(Coordinator, "receive", watched)
 
     def goes_on(self) -> bool:
         """Waits for the next time that the coordinator looks at the clock."""

@@ -15,7 +15,7 @@ from partita.engine.drivers.display import Display
 from partita.engine.drivers.iterations import Iterations
 from partita.engine.drivers.progress import Meter
 from partita.engine.protocol.commands import Iterated
-from partita.engine.protocol.orders import Advanced, Progress
+from partita.engine.protocol.coordinator_effects import IterationDone, Progress
 
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
@@ -117,7 +117,7 @@ def test_a_live_line_keeps_its_percentage_and_breaks_no_figure(
     stream = io.StringIO()
     with Display("live", stream=stream) as display:
         display.follow(Iterations(2000))
-        display.update(Advanced(Iterated(900, 0.5, 2e-3, 0.25, 6, ""), 7, 2, 4))
+        display.update(IterationDone(Iterated(900, 0.5, 2e-3, 0.25, 6, ""), 7, 2, 4))
     line = stream.getvalue().splitlines()[-1]
     assert len(line) <= width and "…" not in line
     assert " 45% " in line and line.rstrip().endswith(":--")
@@ -144,7 +144,7 @@ def test_a_batch_method_is_shown_by_iteration(most: int | None, done: str) -> No
         display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
         display.follow(found)
         for n in (1, 2):
-            display.update(Advanced(Iterated(n, 0.5, 2e-3, 0.25, 3 * n, "steep"), 7, 2, 4))
+            display.update(IterationDone(Iterated(n, 0.5, 2e-3, 0.25, 3 * n, "steep"), 7, 2, 4))
     first, last = stream.getvalue().splitlines()
     assert first.startswith("step 50/200  loss 1.0000")
     line = "loss 0.5  gradient 2.0e-03  step 0.25  evaluations 6  redone 7  busy 2/4"
@@ -158,5 +158,5 @@ def test_a_batch_method_is_shown_in_a_live_line() -> None:
     with Display("live", stream=stream) as display:
         display.follow(Meter(100, (10, 0)))
         display.follow(Iterations())
-        display.update(Advanced(Iterated(1, 0.5, 2e-3, 0.25, 3), 0, 1, 1))
+        display.update(IterationDone(Iterated(1, 0.5, 2e-3, 0.25, 3), 0, 1, 1))
     assert "loss 0.5  gradient 2.0e-03" in stream.getvalue()

@@ -22,7 +22,7 @@ from partita.engine.methods import (
     NonlinearCG,
 )
 from partita.engine.parameters import Checkpoints, Journal
-from partita.engine.protocol.orders import CoordinatorEffect
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads, run_on_threads
 from tests.faults import toy

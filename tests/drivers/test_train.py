@@ -13,7 +13,7 @@ from partita.engine import SGD, Adagrad, Adam, Cosine, Downpour, Run, Session, t
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.progress import Meter
 from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.protocol.orders import Progress
+from partita.engine.protocol.coordinator_effects import Progress
 from partita.engine.runtime.feed import Sampler
 from partita.layers import OneToOne, node
 from partita.partitioner import Cluster, Plan, Whole, partition

@@ -16,8 +16,8 @@ from typing import Any, Self, TypeAlias
 import psutil
 
 from partita.engine.drivers.progress import Gauge, Show
+from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone, Progress
 from partita.engine.protocol.names import part_indices, shard_index
-from partita.engine.protocol.orders import Advanced, CoordinatorEffect, Progress
 
 DEADLINE_S = 60.0
 
@@ -35,7 +35,7 @@ def hosts_of(pid: int) -> dict[str, psutil.Process]:
     return found
 
 
-Seen: TypeAlias = Progress | Advanced | str
+Seen: TypeAlias = Progress | IterationDone | str
 """What a run shows: a part's report, an iteration, or a line."""
 
 
@@ -53,7 +53,7 @@ class Witness:
     def when_done(self, iterations: int, act: Callable[[], None]) -> None:
         """Acts once, when a batch method has done so many iterations."""
         self._plans.append(
-            (lambda seen: isinstance(seen, Advanced) and seen.iterated.iteration >= iterations, act)
+            (lambda seen: isinstance(seen, IterationDone) and seen.iterated.iteration >= iterations, act)
         )
 
     def when_said(self, text: str, act: Callable[[], None]) -> None:
@@ -85,7 +85,7 @@ class Witness:
 
     def update(self, effect: CoordinatorEffect) -> None:
         self._gauge.add(effect)
-        assert isinstance(effect, Progress | Advanced)
+        assert isinstance(effect, Progress | IterationDone)
         self._see(effect)
 
     def phase(self, text: str) -> None:

@@ -17,8 +17,8 @@ import pytest
 from partita.engine.drivers.downpour_training import DownpourTraining
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.protocol.events import Persist, Received
-from partita.engine.protocol.messages import Parameters, Pushed
-from partita.engine.protocol.shard import Apply
+from partita.engine.protocol.messages import Parameters, PushAck
+from partita.engine.protocol.parameter_shard import ApplyGradient
 from partita.engine.runtime.downpour_part import TrainRole, TrainTask
 from partita.engine.runtime.downpour_shard import ShardRole, ShardTask
 from partita.engine.runtime.task import HostContext
@@ -53,7 +53,7 @@ class WatchedPart(TrainTask):
                     log.write("acknowledged", event.sender, link.name, earlier.incarnation, sequence)
             effects = receive(event, now)
             if client.pushes > settled:
-                assert isinstance(event.message, Pushed)
+                assert isinstance(event.message, PushAck)
                 log.write("acknowledged", event.sender, link.name, link.incarnation, event.message.sequence)
             return effects
 
@@ -74,7 +74,7 @@ class WatchedShard(ShardTask):
         def watched(event: Any, now: float) -> Any:
             effects = receive(event, now)
             for effect in effects:
-                if isinstance(effect, Apply):
+                if isinstance(effect, ApplyGradient):
                     message = event.message
                     log.write("applied", link.name, event.sender, message.incarnation, message.sequence)
                 elif isinstance(effect, Persist):

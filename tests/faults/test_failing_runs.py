@@ -13,7 +13,7 @@ import pytest
 from partita.engine import SGD, Downpour, Interrupted, RunFailed, train
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.reader import Checkpoint
-from partita.engine.protocol.orders import Progress
+from partita.engine.protocol.coordinator_effects import Progress
 from partita.partitioner import Cluster, Plan, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness, hosts_of

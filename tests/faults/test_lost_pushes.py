@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from partita.engine import SGD, Downpour, Run, train
-from partita.engine.protocol.orders import Progress
+from partita.engine.protocol.coordinator_effects import Progress
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness, hosts_of

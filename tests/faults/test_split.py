@@ -14,10 +14,10 @@ import pytest
 from benchmarks._namespaces import GBIT, network, why_not
 from partita.engine import SGD, Downpour, Interrupted, train
 from partita.engine.launch import Placement
+from partita.engine.protocol.coordinator_effects import Warn
 from partita.engine.protocol.events import Refuse
-from partita.engine.protocol.messages import Waits
-from partita.engine.protocol.orders import Warn
-from partita.engine.protocol.stuck import AFTER_S, MOST_NAMED, Stuck
+from partita.engine.protocol.messages import WaitReport
+from partita.engine.protocol.stall_detector import AFTER_S, MOST_NAMED, StallDetector
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 from tests.faults.helpers import Witness
@@ -27,18 +27,18 @@ MISSING = [("part 0.1", "hidden in step 7")]
 
 
 def test_a_long_wait_is_reported_and_again_when_it_has_doubled() -> None:
-    stuck = Stuck()
+    stuck = StallDetector()
     reports = {now: found for now in range(100) if (found := stuck.look(7, MISSING, float(now)))}
     assert list(reports) == [5, 10, 20, 40, 80]
-    assert reports[5] == [Waits("part 0.1", "hidden in step 7", AFTER_S)]
+    assert reports[5] == [WaitReport("part 0.1", "hidden in step 7", AFTER_S)]
 
 
 def test_waits_that_end_are_reported_later_and_progress_begins_anew() -> None:
-    stuck = Stuck()
+    stuck = StallDetector()
     for step in range(3):  # every step takes 4 s of somebody else
         assert not any(stuck.look(step, MISSING, 4.0 * step + s) for s in range(4))
     assert not stuck.look(9, (), 100.0)
-    slow = Stuck()
+    slow = StallDetector()
     times = itertools.product(range(5), range(9))
     reported = [step for step, s in times if slow.look(step, MISSING, 9.0 * step + s)]
     assert reported == [0], "steps of 9 s are what is usual there"
@@ -49,9 +49,9 @@ def test_waits_that_end_are_reported_later_and_progress_begins_anew() -> None:
 
 def test_the_coordinator_names_both() -> None:
     run = Run().start()
-    (warned,) = of(Warn, run.hear("part 0.0", Waits("part 0.1", "hidden in step 7", 5.04)))
+    (warned,) = of(Warn, run.hear("part 0.0", WaitReport("part 0.1", "hidden in step 7", 5.04)))
     assert warned.text == "part 0.0 waits for hidden in step 7 of part 0.1 since 5 s"
-    assert of(Refuse, run.hear("part 0.0", Waits("nobody", "x", 5.0)))
+    assert of(Refuse, run.hear("part 0.0", WaitReport("nobody", "x", 5.0)))
 
 
 def block(here: Placement, there: Placement, change: str) -> None:

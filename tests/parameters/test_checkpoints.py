@@ -30,7 +30,7 @@ from partita.engine.parameters import (
     scatter,
 )
 from partita.engine.parameters.manifest import decode_manifest, decode_record, encode_manifest
-from partita.engine.protocol.orders import Entry
+from partita.engine.protocol.coordinator_effects import ShardFile
 from tests.parameters.faulty_disk import Crash, FaultyDisk
 
 SHAPES = {"hidden.weight": (4, 3), "hidden.bias": (4,), "scores/odd:name": (2, 2)}
@@ -66,7 +66,7 @@ def write(
         record = ShardRecord(run, f"shard {shard}", epoch, 7 + shard, seen, updates=50 + shard)
         snapshot = Snapshot(values, {"sum": values * values})
         file, sha256 = checkpoints.write_shard(number, record, layout.slots_of(shard), snapshot)
-        entries.append(Entry(record.shard, record.epoch, record.version, file, sha256))
+        entries.append(ShardFile(record.shard, record.epoch, record.version, file, sha256))
     manifest = Manifest(
         checkpoint=number,
         run=run,
@@ -383,8 +383,11 @@ def test_another_network_is_refused(tmp_path: Path, shapes: dict[str, tuple[int,
         ({"format": 2}, "it has format 2"),
         ({"dtype": "object"}, "neither float32 nor float64"),
         ({"checkpoint": 5}, "its manifest is of checkpoint 5"),
-        ({"entries": (Entry("shard 0", 0, 0, "../../etc/passwd", ""),)}, "no name of a shard's file"),
-        ({"entries": (Entry("shard 0", 0, 0, "/shard-0.epoch-0.safetensors", ""),)}, "no name of a shard's"),
+        ({"entries": (ShardFile("shard 0", 0, 0, "../../etc/passwd", ""),)}, "no name of a shard's file"),
+        (
+            {"entries": (ShardFile("shard 0", 0, 0, "/shard-0.epoch-0.safetensors", ""),)},
+            "no name of a shard's",
+        ),
         ({"entries": ()}, "do not hold every number of 'values' once"),
         ({"shapes": SHAPES | {"hidden.bias": (10**30,)}}, "damaged|another network"),
     ],
@@ -404,7 +407,7 @@ def test_a_file_of_another_shard_or_epoch_is_refused(tmp_path: Path) -> None:
     manifest = write(checkpoints, 1)
     first, second = manifest.entries
     swapped = msgspec.structs.replace(
-        manifest, entries=(Entry("shard 5", 0, 7, first.file, first.sha256), second)
+        manifest, entries=(ShardFile("shard 5", 0, 7, first.file, first.sha256), second)
     )
     checkpoints.commit(swapped)
     with pytest.raises(CheckpointError, match="says that it is of shard 0"):
@@ -416,7 +419,7 @@ def test_a_checkpoint_without_all_its_files_is_not_completed(tmp_path: Path) -> 
     manifest = write(checkpoints, 1)
     with pytest.raises(CheckpointError, match=r"cannot be completed: shard-0.* is not there"):
         checkpoints.commit(msgspec.structs.replace(manifest, checkpoint=2))
-    bad = (Entry("shard 0", 0, 0, "../x", ""),)
+    bad = (ShardFile("shard 0", 0, 0, "../x", ""),)
     with pytest.raises(CheckpointError, match="no name of a shard's file"):
         checkpoints.commit(msgspec.structs.replace(manifest, entries=bad))
 

@@ -23,7 +23,7 @@ from partita.engine.parameters import (
 from partita.engine.parameters.storage import NotFinite
 from partita.engine.protocol.events import Persist, Received, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, Save
-from partita.engine.protocol.shard import Apply, ShardMachine, Watermark
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, Watermark
 
 
 class Payload(NamedTuple):
@@ -133,8 +133,8 @@ def test_a_state_that_is_not_finite_is_not_kept() -> None:
         held.snapshot().check_finite()
 
 
-def machine_of(epoch: int, version: int, seen: dict[str, Watermark], updates: int = 0) -> ShardMachine:
-    machine = ShardMachine(
+def machine_of(epoch: int, version: int, seen: dict[str, Watermark], updates: int = 0) -> ParameterShard:
+    machine = ParameterShard(
         "shard 0",
         epoch=epoch,
         ranges=RANGES,
@@ -169,7 +169,7 @@ def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.
             is_new = sequence > machine.seen.get(part, (0, -1))[1]
             effects = machine.receive(Received(part, 0, Push(0, sequence, epoch, 0), Payload(gradient)), 0.0)
             for effect in effects:
-                if isinstance(effect, Apply):
+                if isinstance(effect, ApplyGradient):
                     assert isinstance(effect.payload, Payload)
                     held.apply(effect.span, effect.payload.numbers, effect.updates)
             assert any(isinstance(effect, Send) for effect in effects)

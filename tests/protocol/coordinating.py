@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.events import Received, Send, Tick
-from partita.engine.protocol.messages import (
-    Continues,
-    Finished,
-    Heartbeat,
-    Hello,
-    Informed,
-    Message,
-    Ready,
-    Report,
-    Saved,
-)
-from partita.engine.protocol.names import Topology
-from partita.engine.protocol.orders import (
+from partita.engine.protocol.coordinator_effects import (
     Commit,
     Committed,
     CoordinatorEffect,
@@ -28,6 +14,20 @@ from partita.engine.protocol.orders import (
     Opened,
     Restart,
 )
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.events import Received, Send, Tick
+from partita.engine.protocol.messages import (
+    DirectoryAck,
+    Finished,
+    Heartbeat,
+    Hello,
+    Message,
+    Ready,
+    Report,
+    ResumeStep,
+    Saved,
+)
+from partita.engine.protocol.names import Topology
 
 T = TypeVar("T")
 SHARDS = ("shard 0", "shard 1")
@@ -41,7 +41,7 @@ class Run:
 
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
         options = {"steps": STEPS, "run": "r", "versions": {"python": "3.11"}} | options
-        self.machine = Coordinator(topology or Topology(2, 2, 2), **options)  # type: ignore[arg-type]
+        self.machine = DownpourCoordinator(topology or Topology(2, 2, 2), **options)  # type: ignore[arg-type]
         self.now = 100.0
         self.commits = True  # every manifest is written at once
         self.incarnations = dict.fromkeys(HOSTS, 0)
@@ -70,7 +70,7 @@ class Run:
             self.now += 0.25
             for name in hearing:
                 self.hear(name, Heartbeat(0))
-                self.hear(name, Informed(1000))
+                self.hear(name, DirectoryAck(1000))
             effects += self.tell(Tick())
         return effects
 
@@ -87,7 +87,7 @@ class Run:
         """It has its task, and a part its first parameters."""
         effects = self.hear(name, Ready())
         if name in PARTS:
-            effects += self.hear(name, Continues(continues))
+            effects += self.hear(name, ResumeStep(continues))
         return effects
 
     def restarted(self, *names: str, continues: int | None = 0) -> list[CoordinatorEffect]:

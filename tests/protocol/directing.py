@@ -20,37 +20,37 @@ from partita.engine.protocol.commands import (
     Steps,
     axpy,
     dot,
-    stretches_of,
+    work_units_of,
 )
-from partita.engine.protocol.events import Died, Received, Send
-from partita.engine.protocol.messages import (
-    Answer,
-    Assign,
-    Command,
-    Computed,
-    Directory,
-    HandOut,
-    Hello,
-    Informed,
-    Message,
-    Missing,
-    Ready,
-    Save,
-    Saved,
-)
-from partita.engine.protocol.method_at_work import Entry
-from partita.engine.protocol.names import Topology, part_indices, shard_index
-from partita.engine.protocol.orders import (
+from partita.engine.protocol.coordinator_effects import (
+    AppendJournal,
     Commit,
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Launched,
     Opened,
-    Record,
     Restart,
 )
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.events import Died, Received, Send
+from partita.engine.protocol.journaled_method import JournalEntry
+from partita.engine.protocol.messages import (
+    Assignment,
+    AssignmentResult,
+    Command,
+    CommandResult,
+    Directory,
+    DirectoryAck,
+    Hello,
+    Message,
+    MissingUnits,
+    Ready,
+    Save,
+    Saved,
+    SetUp,
+)
+from partita.engine.protocol.names import Topology, part_indices, shard_index
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 
 PORTIONS = 7
 STRETCH = 2
@@ -76,7 +76,7 @@ class Shard:
     number: int = 0
     evaluates: Command | None = None
     taken: dict[int, float] = field(default_factory=dict)
-    answer: Answer | None = None
+    answer: CommandResult | None = None
 
 
 @dataclass
@@ -126,9 +126,9 @@ class Stage:
         return [(send.to, send.message) for send in sent if isinstance(send.message, kind)]
 
     @property
-    def journal(self) -> list[Entry]:
+    def journal(self) -> list[JournalEntry]:
         """What it recorded."""
-        return [(e.digest, e.scalars) for e in self.effects if isinstance(e, Record)]
+        return [(e.digest, e.scalars) for e in self.effects if isinstance(e, AppendJournal)]
 
     @property
     def commits(self) -> list[Commit]:
@@ -153,18 +153,18 @@ class Stage:
 
     def _hear(self, name: str, message: Message) -> None:
         match message:
-            case Assign():
+            case SetUp():
                 self._say(name, Ready())
             case Directory(revision=revision):
-                self._say(name, Informed(revision))
-            case HandOut():
+                self._say(name, DirectoryAck(revision))
+            case Assignment():
                 self._compute(name, message)
             case Command():
                 self._command(name, self.hosts[name], message)
             case Save(checkpoint=checkpoint) if (name, checkpoint) in self.files:
                 self._saved(name, checkpoint)
 
-    def _compute(self, name: str, order: HandOut) -> None:
+    def _compute(self, name: str, order: Assignment) -> None:
         """The part reads every shard's x, and contributes to every shard, at once."""
         indices = part_indices(name)
         assert indices is not None
@@ -177,7 +177,7 @@ class Stage:
                 continue
             shard.taken.setdefault(order.stretch, sum(shard.vectors["x"] - p for p in portions))
             self._finish(shard_name, shard, command)
-        self._say(name, Computed(order.turn, order.evaluation, order.stretch, loss, 0))
+        self._say(name, AssignmentResult(order.turn, order.evaluation, order.stretch, loss, 0))
 
     def _command(self, name: str, shard: Shard, command: Command) -> None:
         if command.number < shard.number:
@@ -188,9 +188,9 @@ class Stage:
                 self._say(name, shard.answer)
                 return
             evaluate = next(one for one in command.operations if isinstance(one, Evaluate))
-            stretches = range(len(stretches_of(evaluate, STRETCH)))
+            stretches = range(len(work_units_of(evaluate, STRETCH)))
             lacks = tuple((n, n + 1) for n in stretches if n not in shard.taken)
-            self._say(name, Missing(command.number, lacks))
+            self._say(name, MissingUnits(command.number, lacks))
             return
         shard.number, shard.evaluates, shard.answer = command.number, None, None
         shard.taken.clear()
@@ -198,7 +198,7 @@ class Stage:
 
     def _finish(self, name: str, shard: Shard, command: Command) -> None:
         evaluate = next(one for one in command.operations if isinstance(one, Evaluate))
-        stretches = stretches_of(evaluate, STRETCH)
+        stretches = work_units_of(evaluate, STRETCH)
         if len(shard.taken) == len(stretches):
             shard.evaluates = None
             self.evaluations += 1
@@ -225,7 +225,7 @@ class Stage:
                 case Evaluate():
                     shard.evaluates = command
                     return
-        shard.answer = Answer(command.number, scalars)
+        shard.answer = CommandResult(command.number, scalars)
         self._say(name, shard.answer)
 
     def _saved(self, name: str, checkpoint: int) -> None:
@@ -239,7 +239,7 @@ def staged(
     machines: int = 1,
     shards: int = 2,
     begin: Callable[[], Steps] = descent,
-    journal: Sequence[Entry] = (),
+    journal: Sequence[JournalEntry] = (),
     position: int = 0,
     **more: object,
 ) -> Stage:

@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.clocks import Offset, Round, offset_of
+from partita.engine.protocol.clocks import Offset, RoundTrip, offset_of
 
 WAYS = st.integers(0, 1 << 20).map(lambda n: n / (1 << 16))
 """Seconds on the way: different there and back, and such that sums are exact."""
 
 
 @st.composite
-def rounds(draw: st.DrawFn) -> tuple[float, list[Round]]:
+def rounds(draw: st.DrawFn) -> tuple[float, list[RoundTrip]]:
     """What is to be added to the other clock, and rounds as they come about."""
     offset, now = float(draw(st.integers(-10_000, 10_000))), 0.0
     found = []
     for there, thinking, back in draw(st.lists(st.tuples(WAYS, WAYS, WAYS), min_size=1, max_size=8)):
         heard, said, home = now + there, now + there + thinking, now + there + thinking + back
-        found.append(Round(now, heard - offset, said - offset, home))
+        found.append(RoundTrip(now, heard - offset, said - offset, home))
         now = home + draw(WAYS)
     return offset, found
 
 
 @given(rounds())
-def test_the_truth_lies_within_the_uncertainty(drawn: tuple[float, list[Round]]) -> None:
+def test_the_truth_lies_within_the_uncertainty(drawn: tuple[float, list[RoundTrip]]) -> None:
     true, found = drawn
     said = offset_of(found)
     assert abs(said.offset_s - true) <= said.uncertainty_s
@@ -35,24 +35,24 @@ def test_the_truth_lies_within_the_uncertainty(drawn: tuple[float, list[Round]])
 
 @given(rounds(), rounds())
 def test_more_rounds_never_know_less(
-    drawn: tuple[float, list[Round]], more: tuple[float, list[Round]]
+    drawn: tuple[float, list[RoundTrip]], more: tuple[float, list[RoundTrip]]
 ) -> None:
     true, few = drawn
     shifted = [
-        Round(r.sent_s, r.heard_s + more[0] - true, r.said_s + more[0] - true, r.back_s) for r in more[1]
+        RoundTrip(r.sent_s, r.heard_s + more[0] - true, r.said_s + more[0] - true, r.back_s) for r in more[1]
     ]
     assert offset_of([*few, *shifted]).uncertainty_s <= offset_of(few).uncertainty_s
 
 
 def test_unequal_ways_are_worked_out_by_hand() -> None:
     """The other clock is 100 s behind. There 1 s and back 5 s, then there 4 s and back 2 s."""
-    found = offset_of([Round(0.0, -99.0, -99.0, 6.0), Round(10.0, -86.0, -86.0, 16.0)])
+    found = offset_of([RoundTrip(0.0, -99.0, -99.0, 6.0), RoundTrip(10.0, -86.0, -86.0, 16.0)])
     assert found == Offset(100.5, 1.5)  # of [99, 105] and [96, 102] the common [99, 102]
 
 
 def test_clocks_that_contradict_each_other_believe_the_shortest_round() -> None:
     """The other clock has jumped by 50 s between two rounds."""
-    found = offset_of([Round(0.0, 1.0, 1.0, 2.0), Round(10.0, 61.0, 61.0, 16.0)])
+    found = offset_of([RoundTrip(0.0, 1.0, 1.0, 2.0), RoundTrip(10.0, 61.0, 61.0, 16.0)])
     assert found == Offset(0.0, 1.0)
 
 

@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    Launched,
+    Opened,
+    ProcessStarted,
+    Progress,
+    Restart,
+    ShardFile,
+    Starting,
+    Timeouts,
+    Warn,
+)
 from partita.engine.protocol.events import Died, Received, Send, Span, Tick
 from partita.engine.protocol.messages import (
-    Assign,
     Begin,
-    Continues,
     Directory,
+    DirectoryAck,
     Failed,
     Finished,
     Heartbeat,
     Hello,
-    Informed,
-    Preparing,
     Ready,
     Report,
+    ResumeStep,
     Save,
     Saved,
+    SetUp,
+    SetUpProgress,
     Stop,
     Tensor,
 )
-from partita.engine.protocol.orders import (
-    Began,
-    Commit,
-    Entry,
-    Fail,
-    Launched,
-    Opened,
-    Patience,
-    Progress,
-    Restart,
-    Starting,
-    Warn,
-)
-from partita.engine.protocol.supervision import Phase
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
 
 
@@ -52,7 +52,7 @@ def test_a_run_is_launched_assigned_introduced_and_begun() -> None:
     run = Run()
     assert run.tell(Opened()) == [Restart(tuple((name, 0) for name in HOSTS), None, "the run starts")]
     for name in HOSTS[:-1]:
-        task = Send(name, Assign("r"), Span(f"task of {name}", 0, 0))
+        task = Send(name, SetUp("r"), Span(f"task of {name}", 0, 0))
         assert run.hello(name) == [task], "nobody is told who is where before all are there"
     last = run.hello(HOSTS[-1])
     directories = messages(Directory, last)
@@ -74,12 +74,12 @@ def test_what_was_lost_on_the_way_is_said_again() -> None:
     run.tell(Opened())
     for name in HOSTS:
         run.hello(name)
-    assert messages(Assign, run.hello("part 0.0")) == {"part 0.0": Assign("r")}
+    assert messages(SetUp, run.hello("part 0.0")) == {"part 0.0": SetUp("r")}
     for name in HOSTS:
         run.ready(name)
     assert run.hear("shard 0", Ready()) == []
     for name in HOSTS[:-1]:
-        run.hear(name, Informed(1))
+        run.hear(name, DirectoryAck(1))
         if name in PARTS:
             run.report(name, 1)
     again = run.wait(1.0, hearing=())
@@ -91,7 +91,7 @@ def test_other_versions_are_refused_with_both_named() -> None:
     run = Run()
     run.tell(Opened())
     effects = run.hear("part 0.0", Hello("tcp://x", {"python": "3.12"}))
-    assert "part 0.0 runs python 3.12 and the coordinator python 3.11" in of(Fail, effects)[0].reason
+    assert "part 0.0 runs python 3.12 and the coordinator python 3.11" in of(AbortRun, effects)[0].reason
     assert run.machine.phase is Phase.OVER
     assert run.hello("shard 0") == []
 
@@ -110,21 +110,21 @@ def test_a_host_that_does_not_get_ready_is_named_with_what_it_was_doing(
     signs: int, what: str, limit_s: float
 ) -> None:
     """Each sign of life gives it the whole time again."""
-    run, late = Run(patience=Patience(start_s=limit_s)), "part 1.0"
+    run, late = Run(patience=Timeouts(start_s=limit_s)), "part 1.0"
     others = [name for name in HOSTS if name != late]
     run.tell(Opened())
     for name in others:
         run.hello(name)
         run.hear(name, Ready())
     for sign in (
-        lambda: run.tell(Began(late, 0)),
+        lambda: run.tell(ProcessStarted(late, 0)),
         lambda: run.hello(late),
-        lambda: run.hear(late, Preparing(14)),
+        lambda: run.hear(late, SetUpProgress(14)),
     )[:signs]:
-        assert not of(Fail, run.wait(limit_s - 0.5, hearing=others))
+        assert not of(AbortRun, run.wait(limit_s - 0.5, hearing=others))
         sign()
-    assert not of(Fail, run.wait(limit_s - 0.5, hearing=others))
-    [failure] = of(Fail, run.wait(0.5, hearing=others))
+    assert not of(AbortRun, run.wait(limit_s - 0.5, hearing=others))
+    [failure] = of(AbortRun, run.wait(0.5, hearing=others))
     assert failure.reason == (
         f"{late} (incarnation 0) gave no sign of life for {limit_s:.0f} s while {what}; look at what it "
         f"printed, or allow more than {limit_s:g} s by start_timeout_s (--start-timeout)"
@@ -135,11 +135,11 @@ def test_how_far_a_start_is_can_be_shown_until_the_run_begins() -> None:
     run = Run()
     run.tell(Opened())
     assert of(Starting, run.tell(Tick())) == [Starting(6, 0, 0, 0)]
-    run.tell(Began("shard 0", 0))
+    run.tell(ProcessStarted("shard 0", 0))
     for name in PARTS:
         run.hello(name)
     for name, compiled in (("part 0.0", 3), ("part 0.1", 4), ("part 0.0", 2)):
-        run.hear(name, Preparing(compiled))
+        run.hear(name, SetUpProgress(compiled))
     run.hear("part 1.0", Ready())
     assert of(Starting, run.tell(Tick())) == [Starting(6, 5, 1, 7)]
     for name in HOSTS:
@@ -186,7 +186,7 @@ def test_a_report_is_progress_once(run: Run) -> None:
 
 
 def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
-    run = Run(patience=Patience(stall_s=20.0, checkpoint_every_s=None)).start()
+    run = Run(patience=Timeouts(stall_s=20.0, checkpoint_every_s=None)).start()
     for part in PARTS[:2]:
         run.report(part, 4)
     assert not of(Restart, run.wait(19.5))
@@ -215,7 +215,7 @@ def test_a_round_saves_all_shards_and_commits_once(run: Run) -> None:
     assert run.saved("shard 1", 1) == []
     assert messages(Save, run.wait(1.0)) == {"shard 0": Save(1)}, "only who has not answered is asked again"
     assert run.saved("shard 1", 1) == []
-    entries = tuple(Entry(shard, 0, 7, f"{shard}.0", "00") for shard in SHARDS)
+    entries = tuple(ShardFile(shard, 0, 7, f"{shard}.0", "00") for shard in SHARDS)
     assert run.saved("shard 0", 1) == [Commit(1, entries, (3, 0), 0)], "steps are those of its beginning"
     assert run.saved("shard 0", 1) == []
     assert messages(Save, run.wait(29.0)) == dict.fromkeys(SHARDS, Save(2))
@@ -232,7 +232,7 @@ def test_a_round_in_which_a_shard_dies_is_dropped(run: Run) -> None:
 
 
 def test_a_round_that_takes_too_long_is_given_up() -> None:
-    run = Run(patience=Patience(save_s=5.0, checkpoint_every_s=10.0)).start()
+    run = Run(patience=Timeouts(save_s=5.0, checkpoint_every_s=10.0)).start()
     run.wait(10.0)
     run.saved("shard 0", 1)
     [warning] = of(Warn, run.wait(5.0))
@@ -242,7 +242,7 @@ def test_a_round_that_takes_too_long_is_given_up() -> None:
 
 
 def test_without_an_interval_there_is_only_the_last_round() -> None:
-    run = Run(patience=Patience(checkpoint_every_s=None)).start()
+    run = Run(patience=Timeouts(checkpoint_every_s=None)).start()
     assert messages(Save, run.wait(100.0)) == {}
     assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
 
@@ -274,13 +274,13 @@ def test_a_part_takes_its_whole_replica_back_to_the_first_step_that_a_shard_lack
     assert run.hear("part 1.0", Report(9, 1, 0.0, 0, 0, 0), incarnation=0) == []
     assert set(messages(Directory, run.hello("part 1.0"))) == {*SHARDS, *PARTS[:3]}
     run.hello("part 1.1")
-    run.hear("part 1.0", Continues(6))
+    run.hear("part 1.0", ResumeStep(6))
     assert messages(Begin, run.hear("part 1.0", Ready())) == {}
     assert messages(Begin, run.hear("part 1.1", Ready())) == {}
-    begun = run.hear("part 1.1", Continues(5))
+    begun = run.hear("part 1.1", ResumeStep(5))
     assert messages(Begin, begun) == dict.fromkeys(PARTS[2:], Begin(5, STEPS))
     assert of(Warn, begun)[0].text == "replica 1 begins again at step 5"
-    assert run.hear("part 1.0", Continues(6)) == [], "a repeat"
+    assert run.hear("part 1.0", ResumeStep(6)) == [], "a repeat"
     assert run.machine.steps_done == (0, 5)
     assert run.report("part 1.0", 6), "what it did before and does again"
     assert run.report("part 0.0", 1), "the other replica goes on"
@@ -325,7 +325,7 @@ def test_a_host_that_dies_again_and_again_ends_the_run(run: Run) -> None:
         run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault"))
         run.restarted("part 0.0", "part 0.1")
         run.report("part 0.0", 1)  # no further than before
-    [failure] = of(Fail, run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
+    [failure] = of(AbortRun, run.tell(Died("part 0.0", run.incarnations["part 0.0"], "segmentation fault")))
     assert failure.reason == "part 0.0 died 5 times without getting any further: segmentation fault"
 
 
@@ -340,8 +340,8 @@ def test_an_error_of_the_user_is_tried_three_times(run: Run) -> None:
         assert run.hear("part 0.1", error, incarnation=times - 1) == [], "a repeat"
         run.restarted("part 0.0", "part 0.1")
     effects = run.hear("part 0.1", error)
-    assert of(Fail, effects) == [
-        Fail(
+    assert of(AbortRun, effects) == [
+        AbortRun(
             "part 0.1 failed 3 times: ZeroDivisionError: division by zero; correct what its traceback shows",
             "Traceback ...",
         )

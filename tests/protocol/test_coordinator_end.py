@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import pytest
 
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    Committed,
+    EndRun,
+    NotCommitted,
+    Opened,
+    Restart,
+    StopRequested,
+    Timeouts,
+    Warn,
+)
 from partita.engine.protocol.events import Died, Tick
 from partita.engine.protocol.messages import (
     Begin,
     Failed,
-    Lost,
-    NotSaved,
+    LostPushes,
     Save,
-    Saving,
+    SaveFailed,
+    SaveProgress,
     Stop,
 )
 from partita.engine.protocol.names import Topology
-from partita.engine.protocol.orders import (
-    Commit,
-    Committed,
-    Done,
-    Fail,
-    NotCommitted,
-    Opened,
-    Patience,
-    Restart,
-    StopRequested,
-    Warn,
-)
-from partita.engine.protocol.supervision import Phase
 from tests.protocol.coordinating import HOSTS, PARTS, SHARDS, STEPS, Run, messages, of
 
 
@@ -50,7 +50,7 @@ def test_when_all_have_finished_a_last_checkpoint_is_taken_and_all_are_stopped(r
     effects = run.saved("shard 1", 2)
     assert of(Commit, effects)[0].steps == (STEPS, STEPS)
     assert set(messages(Stop, effects)) == set(HOSTS)
-    assert effects[-1] == Done((STEPS, STEPS), 2, 0, complete=True)
+    assert effects[-1] == EndRun((STEPS, STEPS), 2, 0, complete=True)
     assert run.tell(Tick()) == run.tell(Died("shard 0", 0)) == run.tell(StopRequested()) == []
 
 
@@ -78,31 +78,31 @@ def test_a_shard_that_dies_at_the_end_is_asked_again_when_all_parts_have_met_the
 
 
 def test_the_last_round_must_end() -> None:
-    run = Run(patience=Patience(save_s=5.0)).start()
+    run = Run(patience=Timeouts(save_s=5.0)).start()
     run.finish(*PARTS)
     run.saved("shard 0", 1)
-    [failure] = of(Fail, run.wait(5.0))
+    [failure] = of(AbortRun, run.wait(5.0))
     assert "checkpoint 1 waits for shard 1 since 5 s, and it is the last one" in failure.reason
 
 
 def test_what_is_lost_is_counted_from_the_checkpoint(run: Run) -> None:
     run.tell(Died("shard 0", 0))
     run.restarted("shard 0")
-    [warning] = run.hear("shard 0", Lost("part 0.0", 2))
+    [warning] = run.hear("shard 0", LostPushes("part 0.0", 2))
     assert "shard 0 came back without 2 acknowledged pushes of part 0.0" in of(Warn, [warning])[0].text
-    assert run.hear("shard 0", Lost("part 0.0", 2)) == []
+    assert run.hear("shard 0", LostPushes("part 0.0", 2)) == []
     assert run.machine.lost == 2
     run.tell(Died("shard 0", 1))  # back to the same checkpoint: the same pushes are missing again
     assert run.machine.lost == 0
     run.restarted("shard 0")
-    run.hear("shard 0", Lost("part 0.0", 3))
+    run.hear("shard 0", LostPushes("part 0.0", 3))
     run.wait(30.0)
     run.saved("shard 1", 1)
     [commit] = of(Commit, run.saved("shard 0", 1, lost=4))
     assert commit.lost == run.machine.lost == 4, "one report was itself lost"
     run.tell(Died("shard 0", 2))
     run.restarted("shard 0")
-    run.hear("shard 0", Lost("part 1.0", 1))
+    run.hear("shard 0", LostPushes("part 1.0", 1))
     assert run.machine.lost == 5
 
 
@@ -117,32 +117,32 @@ def test_ctrl_c_takes_a_last_checkpoint(run: Run) -> None:
     run.saved("shard 0", 1)
     effects = run.saved("shard 1", 1)
     assert of(Commit, effects)[0].steps == (2, 0)
-    assert effects[-1] == Done((2, 0), 1, 0, complete=False)
+    assert effects[-1] == EndRun((2, 0), 1, 0, complete=False)
     assert set(messages(Stop, effects)) == set(HOSTS)
 
 
 def test_ctrl_c_waits_as_long_as_the_last_checkpoint_comes_further(run: Run) -> None:
     run.tell(StopRequested())
     for n_bytes in (1, 2, 3, 4):
-        assert not of(Done, run.wait(2.5))
-        run.hear("shard 1", Saving(1, 0, n_bytes))
+        assert not of(EndRun, run.wait(2.5))
+        run.hear("shard 1", SaveProgress(1, 0, n_bytes))
     run.saved("shard 0", 1)
-    assert not of(Done, run.wait(2.75))
-    run.hear("shard 1", Saving(7, 0, 1))  # of another checkpoint
+    assert not of(EndRun, run.wait(2.75))
+    run.hear("shard 1", SaveProgress(7, 0, 1))  # of another checkpoint
     effects = run.wait(0.25)
     assert "has come no further for 3 s; there is none before it" in of(Warn, effects)[0].text
-    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+    assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
-    run = Run(patience=Patience(checkpoint_every_s=30.0)).start()
+    run = Run(patience=Timeouts(checkpoint_every_s=30.0)).start()
     run.commits = False
     run.wait(30.0)
-    [warning] = run.hear("shard 1", NotSaved(1, 0, "No space left on device"))
+    [warning] = run.hear("shard 1", SaveFailed(1, 0, "No space left on device"))
     assert warning == Warn(
         "checkpoint 1 was not written: shard 1: No space left on device; it is tried again in 1 s"
     )
-    assert run.saved("shard 0", 1) == [] and run.hear("shard 1", NotSaved(1, 0, "again")) == []
+    assert run.saved("shard 0", 1) == [] and run.hear("shard 1", SaveFailed(1, 0, "again")) == []
     assert messages(Save, run.wait(0.75)) == {}
     assert messages(Save, run.wait(0.25)) == dict.fromkeys(SHARDS, Save(2))
     run.saved("shard 0", 2)
@@ -158,15 +158,17 @@ def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
 
 
 def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
-    run = Run(patience=Patience(save_s=20.0)).start()
+    run = Run(patience=Timeouts(save_s=20.0)).start()
     assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
-    effects = run.hear("shard 0", NotSaved(1, 0, "No space left on device"))
-    tried, failed = [], of(Fail, effects)
+    effects = run.hear("shard 0", SaveFailed(1, 0, "No space left on device"))
+    tried, failed = [], of(AbortRun, effects)
     while not failed and run.now < 1000:
         effects = run.wait(1.0)
         for save in messages(Save, effects).values():
             tried.append(save.checkpoint)
-            failed = of(Fail, run.hear("shard 0", NotSaved(save.checkpoint, 0, "No space left on device")))
+            failed = of(
+                AbortRun, run.hear("shard 0", SaveFailed(save.checkpoint, 0, "No space left on device"))
+            )
             break
     assert sorted(set(tried)) == [2, 3, 4, 5, 6], "after 1, 2, 4, 8 and 16 s"
     assert "the last one was tried for 31 s, so make room for it" in failed[0].reason
@@ -175,11 +177,11 @@ def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
 def test_a_last_checkpoint_that_fails_once_ends_the_run_as_usual() -> None:
     run = Run().start()
     run.finish(*PARTS)
-    run.hear("shard 0", NotSaved(1, 0, "No space left on device"))
+    run.hear("shard 0", SaveFailed(1, 0, "No space left on device"))
     assert messages(Save, run.wait(1.0)) == dict.fromkeys(SHARDS, Save(2))
     run.saved("shard 0", 2)
     effects = run.saved("shard 1", 2)
-    assert effects[-1] == Done((STEPS, STEPS), 2, 0, complete=True)
+    assert effects[-1] == EndRun((STEPS, STEPS), 2, 0, complete=True)
 
 
 def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_before(run: Run) -> None:
@@ -195,9 +197,9 @@ def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_be
 
 
 def test_a_shard_may_die_often_if_a_checkpoint_is_made_each_time() -> None:
-    run = Run(patience=Patience(checkpoint_every_s=3600.0)).start()
+    run = Run(patience=Timeouts(checkpoint_every_s=3600.0)).start()
     for n in range(10):
-        assert not of(Fail, run.tell(Died("shard 0", n)))
+        assert not of(AbortRun, run.tell(Died("shard 0", n)))
         run.restarted("shard 0")
         assert messages(Save, run.wait(2.0)) == dict.fromkeys(SHARDS, Save(n + 1))
         run.saved("shard 0", n + 1)
@@ -210,7 +212,7 @@ def test_ctrl_c_ends_a_run_that_has_not_begun_at_once() -> None:
     run.hello("shard 0")
     effects = run.tell(StopRequested())
     assert messages(Stop, effects) == {"shard 0": Stop()}
-    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+    assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
 
 
 def test_ctrl_c_uses_the_round_under_way_and_replaces_nobody(run: Run) -> None:
@@ -220,13 +222,13 @@ def test_ctrl_c_uses_the_round_under_way_and_replaces_nobody(run: Run) -> None:
     assert not of(Restart, run.tell(Died("part 0.0", 0)))
     assert not of(Restart, run.hear("part 1.0", Failed("interrupted", "")))
     effects = run.saved("shard 1", 1)
-    assert effects[-1] == Done((0, 0), 1, 0, complete=False)
+    assert effects[-1] == EndRun((0, 0), 1, 0, complete=False)
 
 
 def test_ctrl_c_and_a_dead_shard_end_at_once(run: Run) -> None:
     run.tell(StopRequested())
     effects = run.tell(Died("shard 1", 0, "killed"))
-    assert effects[-1] == Done((0, 0), None, 0, complete=False)
+    assert effects[-1] == EndRun((0, 0), None, 0, complete=False)
 
 
 # Resuming.
@@ -248,7 +250,7 @@ def test_a_resumed_run_launches_only_who_has_work_left() -> None:
 
 def test_a_run_without_work_is_done() -> None:
     run = Run(done=(STEPS, STEPS + 5))
-    assert run.tell(Opened()) == [Done((STEPS, STEPS), None, 0, complete=True)]
+    assert run.tell(Opened()) == [EndRun((STEPS, STEPS), None, 0, complete=True)]
 
 
 @pytest.mark.parametrize("done", [(0,), (0, 0, 0), (0, -1)])
@@ -260,7 +262,7 @@ def test_steps_done_are_one_number_for_each_replica(done: tuple[int, ...]) -> No
 @pytest.mark.parametrize("wrong", [{"stop_s": 0.0}, {"checkpoint_every_s": -1.0}, {"failures": 0}])
 def test_patience_is_positive(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="change what is not"):
-        Patience(**wrong)  # type: ignore[arg-type]
+        Timeouts(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_topology_needs_one_of_each() -> None:

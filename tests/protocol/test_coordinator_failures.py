@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from partita.engine.protocol.coordinator_effects import AbortRun, Opened, Restart, Warn
 from partita.engine.protocol.events import Died
 from partita.engine.protocol.messages import Failed, Ready
-from partita.engine.protocol.orders import Fail, Opened, Restart, Warn
 from tests.protocol.coordinating import HOSTS, Run, of
 
 
 def test_what_would_fail_again_ends_the_run_at_once() -> None:
     run = Run().start()
-    [failure] = of(Fail, run.hear("part 1.1", Failed("the loss is not finite in step 4", "", final=True)))
-    assert failure == Fail("part 1.1: the loss is not finite in step 4")
+    [failure] = of(AbortRun, run.hear("part 1.1", Failed("the loss is not finite in step 4", "", final=True)))
+    assert failure == AbortRun("part 1.1: the loss is not finite in step 4")
 
 
 def test_what_cannot_be_set_up_ends_the_run_before_it_starts() -> None:
@@ -20,8 +20,8 @@ def test_what_cannot_be_set_up_ends_the_run_before_it_starts() -> None:
     for name in HOSTS:
         run.hello(name)
     run.hear("shard 0", Ready())
-    [failure] = of(Fail, run.hear("part 0.0", Failed("MemoryError: no room", "Traceback ...")))
-    assert failure == Fail("part 0.0 cannot be set up: MemoryError: no room", "Traceback ...")
+    [failure] = of(AbortRun, run.hear("part 0.0", Failed("MemoryError: no room", "Traceback ...")))
+    assert failure == AbortRun("part 0.0 cannot be set up: MemoryError: no room", "Traceback ...")
 
 
 def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
@@ -34,7 +34,7 @@ def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
         assert run.incarnations["shard 1"] == times
         run.wait(0.5, hearing=others)
         assert run.incarnations["shard 1"] == times + 1
-    [failure] = of(Fail, run.wait(300.0, hearing=others))
+    [failure] = of(AbortRun, run.wait(300.0, hearing=others))
     assert failure.reason.startswith(
         "shard 1 died 5 times without getting any further: no sign of life for 300 s while importing"
     )
@@ -47,5 +47,5 @@ def test_a_computation_that_does_not_end_ends_the_run_the_second_time() -> None:
     first, *_ = of(Warn, run.hear("part 1.1", stuck))
     assert first == Warn("part 1.1 failed, 1 of 2 times: UP odd[0:8] has not ended for 60 s")
     run.restarted("part 1.0", "part 1.1")
-    [failure] = of(Fail, run.hear("part 1.1", stuck))
-    assert failure == Fail("part 1.1 failed 2 times: UP odd[0:8] has not ended for 60 s", "the stacks")
+    [failure] = of(AbortRun, run.hear("part 1.1", stuck))
+    assert failure == AbortRun("part 1.1 failed 2 times: UP odd[0:8] has not ended for 60 s", "the stacks")

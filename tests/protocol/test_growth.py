@@ -10,12 +10,12 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 import pytest
 
 from partita.engine.protocol.commands import Outcome, Steps, dot
+from partita.engine.protocol.coordinator_effects import Timeouts
+from partita.engine.protocol.downpour_client import DownpourClient, Started, StepBegins, StepEnded
 from partita.engine.protocol.events import Persisted, Received, Tick
-from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, Pushed, Save
-from partita.engine.protocol.orders import Patience
-from partita.engine.protocol.replica import DownpourClient, Started, StepBegins, StepEnded
-from partita.engine.protocol.sandblaster import MOST_REPEATED
-from partita.engine.protocol.shard import MOST_STALE, ShardMachine
+from partita.engine.protocol.messages import Fetch, Heartbeat, Parameters, Push, PushAck, Save
+from partita.engine.protocol.parameter_shard import MOST_STALE, ParameterShard
+from partita.engine.protocol.sandblaster_coordinator import MOST_REPEATED
 from tests.protocol.coordinating import PARTS, SHARDS, Run
 from tests.protocol.directing import staged
 
@@ -48,7 +48,7 @@ def coordinator() -> Iterator[object]:
 
 
 def shard() -> Iterator[object]:
-    machine, now = ShardMachine("shard 0", epoch=0, ranges={0: (0, 1)}), 0.0
+    machine, now = ParameterShard("shard 0", epoch=0, ranges={0: (0, 1)}), 0.0
     sequence = 0
     while True:
         machine.receive(Received("coordinator", 0, Heartbeat(0, clock=now)), now)
@@ -72,7 +72,7 @@ def client() -> Iterator[object]:
             machine.receive(Received("shard 0", 0, Parameters(step, 0, step), bytes(4)), 0.0)
             machine.receive(StepBegins(step), 0.0)
             machine.receive(StepEnded(step), 0.0)
-            machine.receive(Received("shard 0", 0, Pushed(0, 0, step, step, 0)), 0.0)
+            machine.receive(Received("shard 0", 0, PushAck(0, 0, step, step, 0)), 0.0)
             machine.receive(Tick(), 0.0)
             step += 1
         yield machine
@@ -86,7 +86,7 @@ def batch_method() -> Iterator[object]:
             yield (dot("x", "x"),)
         return Outcome("stopped", "never")
 
-    stage = staged(begin=many, patience=Patience(checkpoint_every_s=None))
+    stage = staged(begin=many, patience=Timeouts(checkpoint_every_s=None))
     for looked in count(1):
         wanted = MOST_REPEATED // 2 + looked * MOST_REPEATED
         stage.play(until=lambda wanted=wanted: stage.coordinator.recorded >= wanted)  # type: ignore[misc]

@@ -13,18 +13,26 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from partita.engine.protocol.commands import Evaluate, Segment, dot
+from partita.engine.protocol.coordinator_effects import Warn
+from partita.engine.protocol.downpour_client import Started
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
+from partita.engine.protocol.instruction_scheduler import (
+    BeginStep,
+    InstructionScheduler,
+    Kind,
+    ScheduledInstruction,
+)
 from partita.engine.protocol.messages import (
-    Answer,
+    AssignmentResult,
     Command,
-    Computed,
+    CommandResult,
     Failed,
     Finished,
     Heartbeat,
     Malformed,
     MalformedMessage,
     Message,
-    Missing,
+    MissingUnits,
     Point,
     Report,
     Saved,
@@ -32,14 +40,11 @@ from partita.engine.protocol.messages import (
     encode,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.orders import Warn
-from partita.engine.protocol.part import BeginStep, Kind, PartMachine, Work
-from partita.engine.protocol.portion_client import PortionClient
-from partita.engine.protocol.replica import Started
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
+from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
-from partita.engine.protocol.verbs import VERBS, role_of, why_not
-from tests.protocol import directing, test_portion_client, test_replica, test_shard
+from tests.protocol import directing, test_downpour_client, test_parameter_shard, test_sandblaster_client
 from tests.protocol.coordinating import Run, of
 
 integers = st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 5, 7, 10, 1000, 2**31, 2**53, 2**53 + 1, 2**64 - 1])
@@ -93,7 +98,9 @@ def arrived(message: Message) -> Said:
 def said_by(
     sender: str, receiver: str, *, without: tuple[type, ...] = ()
 ) -> st.SearchStrategy[Message | Malformed]:
-    kinds = sorted(VERBS[role_of(sender), role_of(receiver)] - set(without), key=lambda kind: kind.__name__)
+    kinds = sorted(
+        PERMISSIONS[host_kind(sender), host_kind(receiver)] - set(without), key=lambda kind: kind.__name__
+    )
     return st.sampled_from(kinds).flatmap(structs).map(arrived)
 
 
@@ -114,7 +121,7 @@ def test_a_downpour_coordinator(said: list[tuple[str, Said]]) -> None:
     run = Run().start()
     for sender, message in said:
         incarnation = run.incarnations[sender]
-        if why_not(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
+        if rejection_reason(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
             run.tell(Received(sender, incarnation, message))
         run.now += 0.3
         run.tell(Tick())
@@ -125,7 +132,7 @@ def test_a_sandblaster_coordinator(said: list[tuple[str, Said]]) -> None:
     stage = in_an_evaluation()
     for sender, message in said:
         incarnation = stage.incarnations[sender]
-        if why_not(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
+        if rejection_reason(message, sender=sender, receiver=COORDINATOR, incarnation=incarnation) is None:
             stage.tell(Received(sender, incarnation, message), wait_s=0.3)
         stage.tell(Tick())
 
@@ -136,7 +143,7 @@ def in_an_evaluation() -> directing.Stage:
         directing.Topology(2, 1, 2), begin=directing.descent, stretch=directing.STRETCH
     )
     stage = directing.Stage(coordinator)
-    stage.deliver = lambda to, message: not isinstance(message, Command | directing.HandOut)
+    stage.deliver = lambda to, message: not isinstance(message, Command | directing.Assignment)
     stage.play()
     return stage
 
@@ -144,11 +151,11 @@ def in_an_evaluation() -> directing.Stage:
 @pytest.mark.parametrize(
     ("sender", "message"),
     [
-        ("part 0.0", Computed(0, 1, 99, 0.0, 0)),
-        ("part 0.0", Computed(5, 1, 0, 0.0, 0)),
-        ("shard 0", Missing(1, ((0, 99),))),
-        ("shard 0", Missing(1, ((3, 1),))),
-        ("shard 0", Answer(1, (1.0, 2.0, 3.0))),
+        ("part 0.0", AssignmentResult(0, 1, 99, 0.0, 0)),
+        ("part 0.0", AssignmentResult(5, 1, 0, 0.0, 0)),
+        ("shard 0", MissingUnits(1, ((0, 99),))),
+        ("shard 0", MissingUnits(1, ((3, 1),))),
+        ("shard 0", CommandResult(1, (1.0, 2.0, 3.0))),
         ("shard 0", Saved(1, 0, 0, "../there", "")),
     ],
 )
@@ -183,9 +190,9 @@ to_shard = st.lists(st.tuples(parts, said_by("part 0.0", "shard 0"), payloads))
 
 @given(to_shard)
 def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
-    machine = test_shard.shard()
+    machine = test_parameter_shard.shard()
     for sender, message, payload in said:
-        if why_not(message, sender=sender, receiver="shard 0", incarnation=0) is None:
+        if rejection_reason(message, sender=sender, receiver="shard 0", incarnation=0) is None:
             for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
                 assert not isinstance(effect, Send) or encode(effect.message)
             machine.validate()
@@ -193,12 +200,12 @@ def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
 
 @given(to_shard)
 def test_a_shard_of_vectors(said: list[tuple[str, Said, object]]) -> None:
-    machine = VectorShard("shard 0", epoch=0, ranges=test_shard.RANGES, stretch=2)
+    machine = VectorShard("shard 0", epoch=0, ranges=test_parameter_shard.RANGES, stretch=2)
     machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
     request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
     machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)
     for sender, message, payload in said:
-        if why_not(message, sender=sender, receiver="shard 0", incarnation=0) is None:
+        if rejection_reason(message, sender=sender, receiver="shard 0", incarnation=0) is None:
             for effect in machine.receive(Received(sender, 0, message, payload), 0.1):
                 assert not isinstance(effect, Send) or encode(effect.message)
             machine.validate()
@@ -210,17 +217,17 @@ def to_part(sender: str) -> st.SearchStrategy[list[tuple[Said, object]]]:
 
 def play(said: list[tuple[Said, object]], sender: str, receive: Callable[[Received], object]) -> None:
     for message, payload in said:
-        if why_not(message, sender=sender, receiver="part 0.0", incarnation=0) is None:
+        if rejection_reason(message, sender=sender, receiver="part 0.0", incarnation=0) is None:
             receive(Received(sender, 0, message, payload))
 
 
 @given(to_part("part 0.1"))
 def test_a_part(said: list[tuple[Said, object]]) -> None:
-    machine = PartMachine(
+    machine = InstructionScheduler(
         [
-            Work(Kind.COMPUTE),
-            Work(Kind.SEND, (0,), "part 0.1", "y", ((0, 2),)),
-            Work(Kind.RECEIVE, (), "part 0.2", "x", ((0, 2),), n_bytes=8),
+            ScheduledInstruction(Kind.COMPUTE),
+            ScheduledInstruction(Kind.SEND, (0,), "part 0.1", "y", ((0, 2),)),
+            ScheduledInstruction(Kind.RECEIVE, (), "part 0.2", "x", ((0, 2),), n_bytes=8),
         ]
     )
     machine.receive(BeginStep(0), 0.0)
@@ -235,14 +242,14 @@ def test_a_part(said: list[tuple[Said, object]]) -> None:
 
 @given(to_part("shard 0"))
 def test_a_downpour_client(said: list[tuple[Said, object]]) -> None:
-    client = test_replica.started()
-    play(said, "shard 0", lambda event: test_replica.feed(client, event))
+    client = test_downpour_client.started()
+    play(said, "shard 0", lambda event: test_downpour_client.feed(client, event))
 
 
 @given(to_part("shard 0"))
 def test_a_sandblaster_client(said: list[tuple[Said, object]]) -> None:
-    client = PortionClient(shards=test_portion_client.SHARDS, alone=False)
-    test_portion_client.feed(client, Started())
-    test_portion_client.hand(client, 0, 1)
-    play(said, "shard 0", lambda event: test_portion_client.feed(client, event))
-    test_portion_client.tell(client, "shard 2", Point(1), bytes(12))
+    client = SandblasterClient(shards=test_sandblaster_client.SHARDS, alone=False)
+    test_sandblaster_client.feed(client, Started())
+    test_sandblaster_client.hand(client, 0, 1)
+    play(said, "shard 0", lambda event: test_sandblaster_client.feed(client, event))
+    test_sandblaster_client.tell(client, "shard 2", Point(1), bytes(12))

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from partita.engine.protocol.events import Died, Received, Send, Tick
-from partita.engine.protocol.membership import HeardAgain, Membership, MembershipEffect, Pace, Suspected
+from partita.engine.protocol.membership import (
+    HeartbeatPolicy,
+    Membership,
+    MembershipEffect,
+    Recovered,
+    Suspected,
+)
 from partita.engine.protocol.messages import Heartbeat, Message, Ready
 
 TICK_S = 0.125  # exact in binary
@@ -72,7 +78,7 @@ def test_any_traffic_is_a_sign_of_life(clock: Clock) -> None:
 def test_a_suspect_that_speaks_is_heard_again(clock: Clock) -> None:
     clock.run(3.0)
     assert clock.members.suspected == ("shard 0",)
-    assert clock.hear("shard 0", incarnation=2) == [HeardAgain("shard 0", 2.875)]
+    assert clock.hear("shard 0", incarnation=2) == [Recovered("shard 0", 2.875)]
     assert clock.members.suspected == ()
     assert not [e for _, e in clock.run(4.5) if isinstance(e, Died)]
 
@@ -111,10 +117,10 @@ def test_a_forgotten_host_may_be_silent(clock: Clock) -> None:
 @pytest.mark.parametrize("times", [(0.0, 2.0, 4.0), (2.0, 2.0, 4.0), (0.5, 4.0, 4.0)])
 def test_a_pace_must_be_in_order(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match=r"a lease lasts 1.5 s, 75% of dead_s, .* choose a heartbeat_s"):
-        Pace(heartbeat_s=0.8, suspect_s=1.0, dead_s=2.0)
-    assert Pace().lease_s < Pace().dead_s
+        HeartbeatPolicy(heartbeat_s=0.8, suspect_s=1.0, dead_s=2.0)
+    assert HeartbeatPolicy().lease_s < HeartbeatPolicy().dead_s
     with pytest.raises(ValueError, match="choose 0 < heartbeat_s"):
-        Pace(*times)
+        HeartbeatPolicy(*times)
 
 
 def test_a_host_whose_lease_is_revoked_gets_none_and_is_still_heard() -> None:

@@ -19,19 +19,19 @@ from partita.engine.protocol.commands import (
 from partita.engine.protocol.events import Persist, Persisted, Received, Tick
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import (
-    Answer,
+    CommandResult,
     Contribution,
+    ContributionAck,
     Fetch,
     FetchPoint,
     Heartbeat,
-    Missing,
+    MissingUnits,
     Point,
     Save,
     Saved,
-    Taken,
 )
 from partita.engine.protocol.vector_shard import (
-    Revert,
+    LoadCheckpoint,
 )
 from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 
@@ -39,10 +39,10 @@ from tests.protocol.textual_shard import HALF, RANGES, Shard, Text
 def test_a_command_is_done_once_and_answered_as_often_as_it_is_said() -> None:
     shard = Shard()
     request = (copy("d", "g"), Dots(("d",), ("g", "x")), Largest("g"))
-    assert shard.command(1, *request) == [Answer(1, (2.5, 2.5, 3.5))]
+    assert shard.command(1, *request) == [CommandResult(1, (2.5, 2.5, 3.5))]
     assert shard.done == [*request]
-    assert shard.command(1, *request) == shard.command(1) == [Answer(1, (2.5, 2.5, 3.5))]
-    assert shard.command(3, scale("d", 2.0)) == [Answer(3, ())]
+    assert shard.command(1, *request) == shard.command(1) == [CommandResult(1, (2.5, 2.5, 3.5))]
+    assert shard.command(3, scale("d", 2.0)) == [CommandResult(3, ())]
     assert shard.command(1, *request) == shard.command(2, *request) == [], "older than the last"
     assert shard.done == [*request, scale("d", 2.0)]
 
@@ -55,21 +55,21 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
     for machine in (0, 1):
         for stretch in (2, 0, 1):
             last = (machine, stretch) == (1, 1)
-            answer = [Answer(4, (2.5, 3.5, 4.5))] if last else []
-            assert shard.contribute(4, stretch, machine) == [*answer, Taken(4, stretch)]
+            answer = [CommandResult(4, (2.5, 3.5, 4.5))] if last else []
+            assert shard.contribute(4, stretch, machine) == [*answer, ContributionAck(4, stretch)]
     assert shard.done == [*before, *after]
     assert shard.vectors == {("g", 0): "((0+1)+2)", ("g", 1): "((0+1)+2)"}
     assert (shard.machine.evaluation, shard.kept) == (None, {})
-    assert shard.contribute(4, 1) == [Taken(4, 1)], "over"
+    assert shard.contribute(4, 1) == [ContributionAck(4, 1)], "over"
 
 
 def test_the_first_of_a_stretch_and_machine_counts_and_all_are_acknowledged() -> None:
     shard = Shard()
     shard.command(1, HALF)
     for replica in (0, 1, 0):
-        assert shard.contribute(1, 0, replica=replica) == [Taken(1, 0)]
+        assert shard.contribute(1, 0, replica=replica) == [ContributionAck(1, 0)]
     assert shard.kept == {(0, 0): "0"}
-    assert shard.contribute(7, 1) == [Taken(7, 1)], "of another evaluation"
+    assert shard.contribute(7, 1) == [ContributionAck(7, 1)], "of another evaluation"
     assert shard.kept == {(0, 0): "0"}
 
 
@@ -77,10 +77,10 @@ def test_a_repeat_of_a_command_under_way_says_what_is_missing() -> None:
     shard = Shard()
     long = Evaluate((Segment("a", 0, 8), Segment("b", 8, 3)))  # stretches 0 to 3, and 4, 5
     shard.command(1, long)
-    assert shard.command(1, long) == [Missing(1, ((0, 6),))]
+    assert shard.command(1, long) == [MissingUnits(1, ((0, 6),))]
     for stretch, machine in ((1, 0), (1, 1), (4, 0), (4, 1), (2, 0)):
         shard.contribute(1, stretch, machine)
-    assert shard.command(1, long) == [Missing(1, ((0, 1), (2, 4), (5, 6)))]
+    assert shard.command(1, long) == [MissingUnits(1, ((0, 1), (2, 4), (5, 6)))]
     assert shard.done == []
 
 
@@ -88,11 +88,11 @@ def test_a_newer_command_drops_an_evaluation() -> None:
     shard = Shard()
     shard.command(1, HALF, dot("g", "g"))
     shard.contribute(1, 0)
-    assert shard.command(2, Restore(7), scale("x", 2.0)) == [Answer(2, ())]
-    assert shard.done == [Revert(7), scale("x", 2.0)], "the rest of the one before is never done"
+    assert shard.command(2, Restore(7), scale("x", 2.0)) == [CommandResult(2, ())]
+    assert shard.done == [LoadCheckpoint(7), scale("x", 2.0)], "the rest of the one before is never done"
     assert shard.kept == {}
     shard.command(3, HALF)
-    assert shard.contribute(1, 1) == [Taken(1, 1)]
+    assert shard.contribute(1, 1) == [ContributionAck(1, 1)]
     assert shard.kept == {}, "what was computed for the one before does not count"
     assert shard.command(2) == []
 
@@ -101,7 +101,7 @@ def test_a_point_is_given_until_the_next_command_and_orders_stand_until_the_next
     shard = Shard()
     shard.tell("part 0.1", FetchPoint(-1))
     shard.command(1, zero("x"))
-    assert shard.said == [("coordinator", Answer(1, ()))]
+    assert shard.said == [("coordinator", CommandResult(1, ()))]
     shard.command(2, HALF)
     assert shard.said == [("part 0.1", Point(2))]
     for _ in range(2):
@@ -171,7 +171,7 @@ def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
         "shard 0 does not take a Save from it",
     ]
     assert (shard.said, shard.kept) == ([], {})
-    assert shard.command(1, HALF) == [Missing(1, ((0, 3),))]
+    assert shard.command(1, HALF) == [MissingUnits(1, ((0, 3),))]
 
 
 def test_nothing_is_done_or_said_without_a_lease() -> None:
@@ -205,8 +205,8 @@ def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
     shard = Shard(slow=True)
     shard.tell("part 0.1", FetchPoint(0))
     assert shard.command(1, Restore(7), zero("x"), HALF, dot("g", "x")) == []
-    assert shard.command(1) == [Missing(1, ())], "it is at work, and answers when that is done"
-    assert shard.contribute(1, 0) == [Taken(1, 0)]
+    assert shard.command(1) == [MissingUnits(1, ())], "it is at work, and answers when that is done"
+    assert shard.contribute(1, 0) == [ContributionAck(1, 0)]
     shard.tell("part 0.0", FetchPoint(0))
     shard.feed(Tick(), 0.5)
     shard.tell("coordinator", Heartbeat(0, clock=1.0), now=1.0)
@@ -227,25 +227,25 @@ def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
     shard.work(3.5)
     assert shard.said == [
         ("coordinator", Heartbeat(0, clock=3.5)),
-        ("part 0.1", Taken(1, 2)),  # behind the answer if that comes soon, and else without it
-        ("coordinator", Answer(1, (3.5,))),
+        ("part 0.1", ContributionAck(1, 2)),  # behind the answer if that comes soon, and else without it
+        ("coordinator", CommandResult(1, (3.5,))),
     ]
-    assert shard.done == [Revert(7), zero("x"), dot("g", "x")]
+    assert shard.done == [LoadCheckpoint(7), zero("x"), dot("g", "x")]
 
 
 def test_the_newest_command_that_comes_meanwhile_replaces_the_rest() -> None:
     shard = Shard(slow=True)
     shard.command(1, zero("a"), Snapshot(1), HALF, zero("x"))
     for number in (2, 4, 3, 1):
-        assert shard.command(number, Restore(number), dot("x", "x")) == [Missing(number, ())]
+        assert shard.command(number, Restore(number), dot("x", "x")) == [MissingUnits(number, ())]
     shard.said.clear()
     assert (shard.machine.number, shard.done) == (1, [])
     shard.work()
     assert (shard.machine.number, shard.done) == (4, [zero("a")])
     shard.work()
     shard.work()
-    assert shard.done == [zero("a"), Revert(4), dot("x", "x")]
-    assert shard.said == [("coordinator", Answer(4, (3.5,)))]
+    assert shard.done == [zero("a"), LoadCheckpoint(4), dot("x", "x")]
+    assert shard.said == [("coordinator", CommandResult(4, (3.5,)))]
 
 
 def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_asked_for_again() -> None:
@@ -262,14 +262,14 @@ def test_without_a_lease_what_was_done_is_kept_and_the_rest_waits_until_it_is_as
     assert shard.said == []
     shard.command(1, *request, now=3.5)
     assert shard.said == [("part 0.0", Point(1))]
-    assert shard.command(1, *request, now=3.5) == [Missing(1, ((0, 3),))]
+    assert shard.command(1, *request, now=3.5) == [MissingUnits(1, ((0, 3),))]
     shard.said.clear()
     assert shard.command(2, Restore(None), now=3.5) == []
     shard.work(9.0)
     assert shard.command(3, zero("x"), now=9.0) == []
     shard.tell("coordinator", Heartbeat(0, clock=9.0), now=9.0)
-    assert shard.command(2, Restore(None), now=9.0) == [Answer(2, ())]
-    assert shard.done == [Largest("x"), Revert(None)]
+    assert shard.command(2, Restore(None), now=9.0) == [CommandResult(2, ())]
+    assert shard.done == [Largest("x"), LoadCheckpoint(None)]
 
 
 def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
@@ -284,7 +284,7 @@ def test_one_that_was_replaced_while_at_work_says_nothing() -> None:
 def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_there() -> None:
     shard = Shard()
     request = (zero("a"), Snapshot(3), scale("x", 2.0), dot("x", "x"))
-    assert shard.command(8, *request) == [Answer(8, (4.5,))]
+    assert shard.command(8, *request) == [CommandResult(8, (4.5,))]
     assert shard.done == [zero("a"), Persist(3, 0, 8), *request[2:]]
     shard.command(8, *request)
     assert len(shard.done) == 4
@@ -308,7 +308,7 @@ def test_a_snapshot_stands_between_operations_and_its_file_is_said_when_it_is_th
 def test_one_that_comes_back_does_only_what_is_newer_than_its_checkpoint() -> None:
     shard = Shard(number=6)
     assert shard.command(5, zero("x")) == shard.command(6, zero("x")) == []
-    assert shard.command(7, zero("x")) == [Answer(7, ())]
+    assert shard.command(7, zero("x")) == [CommandResult(7, ())]
 
 
 def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
@@ -316,11 +316,11 @@ def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
     empty = Evaluate((Segment("a", 0, 0), Segment("b", 4, 1), Segment("c", 5, 0)))
     shard.command(1, empty)
     shard.contribute(1, 0, 0)
-    assert shard.contribute(1, 0, 1) == [Answer(1, ()), Taken(1, 0)]
+    assert shard.contribute(1, 0, 1) == [CommandResult(1, ()), ContributionAck(1, 0)]
     assert shard.vectors == {(name, m): "0" for name in "abc" for m in (0, 1)}
     assert sorted(map(str, shard.done)) == sorted(map(str, (zero("a"), zero("c"))))
     nobodys = Shard(ranges={})
-    assert nobodys.command(1, HALF, Largest("g")) == [Answer(1, (2.5,))]
+    assert nobodys.command(1, HALF, Largest("g")) == [CommandResult(1, (2.5,))]
     assert nobodys.done == [zero("g"), Largest("g")]
 
 

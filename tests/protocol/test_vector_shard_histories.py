@@ -17,19 +17,19 @@ from partita.engine.protocol.commands import (
     copy,
     dot,
     scale,
-    stretches_of,
+    work_units_of,
 )
 from partita.engine.protocol.events import Persist
 from partita.engine.protocol.messages import (
-    Answer,
+    CommandResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
     Heartbeat,
-    Missing,
-    Taken,
+    MissingUnits,
 )
 from partita.engine.protocol.vector_shard import (
-    Revert,
+    LoadCheckpoint,
 )
 from tests.protocol.textual_shard import HALF, RANGES, STRETCH, Shard, Text
 
@@ -50,7 +50,7 @@ class Naive:
     def stretches(self) -> dict[int, str]:
         """The vector of each stretch."""
         evaluate = next((o for o in self.request if isinstance(o, Evaluate)), Evaluate(()))
-        cut = stretches_of(evaluate, STRETCH)
+        cut = work_units_of(evaluate, STRETCH)
         return {n: evaluate.segments[stretch.segment].vector for n, stretch in enumerate(cut)}
 
     @property
@@ -103,7 +103,9 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
                 if not is_new:
                     assert len(shard.done) == done
                     kinds = [type(message) for _, message in shard.said]
-                    assert kinds == ([] if number < naive.number else [Missing if naive.is_open else Answer])
+                    assert kinds == (
+                        [] if number < naive.number else [MissingUnits if naive.is_open else CommandResult]
+                    )
             case "fetch", machine:
                 shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
                 assert len(shard.said) == bool(naive.stretches)
@@ -128,10 +130,10 @@ def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machin
     if is_current and stretch not in naive.stretches:
         assert found == [] and len(shard.refused) == refused + 1
         return
-    assert found[-1] == Taken(evaluation, stretch)
+    assert found[-1] == ContributionAck(evaluation, stretch)
     if is_current:
         naive.come.add((stretch, machine))
-        assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [Answer])
+        assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [CommandResult])
 
 
 slowly = st.one_of(
@@ -152,7 +154,7 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
     wanted: dict[int, Request] = {
         n: (scale(f"a{n}", 2.0), Restore(n), HALF, dot("x", "g")) for n in (1, 2, 3)
     }
-    done: dict[int, list[Operation | Persist | Revert]] = {}
+    done: dict[int, list[Operation | Persist | LoadCheckpoint]] = {}
     answered: set[int] = set()
     for step in history:
         shard.said.clear()
@@ -174,8 +176,8 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
                 shard.work(now)
                 done.setdefault(number, []).extend(shard.done[before:])
         assert not shard.said or shard.machine.holds_lease(now)
-        answered |= {message.number for _, message in shard.said if isinstance(message, Answer)}
+        answered |= {message.number for _, message in shard.said if isinstance(message, CommandResult)}
     for number, found in done.items():
-        expected = [wanted[number][0], Revert(number), wanted[number][3]]
+        expected = [wanted[number][0], LoadCheckpoint(number), wanted[number][3]]
         assert found == expected[: len(found)]
         assert len(found) == 3 or number not in answered

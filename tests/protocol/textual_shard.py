@@ -22,13 +22,13 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.vector_shard import (
-    Do,
-    Done,
-    Drop,
-    Join,
-    Keep,
-    Revert,
-    Settle,
+    AddGradient,
+    DropGradients,
+    LoadCheckpoint,
+    MoveGradient,
+    OperationsDone,
+    RunOperations,
+    StoreGradient,
     VectorShard,
     VectorShardEvent,
 )
@@ -54,8 +54,8 @@ class Shard:
     number: int = 0
     leased: bool = True
     slow: bool = False  # what is to be done is done when `work` is called
-    working: Do | Revert | None = None
-    done: list[Operation | Persist | Revert] = field(default_factory=list)
+    working: RunOperations | LoadCheckpoint | None = None
+    done: list[Operation | Persist | LoadCheckpoint] = field(default_factory=list)
     said: list[tuple[str, Message]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     vectors: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -74,23 +74,23 @@ class Shard:
         self.machine.validate()
         for effect in effects:
             match effect:
-                case Do() | Revert():
+                case RunOperations() | LoadCheckpoint():
                     assert effect is effects[-1] and self.working is None
                     self.working = effect
                     if not self.slow:
                         self.work(now)
                 case Persist():
                     self.done.append(effect)
-                case Keep(machine=machine, stretch=stretch, payload=payload):
+                case StoreGradient(machine=machine, stretch=stretch, payload=payload):
                     assert isinstance(payload, Text) and (machine, stretch) not in self.kept
                     self.kept[machine, stretch] = payload.text
                     self.most_kept = max(self.most_kept, len(self.kept))
-                case Join(machine=machine, into=into, of=of):
+                case AddGradient(machine=machine, into=into, of=of):
                     self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
-                case Settle(machine=machine, stretch=stretch, span=span):
+                case MoveGradient(machine=machine, stretch=stretch, span=span):
                     assert (span.start, span.stop) == self.ranges[machine]
                     self.vectors[span.vector, machine] = self.kept.pop((machine, stretch))
-                case Drop():
+                case DropGradients():
                     self.kept.clear()
                 case Send(to=to, message=message, payload=span):
                     is_point = isinstance(message, Point)
@@ -105,9 +105,9 @@ class Shard:
         """It is done now. Scalars count from 0 over the whole life: nothing done twice looks the same."""
         effect, self.working = self.working, None
         assert effect is not None
-        if isinstance(effect, Revert):
+        if isinstance(effect, LoadCheckpoint):
             self.done.append(effect)
-            self.feed(Done(), now)
+            self.feed(OperationsDone(), now)
             return
         scalars = []
         for operation in effect.operations:
@@ -115,7 +115,7 @@ class Shard:
             if isinstance(operation, Combine) and not operation.terms:
                 self.vectors |= {(operation.to, machine): "0" for machine in self.ranges}
             scalars += [0.5 + len(self.done)] * n_scalars(operation)
-        self.feed(Done(scalars), now)
+        self.feed(OperationsDone(scalars), now)
 
     def tell(self, sender: str, message: Message, payload: object = None, *, now: float = 0.0) -> None:
         self.feed(Received(sender, 0, message, payload), now)

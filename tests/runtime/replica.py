@@ -16,13 +16,13 @@ from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
-    Computed,
+    Assignment,
+    AssignmentResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
-    HandOut,
     Message,
     Point,
-    Taken,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.feed import ArrayFile
@@ -51,7 +51,7 @@ class Replica:
         self.evaluation, self.point = 0, {}
         self.asked: dict[tuple[str, str], int] = {}
         self.taken: dict[tuple[int, int], dict[tuple[str, str], bytes]] = defaultdict(dict)
-        self.computed: dict[int, dict[str, Computed]] = defaultdict(dict)
+        self.computed: dict[int, dict[str, AssignmentResult]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         tasks = [
             PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
@@ -84,7 +84,7 @@ class Replica:
             self._answer(part, shard, after)
 
     def hand_out(self, turn: int, first: int, count: int, *, to: str | None = None) -> None:
-        message = HandOut(self.evaluation, turn, first, first, count)
+        message = Assignment(self.evaluation, turn, first, first, count)
         for name in self.roles if to is None else (to,):
             self.tell(name, COORDINATOR, message)
 
@@ -92,7 +92,7 @@ class Replica:
         self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
         self.roles[name].wakened(0.0)
 
-    def until(self, turn: int) -> list[Computed]:
+    def until(self, turn: int) -> list[AssignmentResult]:
         """What every part says of a turn, after its gradient was sent."""
         while len(self.computed[turn]) < len(self.roles):
             self.deliver()
@@ -114,8 +114,8 @@ class Replica:
                 assert payload is not None
                 self.taken[evaluation, stretch][sender, to] = payload.to_bytes()
                 if not self.silent:
-                    self.tell(sender, to, Taken(evaluation, stretch))
-            case Computed(turn=turn):
+                    self.tell(sender, to, ContributionAck(evaluation, stretch))
+            case AssignmentResult(turn=turn):
                 self.computed[turn][sender] = message
             case _:
                 self.tell(to, sender, message, payload)

@@ -21,10 +21,10 @@ from partita.engine.parameters import (
     Vector,
     save_parameters,
 )
+from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, Pushed, Save, Saved
+from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, PushAck, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.orders import Entry
 from partita.engine.runtime.checkpoint_writer import NotWritten
 from partita.engine.runtime.downpour_shard import ShardRole, ShardTask, SpoiltPush
 from partita.engine.runtime.task import HostContext
@@ -76,17 +76,17 @@ class Shard:
         assert isinstance(message, Parameters) and isinstance(numbers, np.ndarray)
         return message.updates, numbers
 
-    def save(self, number: int) -> Entry:
+    def save(self, number: int) -> ShardFile:
         """Writes its file, and waits for it."""
         self.tell(COORDINATOR, Save(number))
         assert self.woken.wait(60)
         self.role.wakened(0.0)
         saved = self.said.pop()[0]
         assert isinstance(saved, Saved)
-        return Entry(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
 
 
-def commit(folder: Path, number: int, entries: list[Entry]) -> None:
+def commit(folder: Path, number: int, entries: list[ShardFile]) -> None:
     manifest = Manifest(
         checkpoint=number,
         run="run",
@@ -155,7 +155,7 @@ def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
         clock.now += 3.5
 
     shard.tell("part 0.0", Push(0, 0, 0, 0), np.ones(6))
-    assert isinstance(shard.said.pop()[0], Pushed)
+    assert isinstance(shard.said.pop()[0], PushAck)
     monkeypatch.setattr(shard.role._storage, "apply", stopped)
     shard.tell("part 0.0", Push(0, 1, 0, 0), np.ones(6))
     assert shard.said == []

@@ -14,7 +14,7 @@ import pytest
 
 from partita.engine.launch.launcher import StillRunning, ThreadLauncher
 from partita.engine.protocol.events import Received
-from partita.engine.protocol.messages import Assign, Failed, Heartbeat, Hello, Ready, Stop
+from partita.engine.protocol.messages import Failed, Heartbeat, Hello, Ready, SetUp, Stop
 from partita.engine.runtime import host
 from partita.engine.runtime.task import HostContext, Role, pack_task
 from partita.engine.transport import MailboxClosed
@@ -85,7 +85,7 @@ def test_whatever_a_role_raises_is_reported_until_the_host_is_ended(
     hello = next_of(Hello, launcher).message
     assert isinstance(hello, Hello)
     launcher.reach(PART, 0, hello.endpoint)
-    launcher.mailbox.send(PART, Assign(""), pack_task(Raising(error)))
+    launcher.mailbox.send(PART, SetUp(""), pack_task(Raising(error)))
     next_of(Ready, launcher)
     launcher.mailbox.send(PART, Heartbeat(0))
     reports = [next_of(Failed, launcher).message for _ in range(3)]
@@ -116,7 +116,7 @@ def test_a_thread_that_does_not_end_is_named_with_its_place() -> None:
     hello = next_of(Hello, launcher).message
     assert isinstance(hello, Hello)
     launcher.reach(PART, 0, hello.endpoint)
-    launcher.mailbox.send(PART, Assign(""), pack_task(Stuck("")))
+    launcher.mailbox.send(PART, SetUp(""), pack_task(Stuck("")))
     (thread,) = [thread for thread in threading.enumerate() if thread.name == PART]
     while not any(frame.name == "role" for frame in traceback.extract_stack(frame_of(thread))):
         pass

@@ -13,14 +13,14 @@ import pytest
 from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
-    Computed,
+    Assignment,
+    AssignmentResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
-    HandOut,
     Heartbeat,
     Message,
     Point,
-    Taken,
 )
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
@@ -209,7 +209,7 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
     assert replica.taken[1, 0] == first, "said again"
     replica.silent = False
     for shard in range(SHARDS):
-        replica.tell("part 0.0", shard_name(shard), Taken(1, 0))
+        replica.tell("part 0.0", shard_name(shard), ContributionAck(1, 0))
     replica.until(2)
     for turn in range(3):
         chosen = slice(turn * BATCH, (turn + 1) * BATCH)
@@ -266,7 +266,7 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
     )
     role = PortionRole(task, link)
     try:
-        role.receive(Received(COORDINATOR, 0, HandOut(1, 0, 0, 0, 1)), 0.0)
+        role.receive(Received(COORDINATOR, 0, Assignment(1, 0, 0, 0, 1)), 0.0)
         role.receive(Received(COORDINATOR, 0, Heartbeat(0, 0.0)), 0.0)
         role.learned(1, {"shard 0": 0}, 0.0)
         role.tick(10.0)
@@ -279,8 +279,8 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
             numbers = Payload([memoryview(bytes(8 * (overlap.machine_stop - overlap.machine_start)))])
             role.receive(Received(shard_name(overlap.shard), 0, Point(1), numbers), 0.0)
         found = [type(said.get(timeout=60)) for _ in range(5)]
-        assert found == [FetchPoint] * 2 + [Contribution] * 2 + [Computed]
-        role.receive(Received(COORDINATOR, 0, Computed(0, 0, 0, 0.0, 0)), 0.0)
-        assert refused == [("coordinator", "a Computed, which is not for a part under Sandblaster")]
+        assert found == [FetchPoint] * 2 + [Contribution] * 2 + [AssignmentResult]
+        role.receive(Received(COORDINATOR, 0, AssignmentResult(0, 0, 0, 0.0, 0)), 0.0)
+        assert refused == [("coordinator", "a AssignmentResult, which is not for a part under Sandblaster")]
     finally:
         role.close()

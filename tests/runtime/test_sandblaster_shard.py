@@ -36,22 +36,22 @@ from partita.engine.protocol.commands import (
     scale,
     zero,
 )
+from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
-    Answer,
     Command,
+    CommandResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
     Heartbeat,
     Message,
-    Missing,
+    MissingUnits,
     Point,
     Save,
     Saved,
-    Taken,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.orders import Entry
 from partita.engine.runtime import sandblaster_shard
 from partita.engine.runtime.sandblaster_shard import CannotBeDone, VectorShardRole, VectorShardTask
 from partita.engine.runtime.task import HostContext
@@ -124,17 +124,17 @@ class Shard:
     def vector(self, name: str) -> list[float]:
         return self.role._store.vector(name).tolist()  # type: ignore[no-any-return]
 
-    def save(self) -> Entry:
+    def save(self) -> ShardFile:
         """Waits for the file of the last snapshot."""
         self.role._writer.close()
         self.role.wakened(0.0)
         n = max(n for n, (_, message, _) in enumerate(self.said) if isinstance(message, Saved))
         saved = self.said.pop(n)[1]  # others may have been said since
         assert isinstance(saved, Saved)
-        return Entry(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
 
 
-def commit(folder: Path, number: int, entries: list[Entry], *, dtype: str = "float32") -> None:
+def commit(folder: Path, number: int, entries: list[ShardFile], *, dtype: str = "float32") -> None:
     manifest = Manifest(
         checkpoint=number,
         run="run",
@@ -174,8 +174,8 @@ def test_the_bits_of_a_gradient_follow_from_the_stretches_alone(
         for stretch, machine in order:
             slices = (gradients[stretch][:6], gradients[stretch][6:])
             said = shard.tell(f"part {stretch % 3}.{machine}", Contribution(number, stretch), slices[machine])
-            assert said[-1] == Taken(number, stretch)
-        assert said[:-1] == [Answer(number, ())]
+            assert said[-1] == ContributionAck(number, stretch)
+        assert said[:-1] == [CommandResult(number, ())]
         assert shard.role._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
     assert len(shard.role._gradients) == 0
 
@@ -198,7 +198,7 @@ def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> 
             assert numbers.tolist() == (2 * START)[slices[n, machine]].tolist()
             for stretch in (1, 0):
                 answers += shard.tell(to, Contribution(1, stretch), gradient[slices[n, machine]])
-    done = [answer.scalars for answer in answers if isinstance(answer, Answer)]
+    done = [answer.scalars for answer in answers if isinstance(answer, CommandResult)]
     summed = np.array(done).sum(axis=0)
     assert summed == pytest.approx([4 * gradient @ gradient, 4 * gradient @ START], rel=1e-14)
     found = [*shards[0].vector("x"), *shards[1].vector("x")]
@@ -214,7 +214,7 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
             4, Combine("s_0", ((2.0, "x"),)), copy("never_finite", "x"), scale("never_finite", 1e300)
         )
         answer = shard.command(5, scale("x", 3.0), Snapshot(1), Combine("x"), copy("later", "x"))
-        assert answer == [Answer(5, ())]
+        assert answer == [CommandResult(5, ())]
         entries.append(shard.save())
         assert shard.tell(COORDINATOR, Save(1)) == [Saved(1, 0, 5, entries[-1].file, entries[-1].sha256)]
         assert entries[-1].version == 5
@@ -230,11 +230,11 @@ def test_a_checkpoint_holds_every_vector_for_any_number_of_shards(tmp_path: Path
     assert again.role.version == 5
     assert again.command(5, Combine("x")) == []
     assert again.vector("x") == (3 * START)[3:6].tolist()
-    assert shards[1].command(6, Restore(1), Largest("x")) == [Answer(6, (3 * START[5],))]
+    assert shards[1].command(6, Restore(1), Largest("x")) == [CommandResult(6, (3 * START[5],))]
     assert shards[1].vector("s_0") == again.vector("s_0")
     with pytest.raises(CannotBeDone, match=r"^a Combine cannot be done: there is no vector 'later' to read"):
         shards[1].command(7, copy("x", "later"))
-    assert shards[0].command(6, Restore(None), dot("x", "x")) == [Answer(6, (START[:3] @ START[:3],))]
+    assert shards[0].command(6, Restore(None), dot("x", "x")) == [CommandResult(6, (START[:3] @ START[:3],))]
     assert shards[0].role._store.names() == ("x",)
 
 
@@ -251,7 +251,7 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
 
     monkeypatch.setattr(Checkpoints, "write_shard", slow)
     for number in (1, 2, 3):
-        assert shard.command(number, Snapshot(number), scale("x", 2.0)) == [Answer(number, ())]
+        assert shard.command(number, Snapshot(number), scale("x", 2.0)) == [CommandResult(number, ())]
     shard.said.clear()
     go.set()
     shard.role.close()
@@ -261,7 +261,7 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 1), (2, 2), (3, 3)]
     last = saved[-1]
     assert isinstance(last, Saved)
-    commit(tmp_path, 3, [Entry("shard 0", 0, 3, last.file, last.sha256)], dtype="float64")
+    commit(tmp_path, 3, [ShardFile("shard 0", 0, 3, last.file, last.sha256)], dtype="float64")
     assert Shard(tmp_path, checkpoint=3).vector("x") == (4 * START).tolist(), (
         "as it was between the operations"
     )
@@ -283,12 +283,12 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     assert shard.tell(COORDINATOR, Command(1, (Snapshot(1), scale("x", 2.0), dot("x", "x")))) == []
     shard.role.tick(1.0)
     shard.role.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=1.0)), 1.0)
-    waits = Missing(2, ())  # it has the command, and lacks nothing for it
+    waits = MissingUnits(2, ())  # it has the command, and lacks nothing for it
     assert shard.tell(COORDINATOR, Command(2, (scale("x", 3.0),))) == [waits]
     go.set()
     shard.settle()
     entry = shard.save()
-    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), waits, Answer(2, ())]
+    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=1.0), waits, CommandResult(2, ())]
     assert shard.vector("x") == (6 * START).tolist()
 
     commit(tmp_path, 1, [entry], dtype="float64")
@@ -298,7 +298,10 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     shard.role.tick(2.0)
     go.set()
     shard.settle()
-    assert [message for _, message, _ in shard.said] == [Heartbeat(0, clock=2.0), Answer(3, (START[-1],))]
+    assert [message for _, message, _ in shard.said] == [
+        Heartbeat(0, clock=2.0),
+        CommandResult(3, (START[-1],)),
+    ]
     assert shard.vector("x") == START.tolist()
 
 
@@ -310,7 +313,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
     shard.settle()
     x = 2 * START - 0.5
     assert shard.vector("x") == x.tolist()
-    assert [message for _, message, _ in shard.said] == [Answer(1, (x.sum(),)), Taken(1, 0)]
+    assert [message for _, message, _ in shard.said] == [CommandResult(1, (x.sum(),)), ContributionAck(1, 0)]
 
 
 def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(
@@ -355,7 +358,11 @@ def test_what_comes_before_the_lease_waits_for_it(tmp_path: Path) -> None:
     shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
     assert shard.said == []
     shard.tell(COORDINATOR, Heartbeat(0, clock=0.0))
-    assert [message for _, message, _ in shard.said] == [Point(1), Answer(1, (START.sum(),)), Taken(1, 0)]
+    assert [message for _, message, _ in shard.said] == [
+        Point(1),
+        CommandResult(1, (START.sum(),)),
+        ContributionAck(1, 0),
+    ]
 
 
 @pytest.mark.parametrize(

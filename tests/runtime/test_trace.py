@@ -13,8 +13,8 @@ from partita.engine import SGD, Session
 from partita.engine.drivers.session import Hosts
 from partita.engine.parameters.initialise import initialise
 from partita.engine.protocol.clocks import Offset
+from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
-from partita.engine.protocol.part import AHEAD
 from partita.engine.runtime.trace import COMMUNICATION, PartTrace, Recorder, StepTrace
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, partition

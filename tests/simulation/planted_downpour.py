@@ -8,33 +8,33 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.coordinator_effects import Restart
+from partita.engine.protocol.downpour_client import DownpourClient, Install, SavePushRecord, StepBegins
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
-from partita.engine.protocol.membership import Membership, Pace
-from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, Saved, Settled
-from partita.engine.protocol.orders import Restart
-from partita.engine.protocol.replica import DownpourClient, Install, Note, StepBegins
-from partita.engine.protocol.shard import Apply, ShardMachine, _Part
-from partita.engine.protocol.supervision import Phase
+from partita.engine.protocol.membership import HeartbeatPolicy, Membership
+from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, PushRecord, Saved
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, _Part
 from partita.engine.runtime.simulation.downpour import Machines
 
 # Shards.
 
 
-class AcknowledgesWithoutApplying(ShardMachine):
+class AcknowledgesWithoutApplying(ParameterShard):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
-        return effects if self.version % 4 else [e for e in effects if not isinstance(e, Apply)]
+        return effects if self.version % 4 else [e for e in effects if not isinstance(e, ApplyGradient)]
 
 
-class NoIncarnationInTheKey(ShardMachine):
-    def _account(self, part: _Part, settled: Settled) -> bool:
+class NoIncarnationInTheKey(ParameterShard):
+    def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = super()._account(part, msgspec.structs.replace(settled, incarnation=max(part.incarnation, 0)))
         part.incarnation = max(part.incarnation, settled.incarnation)
         return lost
 
 
-class AnIncarnationGoesBack(ShardMachine):
+class AnIncarnationGoesBack(ParameterShard):
     def receive(self, event: Any, now: float) -> Any:
         part = self._parts.get(event.sender) if isinstance(event, Received) else None
         if part is not None and isinstance(event.message, Fetch) and event.incarnation < part.incarnation:
@@ -42,12 +42,12 @@ class AnIncarnationGoesBack(ShardMachine):
         return super().receive(event, now)
 
 
-class RestoreForgetsWhatWasSeen(ShardMachine):
+class RestoreForgetsWhatWasSeen(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **(kwargs | {"seen": {}}))
 
 
-class WatermarkSavedTooEarly(ShardMachine):
+class WatermarkSavedTooEarly(ParameterShard):
     def _save(self, checkpoint: int, now: float) -> Any:
         effects = super()._save(checkpoint, now)
         return [
@@ -58,34 +58,34 @@ class WatermarkSavedTooEarly(ShardMachine):
         ]
 
 
-class RestoreForgetsTheVersion(ShardMachine):
+class RestoreForgetsTheVersion(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **(kwargs | {"version": 0}))
 
 
-class NoFence(ShardMachine):
+class NoFence(ParameterShard):
     def holds_lease(self, now: float) -> bool:
         return not self.fenced
 
 
-class LeaseFromWhenTheHeartbeatArrived(ShardMachine):
+class LeaseFromWhenTheHeartbeatArrived(ParameterShard):
     def _heartbeat(self, message: Any, now: float) -> Any:
         effects = super()._heartbeat(message, now)
         self._leased_until = now + self._lease_s
         return effects
 
 
-class LeaseOutlivesTheVerdict(ShardMachine):
+class LeaseOutlivesTheVerdict(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **kwargs, lease_s=6.0)
 
 
-class AcknowledgesAfterTheLease(ShardMachine):
+class AcknowledgesAfterTheLease(ParameterShard):
     def may_say(self, message: Any, now: float) -> bool:
         return not self.fenced
 
 
-class AppliesARepeat(ShardMachine):
+class AppliesARepeat(ParameterShard):
     def _push(self, event: Any, push: Any, now: float) -> Any:
         part = self._parts.get(event.sender)
         if part is not None and (part.incarnation, part.sequence) == (push.incarnation, push.sequence):
@@ -93,29 +93,29 @@ class AppliesARepeat(ShardMachine):
         return super()._push(event, push, now)
 
 
-class NeverAcknowledgesARepeat(ShardMachine):
+class NeverAcknowledgesARepeat(ParameterShard):
     def _push(self, event: Any, push: Any, now: float) -> Any:
         version = self.version
         effects = super()._push(event, push, now)
         return effects if self.version > version else []
 
 
-class CountsNoLoss(ShardMachine):
-    def _account(self, part: _Part, settled: Settled) -> bool:
+class CountsNoLoss(ParameterShard):
+    def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = part.lost
         super()._account(part, settled)
         part.lost = lost
         return False
 
 
-class CountsAPushTooFew(ShardMachine):
-    def _account(self, part: _Part, settled: Settled) -> bool:
+class CountsAPushTooFew(ParameterShard):
+    def _account(self, part: _Part, settled: PushRecord) -> bool:
         lost = super()._account(part, settled)
         part.lost -= lost
         return lost
 
 
-class CountsNothingOfProcessesThatDied(ShardMachine):
+class CountsNothingOfProcessesThatDied(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **(kwargs | {"acknowledged": {}}))
 
@@ -123,12 +123,12 @@ class CountsNothingOfProcessesThatDied(ShardMachine):
         return super()._fetch(event, msgspec.structs.replace(fetch, earlier=()), now)
 
 
-class CountsNothingAtItsStart(ShardMachine):
+class CountsNothingAtItsStart(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
         super().__init__(name, **(kwargs | {"acknowledged": {}}))
 
 
-class SaysOneStepTooMany(ShardMachine):
+class SaysOneStepTooMany(ParameterShard):
     def _fetch(self, event: Any, fetch: Fetch, now: float) -> Any:
         return [self._off(effect) for effect in super()._fetch(event, fetch, now)]
 
@@ -146,14 +146,14 @@ class SaysOneStepTooFew(SaysOneStepTooMany):
     by = -1
 
 
-class SaysSavedBeforeItIs(ShardMachine):
+class SaysSavedBeforeItIs(ParameterShard):
     def _save(self, checkpoint: int, now: float) -> Any:
         effects = super()._save(checkpoint, now)
         early = Saved(checkpoint, self.epoch, self.version, f"{checkpoint}/{self.name}.{self.epoch}", "hash")
         return [*effects, *(Send("coordinator", early) for e in effects if isinstance(e, Persist))]
 
 
-class ForgetsWhatItLostInItsFile(ShardMachine):
+class ForgetsWhatItLostInItsFile(ParameterShard):
     def _persisted(self, event: Any, now: float) -> Any:
         return [
             replace(e, message=msgspec.structs.replace(e.message, lost=0))
@@ -226,7 +226,7 @@ class PushesTheLastHeldStepAgain(DownpourClient):
 
 class NotesNothing(DownpourClient):
     def receive(self, event: Any, now: float) -> Any:
-        return [effect for effect in super().receive(event, now) if not isinstance(effect, Note)]
+        return [effect for effect in super().receive(event, now) if not isinstance(effect, SavePushRecord)]
 
 
 class NotesAPushTooFew(DownpourClient):
@@ -234,7 +234,7 @@ class NotesAPushTooFew(DownpourClient):
         return [self._off(effect) for effect in super().receive(event, now)]
 
     def _off(self, effect: Any) -> Any:
-        if not isinstance(effect, Note):
+        if not isinstance(effect, SavePushRecord):
             return effect
         return replace(
             effect, settled=msgspec.structs.replace(effect.settled, pushes=effect.settled.pushes - 1)
@@ -249,7 +249,7 @@ class DoesNotInherit(DownpourClient):
 # The coordinator.
 
 
-class LaunchesTheSameIncarnationAgain(Coordinator):
+class LaunchesTheSameIncarnationAgain(DownpourCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         effects = super()._restart_shard(host, reason, now)
         host.incarnation -= 1
@@ -257,7 +257,7 @@ class LaunchesTheSameIncarnationAgain(Coordinator):
         return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
 
 
-class RestoresWhatWasNeverCommitted(Coordinator):
+class RestoresWhatWasNeverCommitted(DownpourCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         under_way = self._checkpoints.round
         effects = super()._restart_shard(host, reason, now)
@@ -267,7 +267,7 @@ class RestoresWhatWasNeverCommitted(Coordinator):
         return [replace(e, checkpoint=newest) if isinstance(e, Restart) else e for e in effects]
 
 
-class ARoundOutlivesAShard(Coordinator):
+class ARoundOutlivesAShard(DownpourCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         under_way = self._checkpoints.round
         effects = super()._restart_shard(host, reason, now)
@@ -277,27 +277,27 @@ class ARoundOutlivesAShard(Coordinator):
         return effects
 
 
-class JudgesBeforeTheLeaseIsOver(Coordinator):
+class JudgesBeforeTheLeaseIsOver(DownpourCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._membership = Membership(Pace(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
+        self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
 
 
-class BeginsAtTheReportedStep(Coordinator):
+class BeginsAtTheReportedStep(DownpourCoordinator):
     def _begin(self, replica: Any, now: float) -> Any:
         for part in replica.parts:
             part.continues = replica.steps_done if part.continues is not None else None
         return super()._begin(replica, now)
 
 
-class BeginsWithoutAskingTheShards(Coordinator):
+class BeginsWithoutAskingTheShards(DownpourCoordinator):
     def _begin(self, replica: Any, now: float) -> Any:
         for part in replica.parts:
             part.is_informed = True
         return super()._begin(replica, now)
 
 
-class BeginsOneStepTooFar(Coordinator):
+class BeginsOneStepTooFar(DownpourCoordinator):
     def receive(self, event: Any, now: float) -> Any:
         return [
             replace(e, message=Begin(min(e.message.step + 1, e.message.stop), e.message.stop))
@@ -307,7 +307,7 @@ class BeginsOneStepTooFar(Coordinator):
         ]
 
 
-class SaysTheDirectoryOnce(Coordinator):
+class SaysTheDirectoryOnce(DownpourCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._roster.published_at = float("inf")
@@ -318,7 +318,7 @@ class SaysTheDirectoryOnce(Coordinator):
         return effects
 
 
-class SaysSaveOnce(Coordinator):
+class SaysSaveOnce(DownpourCoordinator):
     def _begin_round(self, now: float) -> Any:
         effects = super()._begin_round(now)
         if self._checkpoints.round is not None:
@@ -326,7 +326,7 @@ class SaysSaveOnce(Coordinator):
         return effects
 
 
-class TheLastRoundIsAnOlderOne(Coordinator):
+class TheLastRoundIsAnOlderOne(DownpourCoordinator):
     def _begin_round(self, now: float) -> Any:
         if self._checkpoints.round is not None and self.phase is Phase.FINISHING:
             self._round_is_last = True
@@ -334,7 +334,7 @@ class TheLastRoundIsAnOlderOne(Coordinator):
         return super()._begin_round(now)
 
 
-class CountsALossTwice(Coordinator):
+class CountsALossTwice(DownpourCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         found = dict(self._checkpoints._since.get(host.name, {}))
         effects = super()._restart_shard(host, reason, now)
@@ -342,12 +342,12 @@ class CountsALossTwice(Coordinator):
         return effects
 
 
-class WaitsForAnswersForEver(Coordinator):
+class WaitsForAnswersForEver(DownpourCoordinator):
     def _watch_answers(self, now: float) -> Any:
         return []
 
 
-class TakesAnErrorForADeath(Coordinator):
+class TakesAnErrorForADeath(DownpourCoordinator):
     def _count_failure(self, host: Any, failed: Failed, incarnation: int) -> Any:
         return []
 
@@ -362,11 +362,11 @@ class Planted(NamedTuple):
 
     @property
     def machines(self) -> Machines:
-        if issubclass(self.machine, ShardMachine):
+        if issubclass(self.machine, ParameterShard):
             return Machines(shard=self.machine)
         if issubclass(self.machine, DownpourClient):
             return Machines(client=self.machine)
-        assert issubclass(self.machine, Coordinator)
+        assert issubclass(self.machine, DownpourCoordinator)
         return Machines(coordinator=self.machine)
 
 

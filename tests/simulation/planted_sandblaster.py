@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from partita.engine.protocol.commands import Evaluate, Restore, Snapshot, Swap
+from partita.engine.protocol.coordinator_effects import Commit, Restart
 from partita.engine.protocol.events import Persist, Send
-from partita.engine.protocol.hand_out import HandOuts
-from partita.engine.protocol.membership import Membership, Pace
-from partita.engine.protocol.messages import Computed, Contribution, Failed, Saved
-from partita.engine.protocol.orders import Commit, Restart
-from partita.engine.protocol.portion_client import PortionClient
-from partita.engine.protocol.sandblaster import Purpose, SandblasterCoordinator
-from partita.engine.protocol.vector_shard import Do, Join, Keep, Revert, Settle, VectorShard
+from partita.engine.protocol.membership import HeartbeatPolicy, Membership
+from partita.engine.protocol.messages import AssignmentResult, Contribution, Failed, Saved
+from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.sandblaster_coordinator import Purpose, SandblasterCoordinator
+from partita.engine.protocol.vector_shard import (
+    AddGradient,
+    LoadCheckpoint,
+    MoveGradient,
+    RunOperations,
+    StoreGradient,
+    VectorShard,
+)
+from partita.engine.protocol.work_scheduler import WorkScheduler
 from partita.engine.runtime.simulation.sandblaster import Machines
 
 # Shards.
@@ -28,7 +35,7 @@ class CountsABackupToo(VectorShard):
         effects = super()._contribution(event, contribution, now)
         known = len(effects) == 1 and contribution.evaluation == number and evaluation is not None
         machine = int(event.sender[-1])
-        return [Keep(machine, contribution.stretch, event.payload), *effects] if known else effects
+        return [StoreGradient(machine, contribution.stretch, event.payload), *effects] if known else effects
 
 
 class DoesARepeatedCommandAgain(VectorShard):
@@ -81,7 +88,9 @@ class DoesNotWaitForTheLastStretch(VectorShard):
 class AcknowledgesWhatItDoesNotCount(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
         effects = super()._contribution(event, contribution, now)
-        return [e for e in effects if not isinstance(e, Keep)] if contribution.stretch == 1 else effects
+        return (
+            [e for e in effects if not isinstance(e, StoreGradient)] if contribution.stretch == 1 else effects
+        )
 
 
 class AddsInTheOrderOfArrival(VectorShard):
@@ -92,17 +101,17 @@ class AddsInTheOrderOfArrival(VectorShard):
         effects = super().receive(event, now)
         if self.number != number:
             self.arrived = []
-        starts = sorted({e.stretch for e in effects if isinstance(e, Settle)})
+        starts = sorted({e.stretch for e in effects if isinstance(e, MoveGradient)})
         found: list[Any] = []
         for effect in effects:
-            if isinstance(effect, Keep):
+            if isinstance(effect, StoreGradient):
                 self.arrived.append((effect.machine, effect.stretch))
-            elif isinstance(effect, Settle):
+            elif isinstance(effect, MoveGradient):
                 stop = min((s for s in starts if s > effect.stretch), default=1 << 30)
                 of = [s for m, s in self.arrived if m == effect.machine and effect.stretch <= s < stop]
-                found += [Join(effect.machine, of[0], one) for one in of[1:]]
+                found += [AddGradient(effect.machine, of[0], one) for one in of[1:]]
                 effect = replace(effect, stretch=of[0])
-            found += [] if isinstance(effect, Join) else [effect]
+            found += [] if isinstance(effect, AddGradient) else [effect]
         return found
 
 
@@ -124,49 +133,49 @@ class SaysSavedBeforeItIs(VectorShard):
 
 class StaysWhereItIs(VectorShard):
     def _go_on(self) -> Any:
-        return [Do(()) if isinstance(e, Revert) else e for e in super()._go_on()]
+        return [RunOperations(()) if isinstance(e, LoadCheckpoint) else e for e in super()._go_on()]
 
 
 class GoesBackToTheStart(VectorShard):
     def _go_on(self) -> Any:
-        return [replace(e, checkpoint=None) if isinstance(e, Revert) else e for e in super()._go_on()]
+        return [replace(e, checkpoint=None) if isinstance(e, LoadCheckpoint) else e for e in super()._go_on()]
 
 
 # Parts.
 
 
-class NeverRetries(PortionClient):
+class NeverRetries(SandblasterClient):
     def _retry(self, now: float) -> Iterator[Any]:
         return iter(())
 
 
-class ForgetsWhatIsInFlight(PortionClient):
+class ForgetsWhatIsInFlight(SandblasterClient):
     def _go_on(self, now: float) -> Iterator[Any]:
         if self._accrued is not None:
             self._in_flight = None
         return super()._go_on(now)
 
 
-class TakesAnyAcknowledgement(PortionClient):
+class TakesAnyAcknowledgement(SandblasterClient):
     def _taken(self, sender: str, taken: Any) -> Iterator[Any]:
         if self._in_flight is not None:
             taken = self._in_flight.message
         return super()._taken(sender, taken)
 
 
-class SkipsTurnsThatOthersPlay(PortionClient):
+class SkipsTurnsThatOthersPlay(SandblasterClient):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**(kwargs | {"alone": True}))
 
 
-class PlaysWhateverTurnIsThere(PortionClient):
+class PlaysWhateverTurnIsThere(SandblasterClient):
     def _go_on(self, now: float) -> Iterator[Any]:
         if self._playing is None and self._handed and self._next not in self._handed:
             self._next = min(self._handed)
         return super()._go_on(now)
 
 
-class PlaysOnWhateverPointIsThere(PortionClient):
+class PlaysOnWhateverPointIsThere(SandblasterClient):
     def _hand_out(self, sender: str, turn: Any, now: float) -> Iterator[Any]:
         yield from super()._hand_out(sender, turn, now)
         for link in self._links.values():
@@ -175,7 +184,7 @@ class PlaysOnWhateverPointIsThere(PortionClient):
                 link.fetch = None
 
 
-class ContributesToWhateverIsNewest(PortionClient):
+class ContributesToWhateverIsNewest(SandblasterClient):
     def is_over(self, evaluation: int) -> bool:
         return False
 
@@ -189,7 +198,7 @@ class ContributesToWhateverIsNewest(PortionClient):
 class _HandOuts:
     """Mixes another way of handing out into a coordinator."""
 
-    hand: type[HandOuts]
+    hand: type[WorkScheduler]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -197,8 +206,8 @@ class _HandOuts:
 
 
 class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
-    class hand(HandOuts):  # noqa: N801
-        def _count(self, crew: Any, machine: int, message: Computed) -> None:
+    class hand(WorkScheduler):  # noqa: N801
+        def _count(self, crew: Any, machine: int, message: AssignmentResult) -> None:
             losses = self._progress[message.stretch].losses
             known = losses.get(machine)
             super()._count(crew, machine, message)
@@ -207,7 +216,7 @@ class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
 
 
 class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
-    class hand(HandOuts):  # noqa: N801
+    class hand(WorkScheduler):  # noqa: N801
         def remove(self, replica: int) -> None:
             self._crews.pop(replica, None)
 
@@ -216,13 +225,13 @@ class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
 
 
 class NeverHandsOutAgain(_HandOuts, SandblasterCoordinator):
-    class hand(HandOuts):  # noqa: N801
+    class hand(WorkScheduler):  # noqa: N801
         def again(self, now: float, retry_s: float) -> Any:
             return []
 
 
 class OneStretchTooFar(_HandOuts, SandblasterCoordinator):
-    class hand(HandOuts):  # noqa: N801
+    class hand(WorkScheduler):  # noqa: N801
         def _give(self, crew: Any, number: int, now: float) -> Any:
             order = super()._give(crew, number, now)
             return msgspec.structs.replace(order, first=order.first + 1)
@@ -320,7 +329,7 @@ class NeverSaysACommandAgain(SandblasterCoordinator):
 class JudgesBeforeTheLeaseIsOver(SandblasterCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._membership = Membership(Pace(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
+        self._membership = Membership(HeartbeatPolicy(heartbeat_s=0.69, suspect_s=1.5, dead_s=2.0))  # type: ignore[misc]
 
 
 class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
@@ -358,7 +367,7 @@ class Planted(NamedTuple):
     def machines(self) -> Machines:
         if issubclass(self.machine, VectorShard):
             return Machines(shard=self.machine)
-        if issubclass(self.machine, PortionClient):
+        if issubclass(self.machine, SandblasterClient):
             return Machines(client=self.machine)
         assert issubclass(self.machine, SandblasterCoordinator)
         return Machines(coordinator=self.machine)

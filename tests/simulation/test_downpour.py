@@ -36,7 +36,7 @@ def test_schedules_are_of_all_kinds() -> None:
         "crashes",
         "freezes for",
         "Commit",
-        "Lost(",
+        "LostPushes(",
         "Failed(",
         "Restart(",
         "StopRequested",

@@ -48,7 +48,7 @@ def test_schedules_are_of_all_kinds() -> None:
         "resumes after",
         "Commit",
         "Restore(",
-        "Missing(",
+        "MissingUnits(",
         "Failed(",
         "Multiply(",
         "Restart(",

@@ -18,19 +18,19 @@ from partita.engine.numerics import master, stored, widen_array
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.events import Received, Send
-from partita.engine.protocol.messages import Message
-from partita.engine.protocol.part import (
+from partita.engine.protocol.instruction_scheduler import (
     BeginStep,
     Completed,
     Compute,
+    InstructionScheduler,
     Kind,
-    PartEffect,
-    PartMachine,
     Place,
+    ScheduledInstruction,
+    SchedulerEffect,
     StepOver,
     Transmit,
-    Work,
 )
+from partita.engine.protocol.messages import Message
 from partita.engine.runtime.buffers import Buffers, Vectors, layout_of
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed, node_major
@@ -108,7 +108,7 @@ class Player:
             feed=self.given,
             updates=self.updates,
         )
-        self.machine = PartMachine([work(i, self.buffers) for i in program.instructions], lanes=3)
+        self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
     def _fill_with_nonsense(self, keep: Collection[str]) -> None:
         """What shares its memory with others finds anything there."""
@@ -131,15 +131,15 @@ class Player:
                     out[...] = stored(node_major(examples, rows, out.shape), out.dtype)
 
 
-def work(instruction: Instruction, buffers: Buffers) -> Work:
+def work(instruction: Instruction, buffers: Buffers) -> ScheduledInstruction:
     """What the machine must know of an instruction; hosts are called by their machine's number."""
     if instruction.op in COMPUTES:
-        return Work(Kind.COMPUTE, instruction.after)
+        return ScheduledInstruction(Kind.COMPUTE, instruction.after)
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
     operand = instruction.target
     n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
     buffer = operand.buffer.partition("@")[0]
-    return Work(kind, instruction.after, str(instruction.peer), buffer, operand.rows, n_bytes)
+    return ScheduledInstruction(kind, instruction.after, str(instruction.peer), buffer, operand.rows, n_bytes)
 
 
 class Orchestra:
@@ -208,7 +208,7 @@ class Orchestra:
         self.pending.append(("message", to, Received(str(m), 0, message, payload)))
 
     def _tell(self, m: int, event: Any) -> None:
-        effects: list[PartEffect] = self.players[m].machine.receive(event, 0.0)
+        effects: list[SchedulerEffect] = self.players[m].machine.receive(event, 0.0)
         self.players[m].machine.validate()
         for effect in effects:
             match effect:

@@ -13,7 +13,7 @@ from partita.engine import Session
 from partita.engine.parameters import Checkpoints, Manifest, ShardRecord, Snapshot, gather, scatter
 from partita.engine.parameters.initialise import initial_vector, initialise
 from partita.engine.parameters.optimizers import SGD
-from partita.engine.protocol.orders import Entry
+from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.runtime.buffers import layout_of
 from partita.layers import (
     Dense,
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_read_into_a_plan_of_other_tiles(tmp_path: Path, before:
         record = ShardRecord("run", f"shard {shard}", 0, 1, {})
         held = Snapshot(gather(old.slots_of(shard), values), {})
         file, sha256 = checkpoints.write_shard(1, record, old.slots_of(shard), held)
-        entries.append(Entry(record.shard, 0, 1, file, sha256))
+        entries.append(ShardFile(record.shard, 0, 1, file, sha256))
     shapes = dict(old.shapes)
     checkpoints.commit(
         Manifest(

@@ -6,20 +6,20 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Final, Protocol, TypeAlias
 
-from partita.engine.protocol.events import Died, Received, Send, Tick
-from partita.engine.protocol.membership import Pace
-from partita.engine.protocol.messages import Heartbeat, decode
-from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.orders import (
+from partita.engine.protocol.coordinator_effects import (
     Committed,
     CoordinatorEffect,
     CoordinatorEvent,
     Launched,
     NotCommitted,
-    Patience,
     Restart,
     Starting,
+    Timeouts,
 )
+from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.messages import Heartbeat, decode
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Run
 from partita.engine.runtime.simulation.judgement import Life, Writers
 from partita.engine.runtime.simulation.scenario import Surroundings
@@ -49,10 +49,10 @@ class Machine(Protocol):
         ...
 
 
-def patience(around: Surroundings) -> Patience:
+def patience(around: Surroundings) -> Timeouts:
     """That of a schedule: hosts may die often."""
-    return Patience(
-        pace=Pace(heartbeat_s=HEARTBEAT_S),
+    return Timeouts(
+        pace=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
         checkpoint_every_s=around.checkpoint_every_s,
         stall_s=around.stall_s,
         answer_s=ANSWER_S,

@@ -12,23 +12,23 @@ from typing import Final
 
 from partita.engine.protocol.events import Received, Replaced
 from partita.engine.protocol.messages import (
-    Assign,
     Command,
     Contribution,
     Directory,
+    DirectoryAck,
     Fetch,
     FetchPoint,
     Heartbeat,
     Hello,
-    Informed,
     Message,
     Push,
     Ready,
+    SetUp,
     Stop,
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, Topology
-from partita.engine.protocol.stuck import Stuck
+from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.simulation.judgement import Life
 from partita.engine.runtime.simulation.world import Delivery, Process, World
 
@@ -98,7 +98,7 @@ class Host(Process):
         self.heard_heartbeat = False
         self.revision = 0
         self.peers: dict[str, int] = {}
-        self.stuck = Stuck()
+        self.stuck = StallDetector()
         self._left: int | None = None  # messages until it crashes
         self.later(0.0, self.on_tick)
 
@@ -141,7 +141,7 @@ class Host(Process):
         message = decode(data)
         if isinstance(message, Directory):
             self._learn(message)
-        elif isinstance(message, Assign):
+        elif isinstance(message, SetUp):
             if not self.assigned:
                 self.assigned = True
                 self.assign()
@@ -172,7 +172,7 @@ class Host(Process):
                 if incarnation > before.get(name, 0):
                     self.learn(Replaced(name, incarnation))
             self.learned()
-        self.send(COORDINATOR, Informed(self.revision))
+        self.send(COORDINATOR, DirectoryAck(self.revision))
 
     def say_waits(self, at: object, shards: Sequence[str]) -> None:
         """Says for which shards it waits, if that takes long."""

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from partita.engine.protocol.orders import Done, Fail, Opened, StopRequested
+from partita.engine.protocol.coordinator_effects import AbortRun, EndRun, Opened, StopRequested
 from partita.engine.runtime.simulation import accidents
 from partita.engine.runtime.simulation.coordinator import CoordinatorHost
 from partita.engine.runtime.simulation.hosts import Host
@@ -37,7 +37,7 @@ class Schedule(ABC):
 
     def __init__(self, seed: int, *, keep_all: bool) -> None:
         self.world: Final = World(seed, keep_all=keep_all)
-        self.ending: Done | Fail | None = None
+        self.ending: EndRun | AbortRun | None = None
         self._keep_all = keep_all
         self._seed = seed
 
@@ -59,7 +59,7 @@ class Schedule(ABC):
             if not world.run(until=self.around.chaos_s + CONVERGENCE_S):
                 waits = self.coordinator.machine.waits_for
                 demand(False, "I8", f"no end within {CONVERGENCE_S:g} s after the chaos; waits for {waits}")
-            if isinstance(self.ending, Fail):
+            if isinstance(self.ending, AbortRun):
                 self.judge_failure(self.ending)
             else:
                 assert self.ending is not None
@@ -106,7 +106,7 @@ class Schedule(ABC):
         self._raised_at = self.world.now
         return True
 
-    def end(self, order: Done | Fail) -> None:
+    def end(self, order: EndRun | AbortRun) -> None:
         """The run is over."""
         self.world.note(self.coordinator, type(order).__name__, order)
         self.ending, self.world.over = order, True
@@ -116,7 +116,7 @@ class Schedule(ABC):
         """Whether the user has pressed Ctrl-C."""
         return self.around.stop_at is not None and self.world.now >= self.around.stop_at
 
-    def judge_failure(self, ending: Fail) -> None:
+    def judge_failure(self, ending: AbortRun) -> None:
         """A run fails for nothing but what a user's function raises, and says what that is (I13)."""
         raising = self.around.raising
         told = raising is not None and raising[1] >= 3 and ending.traceback.endswith(raising[0])
@@ -131,5 +131,5 @@ class Schedule(ABC):
         demand(self.mended or not (quiet and raised), "I13", around.raising, "raised, and the run went on")
 
     @abstractmethod
-    def judge(self, ending: Done) -> None:
+    def judge(self, ending: EndRun) -> None:
         """What must hold at the end of a run that did not fail."""

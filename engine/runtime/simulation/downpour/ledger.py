@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from partita.engine.protocol.messages import Settled
+from partita.engine.protocol.messages import PushRecord
 from partita.engine.runtime.simulation.judgement import Life, Writers, demand
 
 Push: TypeAlias = tuple[str, int, int]
@@ -104,7 +104,7 @@ class Ledger:
         if self._newest_part[part[0]] == part[1]:
             self._acknowledged[part, shard] = sequence + 1
 
-    def inherits(self, part: str, shard: str, settled: Settled) -> None:
+    def inherits(self, part: str, shard: str, settled: PushRecord) -> None:
         """A shard has told a part which pushes of an earlier process it has: that acknowledges them."""
         push = (part, settled.incarnation, settled.pushes - 1)
         demand((shard, push) in self._payloads, "I2", part, "inherits", settled, "which was never pushed")

@@ -6,35 +6,35 @@ each step: that stands for the states and errors which they would send to one an
 
 from __future__ import annotations
 
+from partita.engine.protocol.downpour_client import (
+    ClearGradient,
+    DownpourClient,
+    DownpourEffect,
+    DownpourEvent,
+    Drain,
+    Drained,
+    Install,
+    SavePushRecord,
+    Stage,
+    Started,
+    StepBegins,
+    StepEnded,
+    SwapBuffers,
+)
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Begin,
-    Continues,
     Failed,
     Finished,
     Heartbeat,
     Message,
     Parameters,
     Push,
-    Pushed,
+    PushAck,
     Report,
+    ResumeStep,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices
-from partita.engine.protocol.replica import (
-    Discard,
-    DownpourClient,
-    Drain,
-    Drained,
-    Flip,
-    Install,
-    Note,
-    ReplicaEffect,
-    ReplicaEvent,
-    Stage,
-    Started,
-    StepBegins,
-    StepEnded,
-)
 from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE
 from partita.engine.runtime.simulation.downpour.setting import Setting
 from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers, Run
@@ -99,18 +99,18 @@ class PartHost(Host):
                 self.setting.ledger.begins(self.life, message.step, resumed=resumed)
                 self.step, self.stop = message.step, message.stop
                 self._try_to_begin()
-        elif isinstance(message, (Parameters, Pushed)):
+        elif isinstance(message, (Parameters, PushAck)):
             self._hear_shard(sender, message, received)
 
     def _say_continues(self) -> None:
         if self.step < 0 and self.started and self.client.informed:
-            self.send(COORDINATOR, Continues(self.client.continues))
+            self.send(COORDINATOR, ResumeStep(self.client.continues))
 
-    def _hear_shard(self, sender: str, message: Parameters | Pushed, received: Received) -> None:
+    def _hear_shard(self, sender: str, message: Parameters | PushAck, received: Received) -> None:
         before, was_informed = self.client.pushes, self.client.informed
         effects = self.client.receive(received, self.clock)
         if self.client.pushes > before:
-            assert isinstance(message, Pushed)
+            assert isinstance(message, PushAck)
             self.setting.ledger.settles(self.life, sender, message.sequence)
         self._carry_out(effects, received)
         if self.client.informed > was_informed:
@@ -183,22 +183,22 @@ class PartHost(Host):
 
     # Effects.
 
-    def _do(self, event: ReplicaEvent) -> None:
+    def _do(self, event: DownpourEvent) -> None:
         self._carry_out(self.client.receive(event, self.clock), event)
 
-    def _carry_out(self, effects: list[ReplicaEffect], event: ReplicaEvent) -> None:
+    def _carry_out(self, effects: list[DownpourEffect], event: DownpourEvent) -> None:
         for effect in effects:
             if isinstance(effect, Send):
                 self._send(effect)
-            elif isinstance(effect, Flip):
+            elif isinstance(effect, SwapBuffers):
                 start, stop = effect.span.start, effect.span.stop
                 self.vectors["in_flight"][start:stop] = self.vectors["accrued"][start:stop]
                 self.vectors["accrued"][start:stop] = [0] * (stop - start)
-            elif isinstance(effect, Discard):
+            elif isinstance(effect, ClearGradient):
                 start, stop = effect.span.start, effect.span.stop
                 self.vectors["accrued"][start:stop] = [0] * (stop - start)
                 self.setting.ledger.discards(self.life, start=start, stop=stop)
-            elif isinstance(effect, Note):
+            elif isinstance(effect, SavePushRecord):
                 self.setting.noted.note(self.name, effect.shard, effect.settled)
                 if effect.settled.incarnation < self.incarnation:
                     self.setting.ledger.inherits(self.name, effect.shard, effect.settled)

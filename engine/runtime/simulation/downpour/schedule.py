@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.engine.protocol.coordinator import Coordinator
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    Progress,
+    Warn,
+)
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.names import part_name, shard_index
-from partita.engine.protocol.orders import Commit, CoordinatorEffect, Done, Fail, Progress, Warn
 from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
 from partita.engine.runtime.simulation.downpour.ledger import Ledger
 from partita.engine.runtime.simulation.downpour.part import PartHost
@@ -20,9 +27,9 @@ from partita.engine.runtime.simulation.world import Process
 
 
 class DownpourCoordinatorHost(CoordinatorHost):
-    """Interprets the effects of a `Coordinator`."""
+    """Interprets the effects of a `DownpourCoordinator`."""
 
-    machine: Coordinator
+    machine: DownpourCoordinator
 
     def __init__(self, schedule: DownpourSchedule) -> None:
         around, scenario = schedule.around, schedule.scenario
@@ -37,7 +44,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         match effect:
             case Commit():
                 self.writes(effect.checkpoint, lambda: self.schedule.commit(effect))
-            case Done() | Fail():
+            case EndRun() | AbortRun():
                 self.schedule.end(effect)
             case Warn() | Progress():
                 self.world.note(self, type(effect).__name__, effect)
@@ -95,7 +102,7 @@ class DownpourSchedule(Schedule):
         demand(checkpoint in self.manifests, "I5", "checkpoint", checkpoint, "was never committed")
         return self.disk[self.manifests[checkpoint][shard]]
 
-    def judge(self, ending: Done) -> None:
+    def judge(self, ending: EndRun) -> None:
         """Every step was done, and nothing that was acknowledged is missing but what is counted."""
         if not ending.complete:
             demand(self.stopped, "I8", "the run ended early", ending)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from partita.engine.protocol.coordinator import Coordinator
-from partita.engine.protocol.messages import Settled
-from partita.engine.protocol.replica import DownpourClient
-from partita.engine.protocol.shard import ShardMachine
+from partita.engine.protocol.downpour_client import DownpourClient
+from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
+from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.parameter_shard import ParameterShard
 from partita.engine.runtime.simulation.downpour.ledger import Ledger, Lineage
 from partita.engine.runtime.simulation.downpour.scenario import Scenario
 from partita.engine.runtime.simulation.hosts import Layout
@@ -21,8 +21,8 @@ from partita.engine.runtime.simulation.world import Process, World
 class Machines:
     """Which machines are played: the real ones, or ones with a planted fault."""
 
-    coordinator: type[Coordinator] = Coordinator
-    shard: type[ShardMachine] = ShardMachine
+    coordinator: type[DownpourCoordinator] = DownpourCoordinator
+    shard: type[ParameterShard] = ParameterShard
     client: type[DownpourClient] = DownpourClient
 
 
@@ -30,30 +30,30 @@ class Noted:
     """What parts have noted of acknowledgements: it outlives them."""
 
     def __init__(self) -> None:
-        self._noted: dict[Life, dict[str, Settled]] = {}
+        self._noted: dict[Life, dict[str, PushRecord]] = {}
 
     def begin(self, part: Life) -> None:
         """A process has nothing, yet."""
         self._noted[part] = {}
 
-    def note(self, part: str, shard: str, settled: Settled) -> None:
+    def note(self, part: str, shard: str, settled: PushRecord) -> None:
         """A process of this part notes it."""
         self._noted[part, settled.incarnation][shard] = settled
 
-    def to(self, part: Life) -> dict[str, tuple[Settled, ...]]:
+    def to(self, part: Life) -> dict[str, tuple[PushRecord, ...]]:
         """For each shard, what the processes before this one have noted."""
-        found: dict[str, tuple[Settled, ...]] = {}
+        found: dict[str, tuple[PushRecord, ...]] = {}
         for (name, incarnation), noted in sorted(self._noted.items()):
             if name == part[0] and incarnation < part[1]:
                 for shard, settled in noted.items():
                     found[shard] = (*found.get(shard, ()), settled)
         return found
 
-    def by(self, shard: str) -> dict[str, tuple[Settled, ...]]:
+    def by(self, shard: str) -> dict[str, tuple[PushRecord, ...]]:
         """For each part, what its processes have noted of this shard."""
-        found: dict[str, tuple[Settled, ...]] = {}
+        found: dict[str, tuple[PushRecord, ...]] = {}
         for (name, incarnation), noted in sorted(self._noted.items()):
-            settled = noted.get(shard, Settled(incarnation, 0))
+            settled = noted.get(shard, PushRecord(incarnation, 0))
             found[name] = (*found.get(name, ()), settled)
         return found
 

@@ -15,8 +15,8 @@ from partita.engine.protocol.events import (
     Tick,
 )
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.messages import Message, Parameters, Push, Pushed
-from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine
+from partita.engine.protocol.messages import Message, Parameters, Push, PushAck
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, ShardEffect, ShardEvent
 from partita.engine.runtime.simulation.downpour.setting import File, Setting
 from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, Run
 from partita.engine.runtime.simulation.judgement import Life, Violation
@@ -28,9 +28,9 @@ def file_name(shard: str, *, epoch: int, checkpoint: int) -> str:
 
 
 class ShardHost(Host):
-    """Interprets the effects of a `ShardMachine`, and shows the ledger what they are."""
+    """Interprets the effects of a `ParameterShard`, and shows the ledger what they are."""
 
-    machine: ShardMachine
+    machine: ParameterShard
 
     def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
         super().__init__(setting.world, run, life, checkpoint)
@@ -93,7 +93,7 @@ class ShardHost(Host):
             if kind is Send:
                 assert isinstance(effect, Send)
                 self._send(effect)
-            elif isinstance(effect, Apply):
+            elif isinstance(effect, ApplyGradient):
                 self._apply(effect, event)
                 if self.setting.scenario.apply_s:
                     self._take_time((effects[n + 1 :], event))
@@ -110,7 +110,7 @@ class ShardHost(Host):
         message, payload = effect.message, None
         if not self.machine.may_say(message, self.clock):
             return
-        if isinstance(message, Pushed):
+        if isinstance(message, PushAck):
             push = (effect.to, message.incarnation, message.sequence)
             self.setting.ledger.acknowledges(self.life, push, message.version)
         elif isinstance(message, Parameters):
@@ -119,7 +119,7 @@ class ShardHost(Host):
             payload = Numbers(self.values[effect.payload.start : effect.payload.stop])
         self.send(effect.to, message, payload)
 
-    def _apply(self, effect: Apply, event: ShardEvent) -> None:
+    def _apply(self, effect: ApplyGradient, event: ShardEvent) -> None:
         assert isinstance(event, Received)
         assert isinstance(event.message, Push)
         assert isinstance(effect.payload, Numbers)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from partita.engine.protocol.messages import Command, HandOut, Message
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    AppendJournal,
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    IterationDone,
+    Warn,
+)
+from partita.engine.protocol.messages import Assignment, Command, Message
 from partita.engine.protocol.names import part_indices
-from partita.engine.protocol.orders import Advanced, Commit, CoordinatorEffect, Done, Fail, Record, Warn
 from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
 from partita.engine.runtime.simulation.sandblaster.ledger import RunLedger
 from partita.engine.runtime.simulation.sandblaster.setting import Setting
@@ -58,7 +66,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         """Shows the ledger what it orders."""
         if isinstance(message, Command):
             self.ledger.commands_shard(message)
-        elif isinstance(message, HandOut):
+        elif isinstance(message, Assignment):
             indices = part_indices(to)
             assert indices is not None
             self.ledger.hands_out(indices[0], self.current[to], message)
@@ -68,14 +76,14 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         """Records, commits, ends, or says something."""
         setting, disk = self.setting, self.setting.disk
         match effect:
-            case Record():
+            case AppendJournal():
                 setting.ledger.records(effect)
                 disk.append(effect.digest, effect.scalars)
             case Commit():
                 self.writes(effect.checkpoint, lambda: self._commit(effect))
-            case Advanced(iterated=iterated):
+            case IterationDone(iterated=iterated):
                 setting.ledger.tells(iterated)
-            case Done() | Fail():
+            case EndRun() | AbortRun():
                 setting.end(effect)
             case Warn():
                 self.world.note(self, "Warn", effect)

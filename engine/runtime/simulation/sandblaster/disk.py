@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from partita.engine.protocol.commands import Scalars
-from partita.engine.protocol.method_at_work import Entry
-from partita.engine.protocol.orders import Commit
+from partita.engine.protocol.coordinator_effects import Commit
+from partita.engine.protocol.journaled_method import JournalEntry
 from partita.engine.runtime.simulation.sandblaster.vectors import Vectors
 
 
@@ -37,7 +37,7 @@ class Disk:
     files: dict[str, File] = field(default_factory=dict)
     folders: set[int] = field(default_factory=set)
     manifests: dict[int, Commit] = field(default_factory=dict)
-    journal: list[Entry] = field(default_factory=list)
+    journal: list[JournalEntry] = field(default_factory=list)
     synced: int = 0
 
     def append(self, digest: int, scalars: Scalars) -> None:

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from partita.engine.protocol.commands import (
     Evaluate,
     Iterated,
-    Stretch,
     Swap,
+    WorkUnit,
     reads,
-    stretches_of,
+    work_units_of,
     writes,
 )
-from partita.engine.protocol.messages import Command, HandOut
-from partita.engine.protocol.orders import Commit, Record
-from partita.engine.protocol.orders import Done as Ending
+from partita.engine.protocol.coordinator_effects import AppendJournal, Commit
+from partita.engine.protocol.coordinator_effects import EndRun as Ending
+from partita.engine.protocol.messages import Assignment, Command
 from partita.engine.runtime.simulation.hosts import Layout
 from partita.engine.runtime.simulation.judgement import Life, Writers, demand
 from partita.engine.runtime.simulation.sandblaster.disk import Disk
@@ -51,7 +51,7 @@ class Ledger:
             self._evaluated[key] = evaluate(self.function, x, asked, self.stretch)
         return self._evaluated[key]
 
-    def records(self, record: Record) -> None:
+    def records(self, record: AppendJournal) -> None:
         """The journal says, entry by entry, what the reference says, to the bit (I6, I10)."""
         index, scalars = record.index, self.reference.scalars
         demand(index == len(self._disk.journal), "I10", record, "comes after", len(self._disk.journal))
@@ -130,9 +130,9 @@ class RunLedger:
         self.ledger = ledger
         self.writers = writers
         self.commands: dict[int, Command] = {}
-        self._stretches: dict[int, tuple[Stretch, ...]] = {}
+        self._stretches: dict[int, tuple[WorkUnit, ...]] = {}
         self._points: dict[int, dict[str, Vector]] = {}
-        self._turns: dict[tuple[int, int, int], HandOut] = {}
+        self._turns: dict[tuple[int, int, int], Assignment] = {}
         self._sent: dict[Life, tuple[int, int]] = {}
         self.taken: set[tuple[str, int, int, int]] = set()  # (shard, evaluation, stretch, machine)
 
@@ -149,9 +149,9 @@ class RunLedger:
         self.commands[command.number] = command
         for operation in command.operations:
             if isinstance(operation, Evaluate):
-                self._stretches[command.number] = stretches_of(operation, self.ledger.stretch)
+                self._stretches[command.number] = work_units_of(operation, self.ledger.stretch)
 
-    def hands_out(self, replica: int, incarnation: int, order: HandOut) -> None:
+    def hands_out(self, replica: int, incarnation: int, order: Assignment) -> None:
         """A turn is a stretch of its evaluation, and a number of a turn stands for one (I6)."""
         stretches = self._stretches.get(order.evaluation, ())
         demand(0 <= order.stretch < len(stretches), "I6", order, "is of none of", stretches)

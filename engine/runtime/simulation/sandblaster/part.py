@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import math
 
+from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import Contribution, Failed, HandOut, Heartbeat, Message, Point, Taken
-from partita.engine.protocol.names import COORDINATOR, part_indices
-from partita.engine.protocol.portion_client import (
-    Flip,
-    PlayTurn,
-    PortionClient,
-    PortionEffect,
-    PortionEvent,
-    TurnOver,
+from partita.engine.protocol.messages import (
+    Assignment,
+    Contribution,
+    ContributionAck,
+    Failed,
+    Heartbeat,
+    Message,
+    Point,
 )
-from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.sandblaster_client import (
+    AssignmentDone,
+    RunAssignment,
+    SandblasterClient,
+    SandblasterEffect,
+    SandblasterEvent,
+    SwapBuffers,
+)
 from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers, Run
 from partita.engine.runtime.simulation.judgement import Life, Violation, demand
 from partita.engine.runtime.simulation.sandblaster.function import Vector
@@ -30,9 +38,9 @@ MEANINGLESS = 123.456
 
 
 class PartHost(Host):
-    """Interprets the effects of a `PortionClient`, and plays turns."""
+    """Interprets the effects of a `SandblasterClient`, and plays turns."""
 
-    client: PortionClient
+    client: SandblasterClient
 
     def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
         super().__init__(setting.world, run, life, checkpoint)
@@ -54,7 +62,7 @@ class PartHost(Host):
         names = ("parameters", "staged", "accrued", "in_flight")
         self.vectors: dict[str, list[float]] = {name: [0.0] * n for name in names}
         self.started = False
-        self.playing: PlayTurn | None = None
+        self.playing: RunAssignment | None = None
         self.found: tuple[Vector, float, int] = ((), 0.0, 0)
 
     # What it hears.
@@ -67,7 +75,7 @@ class PartHost(Host):
 
     def hear(self, sender: str, message: Message, received: Received) -> None:
         """A message for the client."""
-        if isinstance(message, (HandOut, Point, Taken)):
+        if isinstance(message, (Assignment, Point, ContributionAck)):
             self._do(received)
 
     def learn(self, replaced: Replaced) -> None:
@@ -88,7 +96,7 @@ class PartHost(Host):
 
     # Turns.
 
-    def _play(self, turn: PlayTurn) -> None:
+    def _play(self, turn: RunAssignment) -> None:
         demand(self.playing is None, "I6", self.life, "begins", turn, "inside", self.playing)
         self.playing = turn
         if turn.hollow:
@@ -110,24 +118,24 @@ class PartHost(Host):
         if self.client.is_over(turn.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accrued"] = list(gradient)
-        self._do(TurnOver(turn.turn, loss, right))
+        self._do(AssignmentDone(turn.turn, loss, right))
 
     # Effects.
 
-    def _do(self, event: PortionEvent) -> None:
+    def _do(self, event: SandblasterEvent) -> None:
         effects = self.client.receive(event, self.clock)
         for effect in effects:
             self._carry_out(effect)
         if effects or not isinstance(event, Tick):
             self.client.validate()
 
-    def _carry_out(self, effect: PortionEffect) -> None:
+    def _carry_out(self, effect: SandblasterEffect) -> None:
         match effect:
             case Send(to=to, message=message, payload=span):
                 self.send(to, message, self._numbers(message, span))
-            case PlayTurn():
+            case RunAssignment():
                 self._play(effect)
-            case Flip():
+            case SwapBuffers():
                 n = len(self.vectors["accrued"])
                 self.vectors["in_flight"], self.vectors["accrued"] = self.vectors["accrued"], [0.0] * n
             case Stage(span=span, payload=payload):

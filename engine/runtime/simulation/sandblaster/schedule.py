@@ -6,13 +6,13 @@ next one: it goes on from the journal and the newest checkpoint, with hosts of a
 
 from __future__ import annotations
 
-from partita.engine.protocol.names import shard_index
-from partita.engine.protocol.orders import (
-    Done,
-    Fail,
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    EndRun,
     Opened,
 )
-from partita.engine.protocol.portion_client import PlayTurn
+from partita.engine.protocol.names import shard_index
+from partita.engine.protocol.sandblaster_client import RunAssignment
 from partita.engine.runtime.simulation import accidents
 from partita.engine.runtime.simulation.hosts import Host, Layout, Run
 from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
@@ -78,7 +78,7 @@ class SandblasterSchedule(Schedule):
 
     # Turns.
 
-    def meet(self, part: Process, turn: PlayTurn) -> None:
+    def meet(self, part: Process, turn: RunAssignment) -> None:
         """A part begins a turn; when all parts of its replica do, they compute it."""
         assert isinstance(part, PartHost)
         key = (part.run.coordinator.incarnation, part.replica, part.incarnation, turn.turn)
@@ -94,7 +94,7 @@ class SandblasterSchedule(Schedule):
         for one in met:
             one.later(wait_s, one.on_computed)
 
-    def _find(self, parts: list[PartHost], turn: PlayTurn) -> None:
+    def _find(self, parts: list[PartHost], turn: RunAssignment) -> None:
         """What each of them finds: nothing that means anything, unless all play the same."""
         turns = [one.playing for one in parts]
         if any(one != turn or turn.hollow for one in turns):
@@ -114,14 +114,14 @@ class SandblasterSchedule(Schedule):
         if process is self.coordinator and not self.world.over:
             self._follow()
 
-    def end(self, order: Done | Fail) -> None:
+    def end(self, order: EndRun | AbortRun) -> None:
         """The run is over. One that a user has stopped goes on, and so does one that an error of the user's
         has ended, once it is mended.
         """
-        if isinstance(order, Done) and order.complete:
+        if isinstance(order, EndRun) and order.complete:
             super().end(order)
             return
-        if isinstance(order, Done):
+        if isinstance(order, EndRun):
             demand(self.stopped, "I8", "the run ended early", order)
         else:
             self.judge_failure(order)
@@ -151,7 +151,7 @@ class SandblasterSchedule(Schedule):
         self.world.at(self.world.now, coordinator, coordinator.on_event, Opened())
         self.world.at(self.world.now, coordinator, coordinator.on_tick, None)
 
-    def judge(self, ending: Done) -> None:
+    def judge(self, ending: EndRun) -> None:
         """The method has ended as it does without faults."""
         self.ledger.ends(ending)
 

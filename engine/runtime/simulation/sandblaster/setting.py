@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from partita.engine.protocol.orders import Done, Fail
-from partita.engine.protocol.portion_client import PlayTurn, PortionClient
-from partita.engine.protocol.sandblaster import SandblasterCoordinator
+from partita.engine.protocol.coordinator_effects import AbortRun, EndRun
+from partita.engine.protocol.sandblaster_client import RunAssignment, SandblasterClient
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.protocol.vector_shard import VectorShard
 from partita.engine.runtime.simulation.hosts import Host, Layout, Run
 from partita.engine.runtime.simulation.judgement import Life
@@ -24,7 +24,7 @@ class Machines:
 
     coordinator: type[SandblasterCoordinator] = SandblasterCoordinator
     shard: type[VectorShard] = VectorShard
-    client: type[PortionClient] = PortionClient
+    client: type[SandblasterClient] = SandblasterClient
 
 
 class Setting(Protocol):
@@ -46,7 +46,7 @@ class Setting(Protocol):
         """The process of a shard or a part."""
         ...
 
-    def end(self, order: Done | Fail) -> None:
+    def end(self, order: EndRun | AbortRun) -> None:
         """A coordinator has ended its run."""
         ...
 
@@ -58,7 +58,7 @@ class Setting(Protocol):
         """What a shard holds in a committed checkpoint; None: in what the run began with."""
         ...
 
-    def meet(self, part: Process, turn: PlayTurn) -> None:
+    def meet(self, part: Process, turn: RunAssignment) -> None:
         """A part begins a turn; when all parts of its replica do, they compute it."""
         ...
 

@@ -13,16 +13,16 @@ from partita.engine.protocol.events import (
     Tick,
 )
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.messages import Answer, Contribution, Message, Point, Taken
+from partita.engine.protocol.messages import CommandResult, Contribution, ContributionAck, Message, Point
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.vector_shard import (
-    Do,
-    Done,
-    Drop,
-    Join,
-    Keep,
-    Revert,
-    Settle,
+    AddGradient,
+    DropGradients,
+    LoadCheckpoint,
+    MoveGradient,
+    OperationsDone,
+    RunOperations,
+    StoreGradient,
     VectorShard,
     VectorShardEffect,
     VectorShardEvent,
@@ -85,9 +85,9 @@ class ShardHost(Host):
         match effect:
             case Send():
                 self._send(effect)
-            case Do() | Revert():
+            case RunOperations() | LoadCheckpoint():
                 self._work(effect)
-            case Keep() | Join() | Settle() | Drop():
+            case StoreGradient() | AddGradient() | MoveGradient() | DropGradients():
                 self._add_up(effect, event)
             case Persist():
                 self._persist(effect)
@@ -96,7 +96,7 @@ class ShardHost(Host):
             case Refuse(sender=sender, reason=reason):
                 raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
 
-    def _work(self, effect: Do | Revert) -> None:
+    def _work(self, effect: RunOperations | LoadCheckpoint) -> None:
         """At once, or beside the talk, while messages come; now and then that takes long."""
         longest_s = self.setting.scenario.operation_s
         if longest_s:
@@ -104,37 +104,39 @@ class ShardHost(Host):
         else:
             self.on_worked(effect)
 
-    def on_worked(self, effect: Do | Revert) -> None:
+    def on_worked(self, effect: RunOperations | LoadCheckpoint) -> None:
         """What was asked is done now."""
         match effect:
-            case Do(operations=operations):
+            case RunOperations(operations=operations):
                 self.ledger.does(operations)
                 scalars = [one for asked in operations for one in operate(self.vectors, asked, self.size)]
                 self.ledger.done(scalars)
-                self._do(Done(scalars))
-            case Revert(checkpoint=checkpoint):
+                self._do(OperationsDone(scalars))
+            case LoadCheckpoint(checkpoint=checkpoint):
                 self.vectors.clear()
                 self.vectors.update(self.setting.start_of(self.run, self.name, checkpoint).vectors)
                 self.ledger.reverts(checkpoint)
-                self._do(Done())
+                self._do(OperationsDone())
 
-    def _add_up(self, effect: Keep | Join | Settle | Drop, event: VectorShardEvent) -> None:
+    def _add_up(
+        self, effect: StoreGradient | AddGradient | MoveGradient | DropGradients, event: VectorShardEvent
+    ) -> None:
         match effect:
-            case Keep(machine=machine, stretch=stretch, payload=payload):
+            case StoreGradient(machine=machine, stretch=stretch, payload=payload):
                 assert isinstance(event, Received)
                 assert isinstance(event.message, Contribution)
                 assert isinstance(payload, Numbers)
                 numbers = tuple(payload)
                 self.ledger.keeps(event.message.evaluation, stretch, machine, numbers)
                 self.kept[machine, stretch] = numbers
-            case Join(machine=machine, into=into, of=of):
+            case AddGradient(machine=machine, into=into, of=of):
                 whole = added(self.kept[machine, into], self.kept.pop((machine, of)))
                 self.kept[machine, into] = whole
-            case Settle(machine=machine, stretch=stretch, span=span):
+            case MoveGradient(machine=machine, stretch=stretch, span=span):
                 vector = list(self.vectors.get(span.vector, (0.0,) * self.size))
                 vector[span.start : span.stop] = self.kept.pop((machine, stretch))
                 self.vectors[span.vector] = tuple(vector)
-            case Drop():
+            case DropGradients():
                 self.kept.clear()
 
     def _send(self, effect: Send) -> None:
@@ -147,9 +149,9 @@ class ShardHost(Host):
                 span = effect.payload
                 payload = Numbers(self.vectors[span.vector][span.start : span.stop])
                 self.ledger.shows(evaluation, machine_of(effect.to), tuple(payload))
-            case Taken(evaluation=evaluation, stretch=stretch):
+            case ContributionAck(evaluation=evaluation, stretch=stretch):
                 self.ledger.acknowledges(evaluation, stretch, machine_of(effect.to))
-            case Answer(number=number, scalars=scalars):
+            case CommandResult(number=number, scalars=scalars):
                 self.ledger.answers(number, scalars)
         self.send(effect.to, message, payload)
 

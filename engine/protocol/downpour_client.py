@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick, payload_bytes
-from partita.engine.protocol.messages import Fetch, Parameters, Push, Pushed, Settled
-from partita.engine.protocol.repeats import Sent
+from partita.engine.protocol.messages import Fetch, Parameters, Push, PushAck, PushRecord
+from partita.engine.protocol.retry import PendingRequest
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, version) of a shard: never goes back."""
@@ -61,25 +61,25 @@ class Install:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class SwapBuffers:
     """Effect: the accrued gradient of the span becomes the one in flight; accruing restarts from zero."""
 
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Discard:
+class ClearGradient:
     """Effect: the accrued gradient of the span becomes zero: the shard has that of this step already."""
 
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class SavePushRecord:
     """Effect: keep this where it outlives the process: pushes that the shard has acknowledged."""
 
     shard: str
-    settled: Settled
+    settled: PushRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +87,16 @@ class Drained:
     """Effect: every gradient is acknowledged. Again, once a shard was replaced and the new one answered."""
 
 
-ReplicaEvent: TypeAlias = Started | StepBegins | StepEnded | Drain | Received | Replaced | Tick
-ReplicaEffect: TypeAlias = Send | Stage | Install | Flip | Discard | Note | Drained | Refuse
+DownpourEvent: TypeAlias = Started | StepBegins | StepEnded | Drain | Received | Replaced | Tick
+DownpourEffect: TypeAlias = (
+    Send | Stage | Install | SwapBuffers | ClearGradient | SavePushRecord | Drained | Refuse
+)
 
 
 class _Link:
     """What is under way with one shard, for the range `[start, stop)` of the machine's vector."""
 
-    def __init__(self, shard: str, start: int, stop: int, earlier: Sequence[Settled]) -> None:
+    def __init__(self, shard: str, start: int, stop: int, earlier: Sequence[PushRecord]) -> None:
         self.shard: Final = shard
         self.start: Final = start
         self.stop: Final = stop
@@ -104,8 +106,8 @@ class _Link:
         self.epoch = 0
         self.requests = 0
         self.sequences = 0
-        self.fetch: Sent | None = None
-        self.push: Sent | None = None
+        self.fetch: PendingRequest | None = None
+        self.push: PendingRequest | None = None
         self.ahead = 0  # steps done since the push under way was sent
         self.pushed_from: Version = (0, 0)
         self.pushed_stop = 0  # the push under way holds the steps below
@@ -139,7 +141,7 @@ class DownpourClient:
         *,
         incarnation: int,
         shards: tuple[tuple[str, int, int], ...],
-        earlier: Mapping[str, Sequence[Settled]] | None = None,
+        earlier: Mapping[str, Sequence[PushRecord]] | None = None,
         fetch_every: int = 1,
         push_every: int = 1,
         run_ahead: int = 16,
@@ -208,7 +210,7 @@ class DownpourClient:
         """The shards that owe an answer, for reports and error messages."""
         return tuple(name for name, link in self._links.items() if link.fetch or link.push)
 
-    def receive(self, event: ReplicaEvent, now: float) -> list[ReplicaEffect]:
+    def receive(self, event: DownpourEvent, now: float) -> list[DownpourEffect]:
         """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
         match event:
             case StepBegins():
@@ -217,7 +219,7 @@ class DownpourClient:
                 return list(self._end(event.step, now))
             case Received(message=Parameters() as parameters):
                 return list(self._parameters(event, parameters))
-            case Received(sender=sender, message=Pushed() as pushed):
+            case Received(sender=sender, message=PushAck() as pushed):
                 return list(self._pushed(sender, pushed, now))
             case Received(sender=sender, message=message):
                 return [Refuse(sender, f"a Downpour client does not take a {type(message).__name__}")]
@@ -230,7 +232,7 @@ class DownpourClient:
             case Drain():
                 return list(self._drain(now))
 
-    def _begin(self, step: int, now: float) -> Iterator[ReplicaEffect]:
+    def _begin(self, step: int, now: float) -> Iterator[DownpourEffect]:
         assert self.ready, f"step {step} begins without the parameters of {self.waits_for}"
         assert self._step is None, f"step {step} begins inside step {self._step}"
         assert not self._draining, f"step {step} begins after the last one"
@@ -243,14 +245,14 @@ class DownpourClient:
             if step % self._fetch_every == 0 and link.fetch is None and not first:
                 yield self._fetch(link, now)
 
-    def _end(self, step: int, now: float) -> Iterator[ReplicaEffect]:
+    def _end(self, step: int, now: float) -> Iterator[DownpourEffect]:
         assert step == self._step, f"step {step} ends inside step {self._step}"
         self._step = None
         self._done = step + 1
         for link in self._links.values():
             assert link.installed is not None
             if step < link.held:  # a process before this one has pushed it; other shards lack it
-                yield Discard(link.span("accrued"))
+                yield ClearGradient(link.span("accrued"))
                 continue
             # What has accrued is as old as the parameters of its oldest step.
             link.accrued_from = link.accrued_from or link.installed
@@ -259,7 +261,7 @@ class DownpourClient:
             elif (step + 1) % self._push_every == 0:
                 yield from self._push(link, now)
 
-    def _drain(self, now: float) -> Iterator[ReplicaEffect]:
+    def _drain(self, now: float) -> Iterator[DownpourEffect]:
         assert self._step is None, f"drained inside step {self._step}"
         self._draining = True
         for link in self._links.values():
@@ -267,35 +269,35 @@ class DownpourClient:
                 yield from self._push(link, now)
         yield from self._finish()
 
-    def _finish(self) -> Iterator[ReplicaEffect]:
+    def _finish(self) -> Iterator[DownpourEffect]:
         """Drained, when no shard owes an answer: a fetch may be what tells a new process what it misses."""
         if self._draining and not self._drained and not self.waits_for:
             self._drained = True
             yield Drained()
 
     def _fetch(self, link: _Link, now: float) -> Send:
-        link.fetch = Sent(link.requests, now)
+        link.fetch = PendingRequest(link.requests, now)
         link.requests += 1
         return self._fetch_again(link, link.fetch)
 
-    def _fetch_again(self, link: _Link, fetch: Sent) -> Send:
+    def _fetch_again(self, link: _Link, fetch: PendingRequest) -> Send:
         return Send(link.shard, Fetch(fetch.number, link.settled, link.earlier))
 
-    def _push(self, link: _Link, now: float) -> Iterator[ReplicaEffect]:
+    def _push(self, link: _Link, now: float) -> Iterator[DownpourEffect]:
         assert link.accrued_from is not None, link.shard
-        link.push = Sent(link.sequences, now)
+        link.push = PendingRequest(link.sequences, now)
         link.ahead = 0
         link.sequences += 1
         link.pushed_from, link.accrued_from = link.accrued_from, None
         link.pushed_stop = self._done
-        yield Flip(link.span("in_flight"))
+        yield SwapBuffers(link.span("in_flight"))
         yield self._push_again(link, link.push)
 
-    def _push_again(self, link: _Link, push: Sent) -> Send:
+    def _push_again(self, link: _Link, push: PendingRequest) -> Send:
         message = Push(self.incarnation, push.number, *link.pushed_from, link.pushed_stop)
         return Send(link.shard, message, link.span("in_flight"))
 
-    def _parameters(self, event: Received, message: Parameters) -> Iterator[ReplicaEffect]:
+    def _parameters(self, event: Received, message: Parameters) -> Iterator[DownpourEffect]:
         link = self._links.get(event.sender)
         if link is None:
             yield Refuse(event.sender, "it holds no parameters of this machine")
@@ -319,21 +321,21 @@ class DownpourClient:
         yield Stage(link.span("staged"), event.payload)
         yield from self._finish()
 
-    def _inherit(self, link: _Link, earlier: Settled | None) -> Iterator[ReplicaEffect]:
+    def _inherit(self, link: _Link, earlier: PushRecord | None) -> Iterator[DownpourEffect]:
         """The shard has more of the processes before this one than they knew: what was on its way when the
         last one died. It counts as acknowledged from now on, and its steps are not pushed again.
         """
         if earlier is None or earlier.incarnation >= self.incarnation:
             return
         known = {settled.incarnation: settled for settled in link.earlier}
-        before = known.get(earlier.incarnation, Settled(earlier.incarnation, 0))
+        before = known.get(earlier.incarnation, PushRecord(earlier.incarnation, 0))
         link.held = max(link.held, earlier.stop)
         if earlier.pushes > before.pushes:
             known[earlier.incarnation] = earlier
             link.earlier = tuple(known[incarnation] for incarnation in sorted(known))
-            yield Note(link.shard, earlier)
+            yield SavePushRecord(link.shard, earlier)
 
-    def _pushed(self, sender: str, message: Pushed, now: float) -> Iterator[ReplicaEffect]:
+    def _pushed(self, sender: str, message: PushAck, now: float) -> Iterator[DownpourEffect]:
         link = self._links.get(sender)
         if link is None:
             yield Refuse(sender, "it holds no parameters of this machine")
@@ -344,14 +346,14 @@ class DownpourClient:
             return  # a repeat: this push is settled
         link.epoch = message.epoch
         link.push = None
-        yield Note(link.shard, Settled(self.incarnation, link.settled, link.pushed_stop))
+        yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.settled, link.pushed_stop))
         self.pushes += 1
         self.staleness += message.staleness
         if self._draining and link.accrued_from is not None:
             yield from self._push(link, now)
         yield from self._finish()
 
-    def _replaced(self, event: Replaced, now: float) -> Iterator[ReplicaEffect]:
+    def _replaced(self, event: Replaced, now: float) -> Iterator[DownpourEffect]:
         """A shard has started again: what it had not answered is asked again, and its values are news."""
         link = self._links.get(event.name)
         if link is None or event.incarnation <= link.epoch:
@@ -366,7 +368,7 @@ class DownpourClient:
             link.push.renew(now)
             yield self._push_again(link, link.push)
 
-    def _retry(self, now: float) -> Iterator[ReplicaEffect]:
+    def _retry(self, now: float) -> Iterator[DownpourEffect]:
         for link in self._links.values():
             if link.fetch is not None and link.fetch.is_due(now, self._retry_s):
                 link.fetch.repeat(now)

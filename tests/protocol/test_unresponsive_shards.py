@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from partita.engine.protocol.coordinator_effects import AbortRun, CoordinatorEffect, Restart, Timeouts, Warn
 from partita.engine.protocol.events import Received, Tick
-from partita.engine.protocol.messages import Answer, Command, Heartbeat, Missing, Waits
-from partita.engine.protocol.orders import CoordinatorEffect, Fail, Patience, Restart, Warn
+from partita.engine.protocol.messages import Command, CommandResult, Heartbeat, MissingUnits, WaitReport
 from tests.protocol.coordinating import PARTS, Run, of
 from tests.protocol.directing import Stage, staged
 
-PATIENCE = Patience(checkpoint_every_s=None, answer_s=60.0, stall_s=120.0)
+PATIENCE = Timeouts(checkpoint_every_s=None, answer_s=60.0, stall_s=120.0)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def wait(run: Run, seconds: float, parts: Sequence[str], shard: str) -> list[Coo
     """So long, at the end of which these parts say that they have waited for this shard since the start."""
     effects = run.wait(seconds)
     for part in parts:
-        effects += run.hear(part, Waits(shard, "an answer", seconds))
+        effects += run.hear(part, WaitReport(shard, "an answer", seconds))
     return effects + run.wait(0.25)
 
 
@@ -49,7 +49,7 @@ def test_who_gets_on_waits_no_more(run: Run) -> None:
 
 def test_a_wait_for_another_part_is_not_a_shards_fault(run: Run) -> None:
     wait(run, 30.0, PARTS[:1], "shard 1")
-    run.hear("part 0.0", Waits("part 0.1", "h1", 5.0))
+    run.hear("part 0.0", WaitReport("part 0.1", "h1", 5.0))
     restarts = of(Restart, run.wait(125.0))
     assert {name for restart in restarts for name, _ in restart.hosts} == set(PARTS), "by their own limit"
 
@@ -59,7 +59,7 @@ def test_a_shard_that_answers_another_replica_is_not_replaced(run: Run) -> None:
         run.wait(10.0)
         for part in PARTS[2:]:
             run.report(part, step)
-    effects = run.hear("part 0.0", Waits("shard 1", "an answer", 61.0)) + run.wait(0.25)
+    effects = run.hear("part 0.0", WaitReport("shard 1", "an answer", 61.0)) + run.wait(0.25)
     assert [restart.hosts for restart in of(Restart, effects)] == [(("part 0.0", 1), ("part 0.1", 1))]
     assert any("no answer of shard 1 for 60 s" in warning.text for warning in of(Warn, effects))
 
@@ -67,12 +67,12 @@ def test_a_shard_that_answers_another_replica_is_not_replaced(run: Run) -> None:
 def test_a_shard_that_stays_mute_ends_the_run_with_a_sentence(run: Run) -> None:
     effects: list[CoordinatorEffect] = []
     for _ in range(4):
-        assert not of(Fail, effects)
+        assert not of(AbortRun, effects)
         wait(run, 60.0, PARTS, "shard 0")
         effects = run.wait(4.5)
         assert of(Restart, effects)
         run.restarted("shard 0")
-    [failure] = of(Fail, wait(run, 60.0, PARTS, "shard 0"))
+    [failure] = of(AbortRun, wait(run, 60.0, PARTS, "shard 0"))
     assert failure.reason.startswith(
         "shard 0 is heard and does not answer, also after 4 replacements: part 0.0 has no answer of shard 0"
     )
@@ -86,7 +86,7 @@ def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list
             stage.tell(Received(host, incarnation, Heartbeat(incarnation)), wait_s=0.0)
         if says:
             number = stage.said(Command)[-1][1].number  # type: ignore[attr-defined]
-            stage.tell(Received(name, stage.incarnations[name], Missing(number, ())), wait_s=0.0)
+            stage.tell(Received(name, stage.incarnations[name], MissingUnits(number, ())), wait_s=0.0)
         stage.tell(Tick(), wait_s=1.0)
     restarts = [effect for effect in stage.effects[before:] if isinstance(effect, Restart)]
     return [host for restart in restarts for host, _ in restart.hosts]
@@ -94,13 +94,15 @@ def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list
 
 @pytest.mark.parametrize(("says", "limit_s"), [(False, 60), (True, 600)])
 def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit_s: int) -> None:
-    stage = staged(patience=Patience(checkpoint_every_s=None))
+    stage = staged(patience=Timeouts(checkpoint_every_s=None))
     stage.play(until=lambda: stage.coordinator.recorded == 2)
     stage.events = type(stage.events)(
         event
         for event in stage.events
         if not (
-            isinstance(event, Received) and event.sender == "shard 1" and isinstance(event.message, Answer)
+            isinstance(event, Received)
+            and event.sender == "shard 1"
+            and isinstance(event.message, CommandResult)
         )
     )
     stage.deliver = lambda to, message: not (to == "shard 1" and isinstance(message, Command))

@@ -29,19 +29,19 @@ from partita.engine.protocol.events import (
     Tick,
     payload_bytes,
 )
-from partita.engine.protocol.lease import Fenced, Leased
-from partita.engine.protocol.membership import PACE
+from partita.engine.protocol.lease import Fenced, LeasedShard
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
 from partita.engine.protocol.messages import (
     Fetch,
     Heartbeat,
-    Lost,
-    NotSaved,
+    LostPushes,
     Parameters,
     Push,
-    Pushed,
+    PushAck,
+    PushRecord,
     Save,
     Saved,
-    Settled,
+    SaveFailed,
 )
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
@@ -53,7 +53,7 @@ Watermark: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class ApplyGradient:
     """Effect: update these values with the gradient in the payload, by the shard's rule.
 
     `updates` is how many the values have had before.
@@ -65,7 +65,7 @@ class Apply:
 
 
 ShardEvent: TypeAlias = Received | Tick | Persisted | NotPersisted
-ShardEffect: TypeAlias = Apply | Send | Persist | Fenced | Refuse
+ShardEffect: TypeAlias = ApplyGradient | Send | Persist | Fenced | Refuse
 
 
 @dataclass(slots=True)
@@ -79,13 +79,13 @@ class _Part:
     incarnation: int = -1
     sequence: int = -1
     stop: int = 0
-    earlier: Settled | None = None
+    earlier: PushRecord | None = None
     staleness: int = 0
     applied: int = 0
     lost: int = 0
 
 
-class ShardMachine(Leased):
+class ParameterShard(LeasedShard):
     """One shard of the parameter server. It applies and answers only under its lease."""
 
     def __init__(
@@ -98,10 +98,10 @@ class ShardMachine(Leased):
         updates: int = 0,
         seen: Mapping[str, Watermark] | None = None,
         stops: Mapping[str, int] | None = None,
-        acknowledged: Mapping[str, Sequence[Settled]] | None = None,
+        acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
         item_bytes: int = 4,
-        lease_s: float = PACE.lease_s,
-        heartbeat_s: float = PACE.heartbeat_s,
+        lease_s: float = DEFAULT_HEARTBEATS.lease_s,
+        heartbeat_s: float = DEFAULT_HEARTBEATS.heartbeat_s,
     ) -> None:
         """A shard that starts, or starts again.
 
@@ -199,7 +199,7 @@ class ShardMachine(Leased):
 
     def _apply(self, sender: str, push: Push, part: _Part, payload: object) -> list[ShardEffect]:
         """A push that is new: the only place where the version moves."""
-        lost = self._account(part, Settled(push.incarnation, push.sequence))
+        lost = self._account(part, PushRecord(push.incarnation, push.sequence))
         # A gradient of an older epoch was computed from numbers that may be lost: what has been applied to
         # this history since is counted from where the two part.
         base = push.version if push.epoch == self.epoch else min(push.version, self._restored_version)
@@ -212,12 +212,12 @@ class ShardMachine(Leased):
         applied.append(self.version)
         del applied[:-MOST_STALE]
         start, stop = self._ranges[machine]
-        apply = Apply(Span("values", start, stop), payload, self._updates[machine])
+        apply = ApplyGradient(Span("values", start, stop), payload, self._updates[machine])
         self._updates[machine] += 1
         said = self._acknowledge(sender, push, part.staleness)
         return [apply, said, *([self._say_lost(sender)] if lost else [])]
 
-    def _account(self, part: _Part, settled: Settled) -> bool:
+    def _account(self, part: _Part, settled: PushRecord) -> bool:
         """These pushes were acknowledged; those not applied here are lost. Returns whether there are any.
 
         They were acknowledged by an epoch before this one, after the checkpoint that this one started from.
@@ -227,7 +227,7 @@ class ShardMachine(Leased):
             return False
         if settled.incarnation > part.incarnation:
             if part.incarnation >= 0:
-                part.earlier = Settled(part.incarnation, part.sequence + 1, part.stop)
+                part.earlier = PushRecord(part.incarnation, part.sequence + 1, part.stop)
             part.incarnation, part.sequence, part.staleness = settled.incarnation, -1, 0
         part.stop = max(part.stop, settled.stop)
         missed = settled.pushes - part.sequence - 1
@@ -238,10 +238,10 @@ class ShardMachine(Leased):
         return True
 
     def _say_lost(self, name: str) -> Send:
-        return Send(COORDINATOR, Lost(name, self._parts[name].lost))
+        return Send(COORDINATOR, LostPushes(name, self._parts[name].lost))
 
     def _acknowledge(self, sender: str, push: Push, staleness: int) -> Send:
-        return Send(sender, Pushed(self.epoch, push.incarnation, push.sequence, self.version, staleness))
+        return Send(sender, PushAck(self.epoch, push.incarnation, push.sequence, self.version, staleness))
 
     def _why_not(self, event: Received, push: Push) -> str | None:
         """Why this push cannot be meant, checked before anything changes; None when it is well formed."""
@@ -271,7 +271,7 @@ class ShardMachine(Leased):
         part = self._parts.setdefault(sender, _Part())
         if event.incarnation < part.incarnation:
             return []  # nobody waits for the answer
-        own = Settled(event.incarnation, fetch.settled)
+        own = PushRecord(event.incarnation, fetch.settled)
         lost = [self._account(part, one) for one in (*fetch.earlier, own)]
         span = Span("values", *self._ranges[machine])
         said = Parameters(
@@ -307,7 +307,7 @@ class ShardMachine(Leased):
             return []
         if isinstance(event, NotPersisted):  # asked again, it writes again
             effects: list[ShardEffect] = [
-                Send(COORDINATOR, NotSaved(event.checkpoint, self.epoch, event.reason))
+                Send(COORDINATOR, SaveFailed(event.checkpoint, self.epoch, event.reason))
             ]
         else:
             self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from partita.engine.protocol.coordinator_effects import Host
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.messages import Directory, Peer
 from partita.engine.protocol.names import Topology
-from partita.engine.protocol.orders import Host
 
 
 class HostState(Enum):
@@ -99,7 +99,7 @@ class ReplicaRecord:
 
 
 @dataclass(slots=True, eq=False)
-class Roster:
+class HostRegistry:
     """All hosts by name: shards first, then parts by replica and machine."""
 
     shards: tuple[HostRecord, ...]
@@ -117,7 +117,7 @@ class Roster:
         steps: int,
         stall_s: float,
         incarnations: Mapping[str, int],
-    ) -> Roster:
+    ) -> HostRegistry:
         """The hosts of a run. A replica without steps left gets none, and without any work nobody does."""
         replicas = tuple(
             ReplicaRecord(r, min(step, steps), min(step, steps), stall_s) for r, step in enumerate(done)

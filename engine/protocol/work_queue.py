@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 
-class Waiting:
+class WorkQueue:
     """The stretches of one evaluation after another, by number."""
 
     def __init__(self) -> None:

@@ -8,30 +8,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
-from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, Pushed, Settled, Stop
-from partita.engine.protocol.replica import (
-    Discard,
+from partita.engine.protocol.downpour_client import (
+    ClearGradient,
     DownpourClient,
+    DownpourEffect,
+    DownpourEvent,
     Drain,
     Drained,
-    Flip,
     Install,
-    Note,
-    ReplicaEffect,
-    ReplicaEvent,
+    SavePushRecord,
     Stage,
     Started,
     StepBegins,
     StepEnded,
+    SwapBuffers,
 )
+from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, PushAck, PushRecord, Stop
 
 SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
 BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
 
 
-def feed(client: DownpourClient, event: ReplicaEvent, *, now: float = 0.0) -> list[ReplicaEffect]:
+def feed(client: DownpourClient, event: DownpourEvent, *, now: float = 0.0) -> list[DownpourEffect]:
     effects = client.receive(event, now)
     client.validate()
     return effects
@@ -39,7 +39,7 @@ def feed(client: DownpourClient, event: ReplicaEvent, *, now: float = 0.0) -> li
 
 def tell(
     client: DownpourClient, shard: str, message: Message, payload: object = None, *, now: float = 0.0
-) -> list[ReplicaEffect]:
+) -> list[DownpourEffect]:
     return feed(client, Received(shard, 0, message, payload), now=now)
 
 
@@ -58,16 +58,16 @@ def started(*, fetch_every: int = 1, push_every: int = 1) -> DownpourClient:
     return client
 
 
-def step(client: DownpourClient, number: int) -> tuple[list[ReplicaEffect], list[ReplicaEffect]]:
+def step(client: DownpourClient, number: int) -> tuple[list[DownpourEffect], list[DownpourEffect]]:
     return feed(client, StepBegins(number)), feed(client, StepEnded(number))
 
 
 def settle(client: DownpourClient, sequence: int, *, epoch: int = 0, staleness: int = 0) -> None:
     for name in BYTES:
-        tell(client, name, Pushed(epoch, 4, sequence, sequence + 1, staleness))
+        tell(client, name, PushAck(epoch, 4, sequence, sequence + 1, staleness))
 
 
-def of_kind(kind: type[Message], effects: list[ReplicaEffect]) -> list[Message]:
+def of_kind(kind: type[Message], effects: list[DownpourEffect]) -> list[Message]:
     return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
 
 
@@ -102,9 +102,9 @@ def test_a_push_is_the_accrued_gradient_set_aside_and_sent() -> None:
     client = started()
     _, effects = step(client, 0)
     assert effects == [
-        Flip(Span("in_flight", 0, 2)),
+        SwapBuffers(Span("in_flight", 0, 2)),
         Send("shard 0", Push(4, 0, 0, 0, 1), Span("in_flight", 0, 2)),
-        Flip(Span("in_flight", 2, 5)),
+        SwapBuffers(Span("in_flight", 2, 5)),
         Send("shard 2", Push(4, 0, 0, 0, 1), Span("in_flight", 2, 5)),
     ]
 
@@ -132,11 +132,11 @@ def test_an_interval_below_one_is_refused(fetch_every: int, push_every: int) -> 
 def test_a_slow_shard_costs_staleness_and_the_gradient_goes_on_accruing() -> None:
     client = started()
     step(client, 0)
-    tell(client, "shard 0", Pushed(0, 4, 0, 1, 0))
+    tell(client, "shard 0", PushAck(0, 4, 0, 1, 0))
     for number in (1, 2):
         _, effects = step(client, number)
         assert {e.to for e in effects if isinstance(e, Send)} <= {"shard 0"}
-    tell(client, "shard 2", Pushed(0, 4, 0, 9, 8))
+    tell(client, "shard 2", PushAck(0, 4, 0, 9, 8))
     assert (client.pushes, client.staleness) == (2, 8)
     _, effects = step(client, 3)
     assert of_kind(Push, effects) == [Push(4, 1, 0, 0, 4)]  # one push for steps 1 to 3
@@ -160,12 +160,12 @@ def test_repeats_and_answers_of_older_epochs_change_nothing() -> None:
     client = started()
     step(client, 0)
     feed(client, Replaced("shard 0", 2))
-    assert tell(client, "shard 0", Pushed(1, 4, 0, 1, 7)) == []
+    assert tell(client, "shard 0", PushAck(1, 4, 0, 1, 7)) == []
     assert tell(client, "shard 0", Parameters(1, 1, 7, incarnation=4), bytes(8)) == []
-    assert tell(client, "shard 2", Pushed(0, 3, 0, 1, 7)) == []
-    assert tell(client, "shard 2", Pushed(0, 4, 1, 1, 7)) == []
+    assert tell(client, "shard 2", PushAck(0, 3, 0, 1, 7)) == []
+    assert tell(client, "shard 2", PushAck(0, 4, 1, 1, 7)) == []
     for _ in range(3):
-        tell(client, "shard 0", Pushed(2, 4, 0, 1, 1))
+        tell(client, "shard 0", PushAck(2, 4, 0, 1, 1))
     assert (client.pushes, client.staleness) == (1, 1)
     (stage,) = tell(client, "shard 0", Parameters(1, 2, 0, incarnation=4), bytes(8))
     assert isinstance(stage, Stage)
@@ -212,12 +212,12 @@ def test_draining_pushes_what_is_left_and_waits_for_every_answer() -> None:
     _, effects = step(client, 1)
     assert len(of_kind(Push, effects)) == 2
     step(client, 2)
-    tell(client, "shard 0", Pushed(0, 4, 0, 1, 0))
+    tell(client, "shard 0", PushAck(0, 4, 0, 1, 0))
     assert of_kind(Push, feed(client, Drain())) == [Push(4, 1, 0, 0, 3)]
     assert client.waits_for == ("shard 0", "shard 2")
-    assert of_kind(Push, tell(client, "shard 2", Pushed(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 3)]
+    assert of_kind(Push, tell(client, "shard 2", PushAck(0, 4, 0, 1, 0))) == [Push(4, 1, 0, 0, 3)]
     for name in BYTES:
-        assert tell(client, name, Pushed(0, 4, 1, 2, 0)) == [Note(name, Settled(4, 2, 3))]
+        assert tell(client, name, PushAck(0, 4, 1, 2, 0)) == [SavePushRecord(name, PushRecord(4, 2, 3))]
     assert client.waits_for == ("shard 0", "shard 2")  # for the answers to the fetches of step 0
     serve(client, 1)
     assert client.waits_for == ()
@@ -239,23 +239,25 @@ def test_a_drained_part_tells_a_replaced_shard_what_was_acknowledged() -> None:
 
 def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None:
     """Shard 0 has the steps below 3 and shard 2 those below 1: step 1 is done again for shard 2 alone."""
-    noted = {"shard 0": (Settled(2, 7, 2), Settled(3, 1, 3)), "shard 2": (Settled(3, 0, 0),)}
+    noted = {"shard 0": (PushRecord(2, 7, 2), PushRecord(3, 1, 3)), "shard 2": (PushRecord(3, 0, 0),)}
     client = DownpourClient(incarnation=4, shards=SHARDS, earlier=noted)
     assert feed(client, Started())[0] == Send("shard 0", Fetch(0, 0, noted["shard 0"]))
     assert not client.informed
-    tell(client, "shard 0", Parameters(0, 0, 0, 0, 4, Settled(3, 1, 3)), bytes(8))
-    on_its_way = Settled(3, 1, 1)  # to be acknowledged, when that process died
+    tell(client, "shard 0", Parameters(0, 0, 0, 0, 4, PushRecord(3, 1, 3)), bytes(8))
+    on_its_way = PushRecord(3, 1, 1)  # to be acknowledged, when that process died
     effects = tell(client, "shard 2", Parameters(0, 0, 0, 0, 4, on_its_way), bytes(12))
-    assert effects[0] == Note("shard 2", on_its_way)
+    assert effects[0] == SavePushRecord("shard 2", on_its_way)
     assert client.informed and client.continues == 1
     for number in (1, 2):
         _, ended = step(client, number)
-        assert Discard(Span("accrued", 0, 2)) in ended
+        assert ClearGradient(Span("accrued", 0, 2)) in ended
         if number == 1:
             assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2)]
-            assert tell(client, "shard 2", Pushed(0, 4, 0, 1, 0)) == [Note("shard 2", Settled(4, 1, 2))]
+            assert tell(client, "shard 2", PushAck(0, 4, 0, 1, 0)) == [
+                SavePushRecord("shard 2", PushRecord(4, 1, 2))
+            ]
     _, ended = step(client, 3)
-    assert Discard(Span("accrued", 0, 2)) not in ended
+    assert ClearGradient(Span("accrued", 0, 2)) not in ended
     assert {e.to for e in ended if isinstance(e, Send)} == {"shard 0"}
     (fetch,) = of_kind(Fetch, feed(client, Replaced("shard 2", 1)))
     assert isinstance(fetch, Fetch) and fetch.earlier == (on_its_way,)
@@ -280,7 +282,7 @@ def test_a_machine_without_parameters_has_nothing_to_wait_for() -> None:
         ("shard 0", Parameters(0, 0, 0), bytes(7), "have 8 bytes here, not 7"),
         ("shard 0", Parameters(0, 0, 0), None, "have 8 bytes here, not -1"),
         ("shard 1", Parameters(0, 0, 0), bytes(8), "no parameters of this machine"),
-        ("shard 1", Pushed(0, 0, 0, 0, 0), None, "no parameters of this machine"),
+        ("shard 1", PushAck(0, 0, 0, 0, 0), None, "no parameters of this machine"),
         ("shard 0", Stop(), None, "does not take a Stop"),
     ],
 )
@@ -315,11 +317,11 @@ class Bench:
     in_step: bool = False
     drained: bool = False
 
-    def feed(self, event: ReplicaEvent, now: float) -> None:
+    def feed(self, event: DownpourEvent, now: float) -> None:
         for effect in self.client.receive(event, now):
             if isinstance(effect, Send):
                 self.letters.append((effect.to, effect.message, self.in_flight[effect.to]))
-            elif isinstance(effect, Flip):
+            elif isinstance(effect, SwapBuffers):
                 name = next(n for n, span in SPANS.items() if span == (effect.span.start, effect.span.stop))
                 self.in_flight[name], self.accrued[name] = self.accrued[name], 0
             elif isinstance(effect, Install):
@@ -336,7 +338,7 @@ class Bench:
             if message.sequence not in shard.applied:
                 shard.applied.add(message.sequence)
                 shard.value += gradient
-            answer = Pushed(shard.epoch, message.incarnation, message.sequence, len(shard.applied), 0)
+            answer = PushAck(shard.epoch, message.incarnation, message.sequence, len(shard.applied), 0)
             self.feed(Received(name, shard.epoch, answer), now)
         elif isinstance(message, Fetch):
             answer = Parameters(message.request, shard.epoch, len(shard.applied))

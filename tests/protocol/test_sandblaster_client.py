@@ -9,95 +9,97 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
-    Computed,
+    Assignment,
+    AssignmentResult,
     Contribution,
+    ContributionAck,
     FetchPoint,
-    HandOut,
     Message,
     Point,
     Stop,
-    Taken,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.portion_client import (
-    Flip,
-    PlayTurn,
-    PortionClient,
-    PortionEffect,
-    PortionEvent,
-    TurnOver,
+from partita.engine.protocol.sandblaster_client import (
+    AssignmentDone,
+    RunAssignment,
+    SandblasterClient,
+    SandblasterEffect,
+    SandblasterEvent,
+    SwapBuffers,
 )
-from partita.engine.protocol.replica import Install, Stage, Started
 
 SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
 BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
 
 
-def feed(client: PortionClient, event: PortionEvent, *, now: float = 0.0) -> list[PortionEffect]:
+def feed(client: SandblasterClient, event: SandblasterEvent, *, now: float = 0.0) -> list[SandblasterEffect]:
     effects = client.receive(event, now)
     client.validate()
     return effects
 
 
 def tell(
-    client: PortionClient, sender: str, message: Message, payload: object = None, *, now: float = 0.0
-) -> list[PortionEffect]:
+    client: SandblasterClient, sender: str, message: Message, payload: object = None, *, now: float = 0.0
+) -> list[SandblasterEffect]:
     return feed(client, Received(sender, 0, message, payload), now=now)
 
 
-def hand(client: PortionClient, turn: int, evaluation: int, *, now: float = 0.0) -> list[PortionEffect]:
+def hand(
+    client: SandblasterClient, turn: int, evaluation: int, *, now: float = 0.0
+) -> list[SandblasterEffect]:
     """Stretches are called by their turn plus 10, and are of two portions."""
-    return tell(client, COORDINATOR, HandOut(evaluation, turn, turn + 10, 2 * turn, 2), now=now)
+    return tell(client, COORDINATOR, Assignment(evaluation, turn, turn + 10, 2 * turn, 2), now=now)
 
 
-def play_of(turn: int, evaluation: int, *, hollow: bool = False) -> PlayTurn:
-    return PlayTurn(turn, evaluation, turn + 10, 2 * turn, 2, hollow)
+def play_of(turn: int, evaluation: int, *, hollow: bool = False) -> RunAssignment:
+    return RunAssignment(turn, evaluation, turn + 10, 2 * turn, 2, hollow)
 
 
 def point(
-    client: PortionClient, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
-) -> list[PortionEffect]:
-    effects: list[PortionEffect] = []
+    client: SandblasterClient, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+) -> list[SandblasterEffect]:
+    effects: list[SandblasterEffect] = []
     for shard in shards:
         effects += tell(client, shard, Point(evaluation), BYTES[shard])
     return effects
 
 
 def take(
-    client: PortionClient, turn: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
-) -> list[PortionEffect]:
-    effects: list[PortionEffect] = []
+    client: SandblasterClient, turn: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+) -> list[SandblasterEffect]:
+    effects: list[SandblasterEffect] = []
     for shard in shards:
-        effects += tell(client, shard, Taken(evaluation, turn + 10))
+        effects += tell(client, shard, ContributionAck(evaluation, turn + 10))
     return effects
 
 
-def over(client: PortionClient, turn: int) -> list[PortionEffect]:
-    return feed(client, TurnOver(turn, 0.5 * turn, turn))
+def over(client: SandblasterClient, turn: int) -> list[SandblasterEffect]:
+    return feed(client, AssignmentDone(turn, 0.5 * turn, turn))
 
 
-def contributions(turn: int, evaluation: int) -> list[PortionEffect]:
+def contributions(turn: int, evaluation: int) -> list[SandblasterEffect]:
     message = Contribution(evaluation, turn + 10)
-    return [Flip(), *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES)]
+    return [SwapBuffers(), *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES)]
 
 
 def computed(turn: int, evaluation: int) -> Send:
-    return Send(COORDINATOR, Computed(turn, evaluation, turn + 10, 0.5 * turn, turn))
+    return Send(COORDINATOR, AssignmentResult(turn, evaluation, turn + 10, 0.5 * turn, turn))
 
 
-def played(effects: list[PortionEffect]) -> list[PlayTurn]:
-    return [effect for effect in effects if isinstance(effect, PlayTurn)]
+def played(effects: list[SandblasterEffect]) -> list[RunAssignment]:
+    return [effect for effect in effects if isinstance(effect, RunAssignment)]
 
 
-def said(effects: list[PortionEffect]) -> list[Message]:
+def said(effects: list[SandblasterEffect]) -> list[Message]:
     return [effect.message for effect in effects if isinstance(effect, Send)]
 
 
-def started(*, alone: bool = True) -> PortionClient:
-    client = PortionClient(shards=SHARDS, alone=alone, retry_s=1.0)
+def started(*, alone: bool = True) -> SandblasterClient:
+    client = SandblasterClient(shards=SHARDS, alone=alone, retry_s=1.0)
     assert feed(client, Started()) == [Send(name, FetchPoint(0)) for name in BYTES]
     return client
 
@@ -125,7 +127,7 @@ def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
 def test_a_point_may_come_before_the_turn() -> None:
     client = started()
     point(client, 3)
-    assert [type(effect) for effect in hand(client, 0, 3)] == [Install, Install, PlayTurn]
+    assert [type(effect) for effect in hand(client, 0, 3)] == [Install, Install, RunAssignment]
 
 
 def test_turns_are_played_in_their_order() -> None:
@@ -173,7 +175,7 @@ def test_what_is_over_is_dropped(by_point: bool) -> None:
     over(client, 0)
     over(client, 1)
     effects = point(client, 4) if by_point else hand(client, 3, 4)
-    (result,) = [message for message in said(effects) if isinstance(message, Computed)]
+    (result,) = [message for message in said(effects) if isinstance(message, AssignmentResult)]
     assert (result.turn, result.evaluation) == (2, 3) and math.isnan(result.loss)
     effects = hand(client, 3, 4) if by_point else point(client, 4)
     assert played(effects) == [play_of(3, 4)]
@@ -188,7 +190,7 @@ def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
     point(client, 4)
     assert client.is_over(3)
     (result,) = said(over(client, 0))
-    assert isinstance(result, Computed) and math.isnan(result.loss)
+    assert isinstance(result, AssignmentResult) and math.isnan(result.loss)
 
 
 def test_with_others_turns_that_are_over_are_played_hollow() -> None:
@@ -196,7 +198,7 @@ def test_with_others_turns_that_are_over_are_played_hollow() -> None:
     hand(client, 0, 3)
     assert played(hand(client, 1, 4)) == [play_of(0, 3, hollow=True)]
     (result,) = said(over(client, 0))
-    assert isinstance(result, Computed) and math.isnan(result.loss)
+    assert isinstance(result, AssignmentResult) and math.isnan(result.loss)
     assert played(point(client, 4)) == [play_of(1, 4)]
 
 
@@ -246,7 +248,7 @@ def test_a_replaced_shard_is_asked_and_told_again() -> None:
 
 
 def test_a_machine_without_parameters_only_plays() -> None:
-    client = PortionClient(shards=(), alone=False)
+    client = SandblasterClient(shards=(), alone=False)
     assert feed(client, Started()) == []
     assert hand(client, 0, 1) == [play_of(0, 1)]
     assert over(client, 0) == [computed(0, 1)]
@@ -257,7 +259,7 @@ def test_what_does_not_fit_is_refused() -> None:
     refused = [
         *tell(client, "shard 0", Point(1), bytes(4)),
         *tell(client, "shard 1", Point(1), bytes(8)),
-        *tell(client, "shard 1", Taken(1, 0)),
+        *tell(client, "shard 1", ContributionAck(1, 0)),
         *tell(client, COORDINATOR, Stop()),
         *hand(client, 1000, 1),
     ]
@@ -276,15 +278,15 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
     evaluations: list[int], alone: bool, seed: int
 ) -> None:
     """Drops, repeats and any order: every turn of the last evaluation counts, with its own numbers."""
-    client = PortionClient(shards=SHARDS, alone=alone)
+    client = SandblasterClient(shards=SHARDS, alone=alone)
     rng = random.Random(seed)
     last = evaluations[-1]
-    hands = [Received(COORDINATOR, 0, HandOut(e, n, n + 10, 2 * n, 2)) for n, e in enumerate(evaluations)]
+    hands = [Received(COORDINATOR, 0, Assignment(e, n, n + 10, 2 * n, 2)) for n, e in enumerate(evaluations)]
     wanted = {(last, n + 10) for n, e in enumerate(evaluations) if e == last}
     taken: dict[str, dict[tuple[int, int], tuple[int, int]]] = {shard: {} for shard in BYTES}
     results: set[int] = set()
     now, accrued, in_flight = 0.0, (0, 0), (0, 0)
-    waiting: list[PortionEvent] = [Started(), *hands]
+    waiting: list[SandblasterEvent] = [Started(), *hands]
     for _ in range(1000):
         if not waiting:
             if len(results) == len(hands) and all(wanted <= set(found) for found in taken.values()):
@@ -294,10 +296,10 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
         now += 20.0
         for effect in feed(client, event, now=now):
             match effect:
-                case PlayTurn():
+                case RunAssignment():
                     accrued = (effect.evaluation, effect.stretch)
-                    waiting.append(TurnOver(effect.turn, 0.0, 0))
-                case Flip():
+                    waiting.append(AssignmentDone(effect.turn, 0.0, 0))
+                case SwapBuffers():
                     in_flight = accrued
                 case Send(to=to, message=FetchPoint(after=after)):
                     later = [e for e in evaluations if e > after]
@@ -307,8 +309,8 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
                     if rng.random() < 0.6:
                         taken[to].setdefault((evaluation, stretch), in_flight)
                         if rng.random() < 0.6:
-                            waiting.append(Received(to, 0, Taken(evaluation, stretch)))
-                case Send(message=Computed(turn=turn)):
+                            waiting.append(Received(to, 0, ContributionAck(evaluation, stretch)))
+                case Send(message=AssignmentResult(turn=turn)):
                     results.add(turn)
     assert results == set(range(len(hands)))
     for found in taken.values():

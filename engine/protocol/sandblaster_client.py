@@ -15,21 +15,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick, payload_bytes
-from partita.engine.protocol.messages import Computed, Contribution, FetchPoint, HandOut, Point, Taken
+from partita.engine.protocol.messages import (
+    Assignment,
+    AssignmentResult,
+    Contribution,
+    ContributionAck,
+    FetchPoint,
+    Point,
+)
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.repeats import Sent
-from partita.engine.protocol.replica import Install, Stage, Started
+from partita.engine.protocol.retry import PendingRequest
 
 REMEMBERED: Final = 8
-"""Turns whose results are kept, for repeats of their `HandOut`: more than a coordinator leaves open."""
+"""Turns whose results are kept, for repeats of their `Assignment`: more than a coordinator leaves open."""
 
 AHEAD: Final = 64
 """How far a turn may be from the next one: who hands out more does not count as it should."""
 
 
 @dataclass(frozen=True, slots=True)
-class TurnOver:
+class AssignmentDone:
     """Event: the turn was played. Sums over its examples, as far as this part judges them.
 
     Where its evaluation was over, the turn may have been cut short, and the sums are anything.
@@ -41,11 +48,11 @@ class TurnOver:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayTurn:
+class RunAssignment:
     """Effect: compute portions `[first, first + count)` and accrue their gradient, from nothing.
 
-    `TurnOver` once that is done. `hollow`: only for the other parts of the replica, which may wait for this
-    one's messages; nobody wants the numbers.
+    `AssignmentDone` reports its end. `hollow`: only for the other parts of the replica, which may wait for
+    this one's messages; nobody wants the numbers.
     """
 
     turn: int
@@ -57,12 +64,12 @@ class PlayTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
+class SwapBuffers:
     """Effect: the accrued gradient becomes the one in flight, whose place is free for the next turn."""
 
 
-PortionEvent: TypeAlias = Started | TurnOver | Received | Replaced | Tick
-PortionEffect: TypeAlias = Send | Stage | Install | PlayTurn | Flip | Refuse
+SandblasterEvent: TypeAlias = Started | AssignmentDone | Received | Replaced | Tick
+SandblasterEffect: TypeAlias = Send | Stage | Install | RunAssignment | SwapBuffers | Refuse
 
 
 @dataclass(slots=True)
@@ -76,7 +83,7 @@ class _Link:
     shard: str
     start: int
     stop: int
-    fetch: Sent | None = None
+    fetch: PendingRequest | None = None
     staged: int = 0
     installed: int = 0
 
@@ -93,10 +100,10 @@ class _InFlight:
     """The gradient of a stretch, and the shards that have not taken their range of it yet."""
 
     message: Contribution
-    untold: dict[str, Sent] = field(default_factory=dict)
+    untold: dict[str, PendingRequest] = field(default_factory=dict)
 
 
-class PortionClient:
+class SandblasterClient:
     """The Sandblaster client of one part: one link with each shard that holds parameters of its machine."""
 
     def __init__(
@@ -121,9 +128,9 @@ class PortionClient:
         self._item_bytes: Final = item_bytes
         self._newest = 0  # evaluation that was heard of
         self._next = 0  # turn that is played next, or now
-        self._handed: dict[int, HandOut] = {}  # from the next one on
-        self._results: dict[int, Computed] = {}  # the last ones
-        self._playing: PlayTurn | None = None
+        self._handed: dict[int, Assignment] = {}  # from the next one on
+        self._results: dict[int, AssignmentResult] = {}  # the last ones
+        self._playing: RunAssignment | None = None
         self._in_flight: _InFlight | None = None
         self._accrued: Contribution | None = None  # played, but another is in flight
 
@@ -134,7 +141,7 @@ class PortionClient:
         return evaluation < self._newest
 
     @property
-    def following(self) -> HandOut | None:
+    def following(self) -> Assignment | None:
         """The turn that will be played after the one that is played now, as far as is known. Any thread may
         ask.
         """
@@ -152,19 +159,19 @@ class PortionClient:
 
     # What happens
 
-    def receive(self, event: PortionEvent, now: float) -> list[PortionEffect]:
+    def receive(self, event: SandblasterEvent, now: float) -> list[SandblasterEffect]:
         """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
         return [*self._follow(event, now), *self._go_on(now)]
 
-    def _follow(self, event: PortionEvent, now: float) -> Iterator[PortionEffect]:
+    def _follow(self, event: SandblasterEvent, now: float) -> Iterator[SandblasterEffect]:
         match event:
-            case TurnOver():
+            case AssignmentDone():
                 yield from self._turn_over(event, now)
-            case Received(message=HandOut() as turn):
+            case Received(message=Assignment() as turn):
                 yield from self._hand_out(event.sender, turn, now)
             case Received(message=Point() as point):
                 yield from self._point(event, point, now)
-            case Received(sender=sender, message=Taken() as taken):
+            case Received(sender=sender, message=ContributionAck() as taken):
                 yield from self._taken(sender, taken)
             case Received(sender=sender, message=message):
                 yield Refuse(sender, f"a Sandblaster client does not take a {type(message).__name__}")
@@ -177,7 +184,7 @@ class PortionClient:
                     if link.fetch is None:
                         yield self._fetch(link, now)
 
-    def _go_on(self, now: float) -> Iterator[PortionEffect]:
+    def _go_on(self, now: float) -> Iterator[SandblasterEffect]:
         """Whatever can be done now: drops what is over, sends what is accrued, begins the next turn."""
         if self._in_flight is not None and self.is_over(self._in_flight.message.evaluation):
             self._in_flight = None
@@ -190,26 +197,28 @@ class PortionClient:
             turn = self._handed[self._next]
             over = self.is_over(turn.evaluation)
             if over and self._alone:
-                yield self._computed(TurnOver(turn.turn, math.nan, 0))
+                yield self._computed(AssignmentDone(turn.turn, math.nan, 0))
             elif over or all(link.newest == turn.evaluation for link in self._links.values()):
                 yield from self._begin(turn, hollow=over)
             else:
                 return
 
-    def _begin(self, turn: HandOut, *, hollow: bool) -> Iterator[PortionEffect]:
+    def _begin(self, turn: Assignment, *, hollow: bool) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
             if not hollow and link.staged:
                 link.installed, link.staged = link.staged, 0
                 yield Install(link.span("parameters"))
-        self._playing = PlayTurn(turn.turn, turn.evaluation, turn.stretch, turn.first, turn.count, hollow)
+        self._playing = RunAssignment(
+            turn.turn, turn.evaluation, turn.stretch, turn.first, turn.count, hollow
+        )
         yield self._playing
 
-    def _turn_over(self, event: TurnOver, now: float) -> Iterator[PortionEffect]:
+    def _turn_over(self, event: AssignmentDone, now: float) -> Iterator[SandblasterEffect]:
         played = self._playing
         assert played is not None and played.turn == event.turn, f"{event} was not played, but {played}"
         self._playing = None
         if self.is_over(played.evaluation):
-            event = TurnOver(event.turn, math.nan, 0)
+            event = AssignmentDone(event.turn, math.nan, 0)
         elif self._links:
             self._accrued = Contribution(played.evaluation, played.stretch)
             if self._in_flight is None:  # the gradient leaves before the sums do: it takes longer
@@ -217,27 +226,29 @@ class PortionClient:
                 self._accrued = None
         yield self._computed(event)
 
-    def _computed(self, event: TurnOver) -> Send:
+    def _computed(self, event: AssignmentDone) -> Send:
         """Tells the coordinator that the next turn is through; of one that nobody wants, NaN."""
         turn = self._handed.pop(self._next)
         assert turn.turn == event.turn, (turn, event)
-        result = Computed(turn.turn, turn.evaluation, turn.stretch, event.loss, event.correct)
+        result = AssignmentResult(turn.turn, turn.evaluation, turn.stretch, event.loss, event.correct)
         self._results[turn.turn] = result
         self._results.pop(turn.turn - REMEMBERED, None)
         self._next += 1
         return Send(COORDINATOR, result)
 
-    def _contribute(self, message: Contribution, now: float) -> Iterator[PortionEffect]:
-        self._in_flight = _InFlight(message, {name: Sent(message.stretch, now) for name in self._links})
-        yield Flip()
+    def _contribute(self, message: Contribution, now: float) -> Iterator[SandblasterEffect]:
+        self._in_flight = _InFlight(
+            message, {name: PendingRequest(message.stretch, now) for name in self._links}
+        )
+        yield SwapBuffers()
         for link in self._links.values():
             yield Send(link.shard, message, link.span("in_flight"))
 
     def _fetch(self, link: _Link, now: float) -> Send:
-        link.fetch = Sent(link.newest, now)
+        link.fetch = PendingRequest(link.newest, now)
         return Send(link.shard, FetchPoint(link.fetch.number))
 
-    def _hand_out(self, sender: str, turn: HandOut, now: float) -> Iterator[PortionEffect]:
+    def _hand_out(self, sender: str, turn: Assignment, now: float) -> Iterator[SandblasterEffect]:
         if turn.turn < self._next:
             result = self._results.get(turn.turn)
             if result is not None:
@@ -253,7 +264,7 @@ class PortionClient:
                 if link.fetch is not None:
                     link.fetch.renew(now)
 
-    def _point(self, event: Received, point: Point, now: float) -> Iterator[PortionEffect]:
+    def _point(self, event: Received, point: Point, now: float) -> Iterator[SandblasterEffect]:
         link = self._links.get(event.sender)
         if link is None:
             yield Refuse(event.sender, "it holds no parameters of this machine")
@@ -269,7 +280,7 @@ class PortionClient:
         yield Stage(link.span("staged"), event.payload)
         yield self._fetch(link, now)
 
-    def _taken(self, sender: str, taken: Taken) -> Iterator[PortionEffect]:
+    def _taken(self, sender: str, taken: ContributionAck) -> Iterator[SandblasterEffect]:
         if sender not in self._links:
             yield Refuse(sender, "it holds no parameters of this machine")
             return
@@ -283,7 +294,7 @@ class PortionClient:
         if not sent.untold:
             self._in_flight = None
 
-    def _replaced(self, name: str, now: float) -> Iterator[PortionEffect]:
+    def _replaced(self, name: str, now: float) -> Iterator[SandblasterEffect]:
         """A shard has started again: it knows nothing of what it was asked and told."""
         link = self._links.get(name)
         if link is None:
@@ -293,7 +304,7 @@ class PortionClient:
             self._in_flight.untold[name].renew(now)
             yield Send(name, self._in_flight.message, link.span("in_flight"))
 
-    def _retry(self, now: float) -> Iterator[PortionEffect]:
+    def _retry(self, now: float) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
             if link.fetch is not None and link.fetch.is_due(now, self._retry_s):
                 link.fetch.repeat(now)

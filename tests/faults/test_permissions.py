@@ -17,14 +17,13 @@ from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import (
-    Assign,
     Begin,
     Credit,
     Directory,
+    DirectoryAck,
     Fetch,
     Heartbeat,
     Hello,
-    Informed,
     Load,
     Message,
     Parameters,
@@ -32,15 +31,16 @@ from partita.engine.protocol.messages import (
     Play,
     Played,
     Push,
-    Pushed,
+    PushAck,
     Ready,
     Refused,
     Save,
+    SetUp,
     Stop,
     Tensor,
 )
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.protocol.verbs import VERBS, why_not
+from partita.engine.protocol.permissions import PERMISSIONS, rejection_reason
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_shard import ShardTask
 from partita.engine.runtime.host import Host
@@ -120,7 +120,7 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
         COORDINATOR, Directory(tuple(members.peers[n] for n in members.boxes if n != COORDINATOR), 1)
     )
     orders: list[tuple[Message, object]] = [
-        (Assign("theirs"), pickle.dumps(Bomb(tmp_path / "unpickled"))),
+        (SetUp("theirs"), pickle.dumps(Bomb(tmp_path / "unpickled"))),
         (Directory((), 7), None),
         (Heartbeat(99), None),
         (Load(), np.ones(8, np.float32)),
@@ -138,7 +138,7 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
 
     refused = [members.answer(Refused).message for _ in range(3)]
     assert sorted(r.by for r in refused if isinstance(r, Refused)) == ["part 0.1", "part 1.0", "shard 0"]
-    members.tell(COORDINATOR, Assign("ours"), pack_task(SessionTask(plan, 0, train=False)))
+    members.tell(COORDINATOR, SetUp("ours"), pack_task(SessionTask(plan, 0, train=False)))
     members.answer(Ready)
     members.tell(COORDINATOR, Load(), gather(layout_of(plan, shards=1).machines[0], parameters))
     members.answer(Ready)
@@ -164,7 +164,7 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
         1, layout, SGD(0.5), "run", tmp_path, None, tmp_path / "initial", "float32", tmp_path / "noted"
     )
     members.answer(Hello)
-    members.tell(COORDINATOR, Assign("run"), pack_task(task))
+    members.tell(COORDINATOR, SetUp("run"), pack_task(task))
     peers = tuple(members.peers[n] for n in members.boxes if n != COORDINATOR)
     members.tell(COORDINATOR, Directory(peers, 1))
     members.answer(Ready)
@@ -172,7 +172,7 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     assert isinstance(beat, Heartbeat)
     members.tell(COORDINATOR, Heartbeat(0, beat.clock))  # its lease
     members.tell(COORDINATOR, Directory(peers, 2))
-    while members.answer(Informed).message != Informed(2):  # then it has its lease, too
+    while members.answer(DirectoryAck).message != DirectoryAck(2):  # then it has its lease, too
         pass
 
     (own,) = [overlap for overlap in layout.machines_of(1) if overlap.machine == 1]
@@ -185,7 +185,7 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     refused = [members.answer(Refused).message for _ in range(3)]
     assert {r.by for r in refused if isinstance(r, Refused)} == {"part 0.1", "part 1.0", "shard 0"}
     members.tell("part 0.1", Push(0, 0, 0, 0), np.full(size, 0.5, np.float32))
-    assert members.answer(Pushed).message == Pushed(0, 0, 0, 1, 0)
+    assert members.answer(PushAck).message == PushAck(0, 0, 0, 1, 0)
     members.tell("part 0.1", Fetch(0))
     got = members.answer(Parameters)
     assert got.message == Parameters(0, 0, 1, updates=1) and isinstance(got.payload, Payload)
@@ -194,14 +194,14 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
 
 
 def test_every_kind_of_message_is_for_somebody_to_say() -> None:
-    said = frozenset().union(*VERBS.values())
+    said = frozenset().union(*PERMISSIONS.values())
     assert said == set(get_args(Message))
 
 
 def test_the_table_knows_roles_and_replicas() -> None:
-    tensor, pushed = Tensor(0, "h", ()), Pushed(0, 0, 0, 0, 0)
-    assert why_not(tensor, sender="part 0.1", receiver="part 0.0") is None
-    assert why_not(tensor, sender="part 1.1", receiver="part 0.0") == "a Tensor of another replica"
-    assert why_not(pushed, sender="shard 3", receiver="part 0.0") is None
+    tensor, pushed = Tensor(0, "h", ()), PushAck(0, 0, 0, 0, 0)
+    assert rejection_reason(tensor, sender="part 0.1", receiver="part 0.0") is None
+    assert rejection_reason(tensor, sender="part 1.1", receiver="part 0.0") == "a Tensor of another replica"
+    assert rejection_reason(pushed, sender="shard 3", receiver="part 0.0") is None
     for sender, receiver in (("shard 0", "shard 1"), ("part 0.0", "nobody"), ("somebody", COORDINATOR)):
-        assert why_not(pushed, sender=sender, receiver=receiver) is not None
+        assert rejection_reason(pushed, sender=sender, receiver=receiver) is not None

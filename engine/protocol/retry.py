@@ -10,7 +10,7 @@ BACKOFF_DOUBLINGS: Final = 4
 
 
 @dataclass(slots=True)
-class Sent:
+class PendingRequest:
     """Something on its way to a host: its number, when it was last sent, and how often it was sent again."""
 
     number: int

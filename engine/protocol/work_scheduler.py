@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final, TypeAlias
 
-from partita.engine.protocol.commands import Evaluate, Scalars, Stretch, added
-from partita.engine.protocol.messages import Computed, HandOut
-from partita.engine.protocol.waiting import Waiting
+from partita.engine.protocol.commands import Evaluate, Scalars, WorkUnit, added
+from partita.engine.protocol.messages import Assignment, AssignmentResult
+from partita.engine.protocol.work_queue import WorkQueue
 
 OPEN_TURNS: Final = 2
 """Turns that a replica may owe at a time: while it computes one, the next is there already."""
@@ -38,7 +38,7 @@ UNKNOWN_S: Final = 1.0
 LOOK: Final = 0.1
 """Who is late is looked for after so much of a usual turn, not sooner."""
 
-Handed: TypeAlias = tuple[int, HandOut]
+Handed: TypeAlias = tuple[int, Assignment]
 """(replica, what all of its parts are told)."""
 
 
@@ -46,7 +46,7 @@ Handed: TypeAlias = tuple[int, HandOut]
 class _Turn:
     """A turn that a replica has not finished: which of its parts still owe it, and when it was last told."""
 
-    order: HandOut
+    order: Assignment
     owed: set[int]
     told_at: float
 
@@ -71,13 +71,13 @@ class _Crew:
 class _Progress:
     """A stretch of the evaluation under way."""
 
-    stretch: Stretch
+    stretch: WorkUnit
     losses: dict[int, tuple[float, int]] = field(default_factory=dict)  # by machine; the first counts
     given: int = 0  # how often it was handed out
     computed_by: list[_Crew] = field(default_factory=list)
 
 
-class HandOuts:
+class WorkScheduler:
     """The portions of one evaluation after another.
 
     Attributes:
@@ -99,7 +99,7 @@ class HandOuts:
         self._crews: dict[int, _Crew] = {}
         self._evaluation = 0
         self._progress: list[_Progress] = []
-        self._waiting: Final = Waiting()
+        self._waiting: Final = WorkQueue()
         self._hungry: dict[int, None] = {}  # replicas that may be given another turn, ...
         self._idle: dict[int, None] = {}  # ... and those of them that owe none
         self._left = 0  # stretches that are not computed
@@ -159,7 +159,7 @@ class HandOuts:
 
     # An evaluation.
 
-    def begin(self, evaluation: int, stretches: Sequence[Stretch]) -> None:
+    def begin(self, evaluation: int, stretches: Sequence[WorkUnit]) -> None:
         """The next evaluation, of these stretches."""
         self._evaluation, self._shares = evaluation, 0
         self._progress = [_Progress(stretch) for stretch in stretches]
@@ -188,7 +188,7 @@ class HandOuts:
             handed += self._backups_for_idle(now)
         return handed
 
-    def was_handed(self, replica: int, machine: int, message: Computed) -> bool:
+    def was_handed(self, replica: int, machine: int, message: AssignmentResult) -> bool:
         """Whether a result is of a turn as it was handed out, or of one that nobody waits for any more."""
         crew = self._crews.get(replica)
         turn = None if crew is None else crew.turns.get(message.turn)
@@ -202,7 +202,7 @@ class HandOuts:
         ends = [0, *(number for each in ranges for number in each), len(self._progress)]
         return all(a <= b for a, b in itertools.pairwise(ends))
 
-    def computed(self, replica: int, machine: int, message: Computed, now: float) -> None:
+    def computed(self, replica: int, machine: int, message: AssignmentResult, now: float) -> None:
         """A part of the present processes is through with a turn."""
         crew = self._crews.get(replica)
         turn = None if crew is None else crew.turns.get(message.turn)
@@ -219,7 +219,7 @@ class HandOuts:
         if message.evaluation == self._evaluation:
             self._count(crew, machine, message)
 
-    def _count(self, crew: _Crew, machine: int, message: Computed) -> None:
+    def _count(self, crew: _Crew, machine: int, message: AssignmentResult) -> None:
         progress = self._progress[message.stretch]
         self._shares += crew.had_share_in != self._evaluation
         crew.had_share_in = self._evaluation
@@ -302,10 +302,10 @@ class HandOuts:
         """What a portion takes of late."""
         return median(self._took) if self._took else UNKNOWN_S / LATE
 
-    def _give(self, replica: int, number: int, now: float) -> HandOut:
+    def _give(self, replica: int, number: int, now: float) -> Assignment:
         crew, progress = self._crews[replica], self._progress[number]
         stretch = progress.stretch
-        order = HandOut(self._evaluation, crew.next_turn, number, stretch.first, stretch.count)
+        order = Assignment(self._evaluation, crew.next_turn, number, stretch.first, stretch.count)
         if not crew.turns:
             crew.progress_at = now
         crew.turns[crew.next_turn] = _Turn(order, set(range(crew.machines)), now)

@@ -26,7 +26,7 @@ from partita.engine.protocol.commands import (
     writes,
 )
 
-Entry: TypeAlias = tuple[int, Scalars]
+JournalEntry: TypeAlias = tuple[int, Scalars]
 """Of the journal: a request's digest, and what it gave."""
 
 
@@ -34,7 +34,7 @@ class JournalMismatch(ValueError):
     """A journal that this method did not write. One sentence, and what to do."""
 
 
-class MethodAtWork:
+class JournaledMethod:
     """A method at work, and what it has asked that may have to be done again.
 
     Attributes:
@@ -44,7 +44,7 @@ class MethodAtWork:
 
     asks: Request | None
 
-    def __init__(self, steps: Steps, journal: Sequence[Entry] = ()) -> None:
+    def __init__(self, steps: Steps, journal: Sequence[JournalEntry] = ()) -> None:
         """Started, and told what the journal holds.
 
         Raises:

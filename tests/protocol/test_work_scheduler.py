@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.protocol.commands import Evaluate, Segment, stretches_of
-from partita.engine.protocol.hand_out import LATE, OPEN_TURNS, Handed, HandOuts
-from partita.engine.protocol.messages import Computed, HandOut
+from partita.engine.protocol.commands import Evaluate, Segment, work_units_of
+from partita.engine.protocol.messages import Assignment, AssignmentResult
+from partita.engine.protocol.work_scheduler import LATE, OPEN_TURNS, Handed, WorkScheduler
 
 
 def evaluation(portions: int) -> Evaluate:
     return Evaluate((Segment("g", 0, portions),))
 
 
-def hands(*, replicas: int, stretches: int, machines: int = 1, backups: bool = True) -> HandOuts:
-    found = HandOuts(machines, backups=backups)
+def hands(*, replicas: int, stretches: int, machines: int = 1, backups: bool = True) -> WorkScheduler:
+    found = WorkScheduler(machines, backups=backups)
     for replica in range(replicas):
         found.add(replica, 0.0)
-    found.begin(1, stretches_of(evaluation(stretches), 1))
+    found.begin(1, work_units_of(evaluation(stretches), 1))
     return found
 
 
-def finish(found: HandOuts, replica: int, order: HandOut, now: float, *, machine: int = 0) -> None:
-    message = Computed(order.turn, order.evaluation, order.stretch, 1.0 + order.stretch, 1)
+def finish(found: WorkScheduler, replica: int, order: Assignment, now: float, *, machine: int = 0) -> None:
+    message = AssignmentResult(order.turn, order.evaluation, order.stretch, 1.0 + order.stretch, 1)
     found.computed(replica, machine, message, now)
     found.validate()
 
@@ -106,9 +106,9 @@ def test_the_first_result_counts() -> None:
     [(_, order)] = found.hand_out(0.0)
     [(who, backup)] = found.hand_out(10.0)
     assert who == 1
-    found.computed(1, 0, Computed(backup.turn, 1, 0, 5.0, 3), 11.0)
+    found.computed(1, 0, AssignmentResult(backup.turn, 1, 0, 5.0, 3), 11.0)
     assert found.complete
-    found.computed(0, 0, Computed(order.turn, 1, 0, 7.0, 9), 12.0)
+    found.computed(0, 0, AssignmentResult(order.turn, 1, 0, 7.0, 9), 12.0)
     assert found.losses(evaluation(1)) == (5.0, 3.0)
 
 
@@ -160,7 +160,7 @@ def test_turns_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() 
     found = hands(replicas=2, stretches=2)
     (_, mine), (_, other) = found.hand_out(0.0)
     found.end()
-    found.begin(5, stretches_of(evaluation(4), 1))
+    found.begin(5, work_units_of(evaluation(4), 1))
     found.validate()
     handed = found.hand_out(0.0)
     assert [who for who, _ in handed] == [0, 1]  # each still owes an old one
@@ -175,7 +175,7 @@ def test_every_history_ends_with_every_stretch_counted_once(
     data: st.DataObject, replicas: int, portions: int, machines: int
 ) -> None:
     found = hands(replicas=replicas, stretches=portions, machines=machines)
-    owed: list[tuple[int, int, HandOut]] = []
+    owed: list[tuple[int, int, Assignment]] = []
     lives = [0] * replicas
     now = 0.0
     for _ in range(200):
@@ -205,7 +205,7 @@ def test_every_history_ends_with_every_stretch_counted_once(
 def test_losses_that_are_not_finite_go_through(bad: float) -> None:
     found = hands(replicas=1, stretches=2)
     for _, order in found.hand_out(0.0):
-        found.computed(0, 0, Computed(order.turn, 1, order.stretch, bad, 0), 1.0)
+        found.computed(0, 0, AssignmentResult(order.turn, 1, order.stretch, bad, 0), 1.0)
     loss, _ = found.losses(evaluation(2))
     assert not math.isfinite(loss)
 

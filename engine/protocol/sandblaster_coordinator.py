@@ -30,27 +30,27 @@ from partita.engine.protocol.commands import (
     evaluation_in,
     joined,
     scalars_of_shard,
-    stretches_of,
+    work_units_of,
+)
+from partita.engine.protocol.coordinator import Coordinator, Phase
+from partita.engine.protocol.coordinator_effects import (
+    AppendJournal,
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    IterationDone,
+    Restart,
+    Timeouts,
+    Warn,
 )
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import report_of
-from partita.engine.protocol.hand_out import Handed, HandOuts
-from partita.engine.protocol.messages import Answer, Command, Computed, Missing
-from partita.engine.protocol.method_at_work import Entry, JournalMismatch, MethodAtWork, digest_of
+from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
+from partita.engine.protocol.journaled_method import JournaledMethod, JournalEntry, JournalMismatch, digest_of
+from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.names import Topology, part_indices
-from partita.engine.protocol.orders import (
-    Advanced,
-    Commit,
-    CoordinatorEffect,
-    Done,
-    Patience,
-    Record,
-    Restart,
-    Warn,
-)
 from partita.engine.protocol.recovery import still_needed
-from partita.engine.protocol.roster import HostRecord, HostState, ReplicaRecord, Roster
-from partita.engine.protocol.supervision import Phase, Supervision
+from partita.engine.protocol.work_scheduler import Handed, WorkScheduler
 
 MOST_REPEATED: Final = 4096
 """Requests since the last checkpoint after which the next one is due: they are kept, to be done again."""
@@ -65,7 +65,7 @@ class Purpose(Enum):
     SNAPSHOT = "the last checkpoint"
 
 
-class SandblasterCoordinator(Supervision):
+class SandblasterCoordinator(Coordinator):
     """Supervises one run of a batch method."""
 
     def __init__(
@@ -74,14 +74,14 @@ class SandblasterCoordinator(Supervision):
         *,
         begin: Callable[[], Steps],
         stretch: int,
-        journal: Sequence[Entry] = (),
+        journal: Sequence[JournalEntry] = (),
         position: int = 0,
         backups: bool = True,
         run: str = "",
         next_checkpoint: int = 1,
         incarnations: Mapping[str, int] | None = None,
         versions: Mapping[str, str] | None = None,
-        patience: Patience | None = None,
+        patience: Timeouts | None = None,
     ) -> None:
         """A run that has not started; `Opened` starts it.
 
@@ -101,9 +101,9 @@ class SandblasterCoordinator(Supervision):
         Raises:
             JournalMismatch: the journal is not this method's.
         """
-        patience = patience or Patience()
+        patience = patience or Timeouts()
         done = (0,) * topology.replicas
-        roster = Roster.of(
+        roster = HostRegistry.of(
             topology, done=done, steps=1, stall_s=patience.stall_s, incarnations=incarnations or {}
         )
         super().__init__(
@@ -114,12 +114,12 @@ class SandblasterCoordinator(Supervision):
                 f"the checkpoint holds what {position} answers led to, and the journal has {len(journal)}; "
                 "its end is lost, so train from the start, or resume from an older copy of the folder"
             )
-        self._method: Final = MethodAtWork(begin(), journal)
+        self._method: Final = JournaledMethod(begin(), journal)
         self._stretch: Final = stretch
         self._held = position  # requests that the committed checkpoint holds
         self._method.forget(position)
         self._in_round = position  # those that the round under way does
-        self._hand: Final = HandOuts(topology.machines, backups=backups)
+        self._hand: Final = WorkScheduler(topology.machines, backups=backups)
         self._replay: deque[Request] = deque(still_needed_of(self._method, position))
         self._rewind = False  # shards must go back first
         self._number = 0
@@ -208,18 +208,18 @@ class SandblasterCoordinator(Supervision):
         effects: list[CoordinatorEffect] = [Send(shard.name, self._command) for shard in self._roster.shards]
         evaluate = evaluation_in(request)
         if evaluate is not None:
-            self._hand.begin(self._number, stretches_of(evaluate, self._stretch))
+            self._hand.begin(self._number, work_units_of(evaluate, self._stretch))
             effects += self._hand_out(now)
         return effects
 
     def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
-            case Computed():
+            case AssignmentResult():
                 return self._computed(host, message, now)
-            case Answer(number=number, scalars=scalars) if self._is_asked(number):
+            case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
                 self._answers.setdefault(host.name, scalars)
                 return self._finish_if_complete(now)
-            case Missing(number=number, stretches=ranges) if self._is_asked(number):
+            case MissingUnits(number=number, stretches=ranges) if self._is_asked(number):
                 self._heard_at[host.name] = now
                 if ranges:
                     self._works_since.pop(host.name, None)
@@ -231,25 +231,25 @@ class SandblasterCoordinator(Supervision):
                 return []
 
     def _refusal(self, host: HostRecord, message: object) -> str | None:
-        """See `Supervision`."""
+        """See `Coordinator`."""
         indices = part_indices(host.name)
         match message:
-            case Answer(number=number, scalars=scalars) if self._is_asked(number):
+            case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
                 assert self._command is not None
                 expected = scalars_of_shard(self._command.operations)
                 if len(scalars) != expected:
                     return f"{len(scalars)} scalars for command {number}, which gives {expected}"
-            case Missing(number=number, stretches=ranges) if self._is_asked(number):
+            case MissingUnits(number=number, stretches=ranges) if self._is_asked(number):
                 if not self._hand.are_ranges(ranges):
                     return f"that it lacks stretches which command {number} does not have"
-            case Computed() if indices is not None and not self._hand.was_handed(*indices, message):
+            case AssignmentResult() if indices is not None and not self._hand.was_handed(*indices, message):
                 return f"a result of stretch {message.stretch} in turn {message.turn}, which it was not given"
         return super()._refusal(host, message)
 
     def _is_asked(self, number: int) -> bool:
         return self._command is not None and self._command.number == number
 
-    def _computed(self, host: HostRecord, message: Computed, now: float) -> list[CoordinatorEffect]:
+    def _computed(self, host: HostRecord, message: AssignmentResult, now: float) -> list[CoordinatorEffect]:
         indices = part_indices(host.name)
         if indices is None:
             return []
@@ -287,7 +287,7 @@ class SandblasterCoordinator(Supervision):
         scalars = joined(command.operations, answers, losses)
         index, asked = self.recorded, self._method.asks
         assert asked is not None
-        return [Record(index, digest_of(asked), scalars), *self._tell_method(scalars)]
+        return [AppendJournal(index, digest_of(asked), scalars), *self._tell_method(scalars)]
 
     def _tell_method(self, scalars: Scalars) -> list[CoordinatorEffect]:
         """The method is a user's code, too: what it raises ends the run, and what is recorded is kept."""
@@ -299,7 +299,7 @@ class SandblasterCoordinator(Supervision):
             report = report_of(error)
             return self._fail(f"the method failed: {report.reason}", report.traceback)
         hand = self._hand
-        return [Advanced(iterated, hand.redone, hand.busy, hand.replicas) for iterated in done]
+        return [IterationDone(iterated, hand.redone, hand.busy, hand.replicas) for iterated in done]
 
     # Portions.
 
@@ -345,8 +345,8 @@ class SandblasterCoordinator(Supervision):
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
         return self._next(now)  # or when the command under way is done, if there is time for that
 
-    def _done(self, *, complete: bool) -> Done:
-        return Done((self.iterations,), self._checkpoints.committed, self.lost, complete, self.outcome)
+    def _done(self, *, complete: bool) -> EndRun:
+        return EndRun((self.iterations,), self._checkpoints.committed, self.lost, complete, self.outcome)
 
     # Death.
 
@@ -440,6 +440,6 @@ class SandblasterCoordinator(Supervision):
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None
 
 
-def still_needed_of(method: MethodAtWork, position: int) -> list[Request]:
+def still_needed_of(method: JournaledMethod, position: int) -> list[Request]:
     """What is to be repeated of a method's requests from this one on."""
     return still_needed(method.since(position), method.asks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from partita.engine.protocol.messages import Waits
+from partita.engine.protocol.messages import WaitReport
 
 AFTER_S: Final = 5.0
 """A wait of so many seconds is reported, unless longer ones have ended by themselves."""
@@ -18,7 +18,7 @@ MOST_NAMED: Final = 4
 """Reports of one wait: who waits for more waits for all of them."""
 
 
-class Stuck:
+class StallDetector:
     """The present wait of one host."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Stuck:
         self._after_s = AFTER_S  # the next wait is reported after so long
         self._report_at = float("inf")
 
-    def look(self, at: object, waits: Sequence[tuple[str, str]], now: float) -> list[Waits]:
+    def look(self, at: object, waits: Sequence[tuple[str, str]], now: float) -> list[WaitReport]:
         """Reports a wait when it has become long, and again each time that it has doubled.
 
         Args:
@@ -46,4 +46,4 @@ class Stuck:
             return []
         waited_s = now - self._since
         self._report_at = self._since + 2 * waited_s
-        return [Waits(host, what, waited_s) for host, what in present[1][:MOST_NAMED]]
+        return [WaitReport(host, what, waited_s) for host, what in present[1][:MOST_NAMED]]

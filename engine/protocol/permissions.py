@@ -10,76 +10,78 @@ from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from partita.engine.protocol.messages import (
-    Answer,
-    Assign,
+    Assignment,
+    AssignmentResult,
     Begin,
     Command,
-    Computed,
-    Continues,
+    CommandResult,
     Contribution,
+    ContributionAck,
     Credit,
     Directory,
+    DirectoryAck,
     Failed,
     Fetch,
     FetchPoint,
     Finished,
-    HandOut,
     Heartbeat,
     Hello,
-    Informed,
     Load,
-    Lost,
+    LostPushes,
     Malformed,
     Message,
-    Missing,
-    NotSaved,
+    MissingUnits,
     Parameters,
     Ping,
     Play,
     Played,
     Point,
     Pong,
-    Preparing,
     Push,
-    Pushed,
+    PushAck,
     Ready,
     Refused,
     Report,
+    ResumeStep,
     Save,
     Saved,
-    Saving,
+    SaveFailed,
+    SaveProgress,
+    SetUp,
+    SetUpProgress,
     Stop,
-    Taken,
     Tensor,
-    Waits,
+    WaitReport,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, shard_index
 
-Role: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
+HostKind: TypeAlias = Literal["coordinator", "part", "shard", "stranger"]
 
 _ANY_HOST: Final[frozenset[type[Message]]] = frozenset(
-    {Hello, Informed, Preparing, Ready, Heartbeat, Failed, Refused}
+    {Hello, DirectoryAck, SetUpProgress, Ready, Heartbeat, Failed, Refused}
 )
 """From a host to the coordinator, whatever the host is."""
 
-VERBS: Final[Mapping[tuple[Role, Role], frozenset[type[Message]]]] = {
+PERMISSIONS: Final[Mapping[tuple[HostKind, HostKind], frozenset[type[Message]]]] = {
     ("coordinator", "part"): frozenset(
-        {Assign, Directory, Heartbeat, Begin, HandOut, Load, Play, Ping, Stop}
+        {SetUp, Directory, Heartbeat, Begin, Assignment, Load, Play, Ping, Stop}
     ),
-    ("coordinator", "shard"): frozenset({Assign, Directory, Heartbeat, Command, Save, Stop}),
-    ("part", "coordinator"): _ANY_HOST | {Continues, Report, Finished, Waits, Computed, Played, Pong},
-    ("shard", "coordinator"): _ANY_HOST | {Answer, Missing, Saved, Saving, NotSaved, Lost},
+    ("coordinator", "shard"): frozenset({SetUp, Directory, Heartbeat, Command, Save, Stop}),
+    ("part", "coordinator"): _ANY_HOST
+    | {ResumeStep, Report, Finished, WaitReport, AssignmentResult, Played, Pong},
+    ("shard", "coordinator"): _ANY_HOST
+    | {CommandResult, MissingUnits, Saved, SaveProgress, SaveFailed, LostPushes},
     ("part", "part"): frozenset({Tensor, Credit}),
     ("part", "shard"): frozenset({Fetch, Push, FetchPoint, Contribution}),
-    ("shard", "part"): frozenset({Parameters, Pushed, Point, Taken}),
+    ("shard", "part"): frozenset({Parameters, PushAck, Point, ContributionAck}),
 }
 """By (sender, receiver); who is in none of the pairs says nothing to the other."""
 
-_OF_EPOCH: Final = (Parameters, Pushed, Saved)
+_OF_EPOCH: Final = (Parameters, PushAck, Saved)
 """What a shard says under its own epoch, which is its incarnation."""
 
 
-def role_of(name: str) -> Role:
+def host_kind(name: str) -> HostKind:
     """What a host of this name is."""
     if name == COORDINATOR:
         return "coordinator"
@@ -88,7 +90,7 @@ def role_of(name: str) -> Role:
     return "shard" if shard_index(name) is not None else "stranger"
 
 
-def why_not(
+def rejection_reason(
     message: Message | Malformed, *, sender: str, receiver: str, incarnation: int | None = None
 ) -> str | None:
     """Why this host may not say this to that one, in a few words; None when it may.
@@ -101,7 +103,7 @@ def why_not(
     """
     if isinstance(message, Malformed):
         return message.reason
-    said = VERBS.get((role_of(sender), role_of(receiver)), frozenset())
+    said = PERMISSIONS.get((host_kind(sender), host_kind(receiver)), frozenset())
     if type(message) not in said:
         return f"a {type(message).__name__}, which is not for '{sender}' to say"
     ours, theirs = part_indices(receiver), part_indices(sender)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from partita.engine.protocol.commands import Iterated, Outcome, Scalars
 from partita.engine.protocol.events import Died, Received, Refuse, Send, Tick
-from partita.engine.protocol.membership import Pace
+from partita.engine.protocol.membership import HeartbeatPolicy
 
 Host: TypeAlias = tuple[str, int]
 """A process: (name, incarnation)."""
@@ -36,7 +36,7 @@ class Launched:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class ProcessStarted:
     """Event: the process of this host runs. Of a host that a command starts, none comes."""
 
     name: str
@@ -109,7 +109,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ShardFile:
     """A shard's file in a checkpoint."""
 
     shard: str
@@ -121,9 +121,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Effect: every shard's file of this checkpoint is on disk; write the manifest, atomically and last, and
-    after every `Record` before it. It may take long: what follows is carried out meanwhile, and `Committed`
-    or `NotCommitted` says when it is done.
+    """Effect: write the manifest, atomically and last, and after every earlier `AppendJournal`; every shard's
+    file of this checkpoint is on disk. Later effects are carried out meanwhile; `Committed` or `NotCommitted`
+    reports the end.
 
     `steps` are the steps done by each replica when the checkpoint was begun, `lost` the acknowledged pushes
     that are in none of the files. `position` is how many entries of the journal the files hold (Sandblaster).
@@ -131,14 +131,14 @@ class Commit:
     """
 
     checkpoint: int
-    entries: tuple[Entry, ...]
+    entries: tuple[ShardFile, ...]
     steps: tuple[int, ...]
     lost: int
     position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class AbortRun:
     """Effect, the last one: the run cannot go on. End every process; raise this, with that traceback."""
 
     reason: str
@@ -146,7 +146,7 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class EndRun:
     """Effect, the last one: every host has been told to stop; end those that do not.
 
     `steps` are those done by each replica, `checkpoint` the last committed one, and `lost` as in `Commit`. It
@@ -170,7 +170,7 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AppendJournal:
     """Effect: append this to the journal, before the next effect: what the request number `index` gave.
 
     `digest` is the request's. One that cannot be written ends the run.
@@ -182,7 +182,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class IterationDone:
     """Effect: a batch method has done an iteration. Only to be shown.
 
     `redone` counts portions that were handed out more than once so far, `busy` the replicas that had a share
@@ -196,10 +196,20 @@ class Advanced:
 
 
 CoordinatorEvent: TypeAlias = (
-    Opened | Launched | Began | Received | Tick | Died | StopRequested | Committed | NotCommitted
+    Opened | Launched | ProcessStarted | Received | Tick | Died | StopRequested | Committed | NotCommitted
 )
 CoordinatorEffect: TypeAlias = (
-    Refuse | Send | Restart | Starting | Progress | Commit | Record | Advanced | Fail | Done | Warn
+    Refuse
+    | Send
+    | Restart
+    | Starting
+    | Progress
+    | Commit
+    | AppendJournal
+    | IterationDone
+    | AbortRun
+    | EndRun
+    | Warn
 )
 
 
@@ -212,7 +222,7 @@ INSTRUCTION_TIMEOUT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class Timeouts:
     """How long the coordinator waits, and how often it tries (seconds and counts).
 
     Attributes:
@@ -236,7 +246,7 @@ class Patience:
             shard by a committed checkpoint), and that a shard may be replaced because it does not answer.
     """
 
-    pace: Pace = field(default_factory=Pace)
+    pace: HeartbeatPolicy = field(default_factory=HeartbeatPolicy)
     checkpoint_every_s: float | None = 30.0
     start_s: float = START_TIMEOUT_S
     save_s: float = 120.0

@@ -17,18 +17,32 @@ from partita.engine.protocol.commands import (
     dot,
     scale,
 )
+from partita.engine.protocol.coordinator import Phase
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    AppendJournal,
+    EndRun,
+    IterationDone,
+    StopRequested,
+    Timeouts,
+)
 from partita.engine.protocol.events import Received, Tick
-from partita.engine.protocol.messages import Answer, Command, Computed, HandOut, Message, Saved
-from partita.engine.protocol.method_at_work import JournalMismatch
-from partita.engine.protocol.orders import Advanced, Done, Fail, Patience, Record, StopRequested
-from partita.engine.protocol.supervision import Phase
+from partita.engine.protocol.journaled_method import JournalMismatch
+from partita.engine.protocol.messages import (
+    Assignment,
+    AssignmentResult,
+    Command,
+    CommandResult,
+    Message,
+    Saved,
+)
 from tests.protocol.directing import STEPS, Stage, descent, staged
 
 
-def finished(stage: Stage) -> Done:
+def finished(stage: Stage) -> EndRun:
     stage.play()
     *_, last = stage.effects
-    assert isinstance(last, Done)
+    assert isinstance(last, EndRun)
     return last
 
 
@@ -45,7 +59,7 @@ def test_a_method_is_played_to_its_end() -> None:
     assert done.outcome == Outcome("stopped", f"{STEPS} steps are done")
     assert done.steps == (STEPS,)
     assert [commit.position for commit in stage.commits] == [STEPS + 1]
-    shown = [effect.iterated for effect in stage.effects if isinstance(effect, Advanced)]
+    shown = [effect.iterated for effect in stage.effects if isinstance(effect, IterationDone)]
     assert [one.iteration for one in shown] == list(range(1, STEPS + 1))
     assert shown[0].loss > shown[-1].loss
 
@@ -61,8 +75,8 @@ def test_scalars_do_not_depend_on_who_computes(replicas: int, machines: int) -> 
 
 def test_a_record_comes_before_what_follows_from_it() -> None:
     stage = undisturbed()
-    kinds = [type(e).__name__ for e in stage.effects if isinstance(e, Record | Advanced)]
-    assert kinds[:3] == ["Record", "Record", "Advanced"]
+    kinds = [type(e).__name__ for e in stage.effects if isinstance(e, AppendJournal | IterationDone)]
+    assert kinds[:3] == ["AppendJournal", "AppendJournal", "IterationDone"]
 
 
 def during(stage: Stage, index: int) -> Callable[[], bool]:
@@ -76,7 +90,7 @@ def during(stage: Stage, index: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("index", range(STEPS + 1))
 def test_a_dead_shard_takes_all_back_and_changes_nothing(index: int) -> None:
-    stage = staged(patience=Patience(checkpoint_every_s=0.3))
+    stage = staged(patience=Timeouts(checkpoint_every_s=0.3))
     stage.play(until=during(stage, index))
     stage.die("shard 1")
     done = finished(stage)
@@ -109,14 +123,14 @@ def test_a_run_goes_on_from_its_journal(kept: int) -> None:
     assert done.complete
     assert [*whole.journal[:kept], *stage.journal] == whole.journal
     # Each x depends on the gradient before it, so descent needs all; but none is recorded a second time.
-    assert [e.index for e in stage.effects if isinstance(e, Record)] == list(range(kept, STEPS + 1))
+    assert [e.index for e in stage.effects if isinstance(e, AppendJournal)] == list(range(kept, STEPS + 1))
 
 
 def test_what_a_checkpoint_holds_is_not_done_again() -> None:
     whole = undisturbed()
     stage = staged(journal=whole.journal, position=STEPS + 1)
     stage.play()
-    assert [type(effect) for effect in stage.effects] == [Done]
+    assert [type(effect) for effect in stage.effects] == [EndRun]
 
 
 def test_a_limit_may_grow() -> None:
@@ -148,7 +162,7 @@ def test_messages_that_are_lost_are_said_again() -> None:
 
     def first_is_lost(to: str, message: Message) -> bool:
         key = f"{to} {type(message).__name__} {getattr(message, 'number', getattr(message, 'turn', ''))}"
-        if isinstance(message, Command | HandOut) and key not in lost:
+        if isinstance(message, Command | Assignment) and key not in lost:
             lost.add(key)
             return False
         return True
@@ -167,8 +181,8 @@ def test_late_answers_of_other_commands_count_for_nothing() -> None:
     stage.play(until=during(stage, 2))
     number = stage.coordinator._number
     for wrong in (number - 1, number + 100):
-        stage._say("shard 0", Answer(wrong, (1e9,)))
-        stage._say("part 0.0", Computed(0, wrong, 0, 1e9, 0))
+        stage._say("shard 0", CommandResult(wrong, (1e9,)))
+        stage._say("part 0.0", AssignmentResult(0, wrong, 0, 1e9, 0))
     finished(stage)
     assert stage.journal == undisturbed().journal
 
@@ -179,7 +193,7 @@ def test_ctrl_c_keeps_what_is_recorded() -> None:
     stage.tell(StopRequested())
     stage.play()
     *_, done = stage.effects
-    assert isinstance(done, Done)
+    assert isinstance(done, EndRun)
     assert not done.complete
     assert [commit.position for commit in stage.commits] == [len(stage.journal)]
     again = staged(journal=stage.journal, position=0)
@@ -203,7 +217,7 @@ def test_ctrl_c_asks_for_one_checkpoint_however_slow_the_disk_is() -> None:
     for event in late:
         stage.tell(event)
     stage.play()
-    assert isinstance(stage.effects[-1], Done) and len(stage.commits) == 1
+    assert isinstance(stage.effects[-1], EndRun) and len(stage.commits) == 1
 
 
 def snapshots(command: Command) -> bool:
@@ -215,7 +229,7 @@ def test_ctrl_c_does_not_wait_long() -> None:
     stage.play(until=during(stage, 1))
     stage.tell(StopRequested())
     stage.tell(Tick(), wait_s=3.5)
-    assert isinstance(stage.effects[-1], Done)
+    assert isinstance(stage.effects[-1], EndRun)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +250,7 @@ def test_a_method_that_asks_for_nonsense_ends_the_run(ask: Callable[[], object],
     stage = staged(begin=begin)
     stage.play()
     *_, last = stage.effects
-    assert isinstance(last, Fail)
+    assert isinstance(last, AbortRun)
     assert what in last.reason
     assert len(stage.journal) == 1
 
@@ -248,7 +262,7 @@ def test_a_method_must_say_how_it_ended() -> None:
     stage = staged(begin=begin)
     stage.play()
     *_, last = stage.effects
-    assert isinstance(last, Fail)
+    assert isinstance(last, AbortRun)
     assert "a method ended with None; it must return an Outcome" in last.reason
     assert len(stage.journal) == 1
 
@@ -262,6 +276,6 @@ def test_what_a_method_raises_ends_the_run_with_its_traceback() -> None:
     stage = staged(begin=begin)
     stage.play()
     *_, last = stage.effects
-    assert isinstance(last, Fail)
+    assert isinstance(last, AbortRun)
     assert "the method failed: ZeroDivisionError: my own mistake" in last.reason
     assert "Traceback" in last.traceback

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from partita.engine.protocol.messages import Computed, Continues, Finished, Report
+from partita.engine.protocol.messages import AssignmentResult, Finished, Report, ResumeStep
 
-GETS_ON: Final = (Computed, Continues, Finished, Report)
+PROGRESS_MESSAGES: Final = (AssignmentResult, ResumeStep, Finished, Report)
 """What a part says when it has got on."""
 
 _SAME_S: Final = 1.0
 """Waits that began at about the same time are one wait, for several hosts."""
 
 
-class Unanswered:
+class WaitGraph:
     """Who waits for whom, and since when. Iterates over (who, whom, since in seconds)."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ScheduledInstruction:
     """An instruction, as far as the machine must know it.
 
     Args:
@@ -96,14 +96,14 @@ class StepOver:
     step: int
 
 
-PartEvent: TypeAlias = BeginStep | Completed | Received
-PartEffect: TypeAlias = Compute | Place | Transmit | StepOver | Send | Refuse
+SchedulerEvent: TypeAlias = BeginStep | Completed | Received
+SchedulerEffect: TypeAlias = Compute | Place | Transmit | StepOver | Send | Refuse
 
 
-class PartMachine:
+class InstructionScheduler:
     """Plays one program, step after step. Effects are to be carried out in order."""
 
-    def __init__(self, works: Sequence[Work], *, lanes: int = 1, first_step: int = 0) -> None:
+    def __init__(self, works: Sequence[ScheduledInstruction], *, lanes: int = 1, first_step: int = 0) -> None:
         """A part that has not begun.
 
         Args:
@@ -150,9 +150,9 @@ class PartMachine:
         """What it waits for, if there is nothing else to do."""
         return () if self._computing or self._ready or self._sending else self.waits_for
 
-    def receive(self, event: PartEvent, now: float) -> list[PartEffect]:
+    def receive(self, event: SchedulerEvent, now: float) -> list[SchedulerEffect]:
         """What follows from an event, to be done in order."""
-        effects: list[PartEffect] = []
+        effects: list[SchedulerEffect] = []
         match event:
             case Completed(position=position):
                 under_way = self._computing if self._works[position].kind is Kind.COMPUTE else self._sending
@@ -178,7 +178,7 @@ class PartMachine:
         self._fill_lanes(effects)
         return effects
 
-    def _begin(self, step: int, effects: list[PartEffect]) -> None:
+    def _begin(self, step: int, effects: list[SchedulerEffect]) -> None:
         self.step, self.playing = step, True
         self._missing = [len(work.after) for work in self._works]
         self._left = len(self._works)
@@ -188,7 +188,7 @@ class PartMachine:
         if not self._works:
             self._over(effects)
 
-    def _enable(self, n: int, effects: list[PartEffect]) -> None:
+    def _enable(self, n: int, effects: list[SchedulerEffect]) -> None:
         work = self._works[n]
         if work.kind is Kind.COMPUTE:
             heapq.heappush(self._ready, n)
@@ -201,7 +201,7 @@ class PartMachine:
         else:
             self._open.add(n)
 
-    def _tensor(self, event: Received, tensor: Tensor, effects: list[PartEffect]) -> None:
+    def _tensor(self, event: Received, tensor: Tensor, effects: list[SchedulerEffect]) -> None:
         key = (event.sender, tensor.buffer)
         n = self._receives.get(key)
         if n is None or tensor.rows != self._works[n].rows:
@@ -219,7 +219,7 @@ class PartMachine:
         else:
             effects.append(Refuse(event.sender, f"{tensor.buffer} of step {tensor.step} in step {self.step}"))
 
-    def _done(self, position: int, effects: list[PartEffect]) -> None:
+    def _done(self, position: int, effects: list[SchedulerEffect]) -> None:
         self._left -= 1
         for follower in self._followers[position]:
             self._missing[follower] -= 1
@@ -228,12 +228,12 @@ class PartMachine:
         if not self._left:
             self._over(effects)
 
-    def _over(self, effects: list[PartEffect]) -> None:
+    def _over(self, effects: list[SchedulerEffect]) -> None:
         self.playing = False
         effects.extend(Send(peer, Credit(self.step)) for peer in self._grants)
         effects.append(StepOver(self.step))
 
-    def _fill_lanes(self, effects: list[PartEffect]) -> None:
+    def _fill_lanes(self, effects: list[SchedulerEffect]) -> None:
         while self._ready and len(self._computing) < self._lanes:
             n = heapq.heappop(self._ready)
             self._computing.add(n)

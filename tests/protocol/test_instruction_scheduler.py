@@ -5,26 +5,26 @@ from __future__ import annotations
 import pytest
 
 from partita.engine.protocol.events import Received, Refuse, Send
-from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
-from partita.engine.protocol.part import (
+from partita.engine.protocol.instruction_scheduler import (
     AHEAD,
     BeginStep,
     Completed,
     Compute,
+    InstructionScheduler,
     Kind,
-    PartEffect,
-    PartEvent,
-    PartMachine,
     Place,
+    ScheduledInstruction,
+    SchedulerEffect,
+    SchedulerEvent,
     StepOver,
     Transmit,
-    Work,
 )
+from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
 
 ROWS = ((0, 2),)
 
 
-def tell(machine: PartMachine, event: PartEvent) -> list[PartEffect]:
+def tell(machine: InstructionScheduler, event: SchedulerEvent) -> list[SchedulerEffect]:
     effects = machine.receive(event, 0.0)
     machine.validate()
     return effects
@@ -34,14 +34,14 @@ def tensor(step: int, *, sender: str = "b", buffer: str = "x", payload: object =
     return Received(sender, 0, Tensor(step, buffer, ROWS), payload)
 
 
-def exchange() -> PartMachine:
+def exchange() -> InstructionScheduler:
     """Computes, sends to b, receives from b, and computes with both."""
-    return PartMachine(
+    return InstructionScheduler(
         [
-            Work(Kind.COMPUTE),
-            Work(Kind.SEND, (0,), "b", "y", ROWS),
-            Work(Kind.RECEIVE, (), "b", "x", ROWS),
-            Work(Kind.COMPUTE, (0, 2)),
+            ScheduledInstruction(Kind.COMPUTE),
+            ScheduledInstruction(Kind.SEND, (0,), "b", "y", ROWS),
+            ScheduledInstruction(Kind.RECEIVE, (), "b", "x", ROWS),
+            ScheduledInstruction(Kind.COMPUTE, (0, 2)),
         ]
     )
 
@@ -70,14 +70,16 @@ def test_a_message_of_the_next_step_waits_for_it() -> None:
 
 
 def test_a_receive_waits_until_its_rows_are_free() -> None:
-    machine = PartMachine([Work(Kind.COMPUTE), Work(Kind.RECEIVE, (0,), "b", "x", ROWS)])
+    machine = InstructionScheduler(
+        [ScheduledInstruction(Kind.COMPUTE), ScheduledInstruction(Kind.RECEIVE, (0,), "b", "x", ROWS)]
+    )
     assert tell(machine, BeginStep(0)) == [Compute(0)]
     assert tell(machine, tensor(0)) == []
     assert tell(machine, Completed(0))[:1] == [Place(1, "numbers")]
 
 
 def test_lanes_bound_what_is_computed_at_once_and_the_first_in_the_list_goes_first() -> None:
-    machine = PartMachine([Work(Kind.COMPUTE) for _ in range(4)], lanes=2)
+    machine = InstructionScheduler([ScheduledInstruction(Kind.COMPUTE) for _ in range(4)], lanes=2)
     assert tell(machine, BeginStep(0)) == [Compute(0), Compute(1)]
     assert tell(machine, Completed(1)) == [Compute(2)]
     assert tell(machine, Completed(0)) == [Compute(3)]
@@ -113,7 +115,7 @@ def test_a_repeated_message_is_refused() -> None:
 
 
 def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None:
-    sender = PartMachine([Work(Kind.SEND, (), "b", "x", ROWS)], first_step=5)
+    sender = InstructionScheduler([ScheduledInstruction(Kind.SEND, (), "b", "x", ROWS)], first_step=5)
     for step in (5, 6):
         assert sender.may_begin()
         tell(sender, BeginStep(step))
@@ -123,17 +125,17 @@ def test_who_only_sends_waits_for_credit_and_who_only_listens_gives_it() -> None
     credit: Message = Credit(5)
     tell(sender, Received("b", 0, credit))
     assert sender.may_begin()
-    listener = PartMachine([Work(Kind.RECEIVE, (), "a", "x", ROWS)], first_step=5)
+    listener = InstructionScheduler([ScheduledInstruction(Kind.RECEIVE, (), "a", "x", ROWS)], first_step=5)
     tell(listener, BeginStep(5))
     assert tell(listener, tensor(5, sender="a")) == [Place(0, "numbers"), Send("a", Credit(5)), StepOver(5)]
 
 
 def test_an_empty_program_is_over_at_once() -> None:
-    assert tell(PartMachine([]), BeginStep(0)) == [StepOver(0)]
+    assert tell(InstructionScheduler([]), BeginStep(0)) == [StepOver(0)]
 
 
 def test_a_message_of_another_size_is_refused() -> None:
-    machine = PartMachine([Work(Kind.RECEIVE, (), "b", "x", ROWS, n_bytes=8)])
+    machine = InstructionScheduler([ScheduledInstruction(Kind.RECEIVE, (), "b", "x", ROWS, n_bytes=8)])
     tell(machine, BeginStep(0))
     (refusal,) = tell(machine, tensor(0, payload=b"1234"))
     assert isinstance(refusal, Refuse)

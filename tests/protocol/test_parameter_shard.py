@@ -16,16 +16,22 @@ from partita.engine.protocol.messages import (
     Fetch,
     Finished,
     Heartbeat,
-    Lost,
+    LostPushes,
     Message,
     Parameters,
     Push,
-    Pushed,
+    PushAck,
+    PushRecord,
     Save,
     Saved,
-    Settled,
 )
-from partita.engine.protocol.shard import Apply, ShardEffect, ShardEvent, ShardMachine, Watermark
+from partita.engine.protocol.parameter_shard import (
+    ApplyGradient,
+    ParameterShard,
+    ShardEffect,
+    ShardEvent,
+    Watermark,
+)
 
 RANGES = {0: (0, 3), 1: (3, 8)}
 BYTES = {0: bytes(12), 1: bytes(20)}
@@ -36,10 +42,10 @@ def shard(
     epoch: int = 0,
     version: int = 0,
     seen: dict[str, Watermark] | None = None,
-    acknowledged: Mapping[str, Sequence[Settled]] | None = None,
+    acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
     leased: bool = True,
-) -> ShardMachine:
-    machine = ShardMachine(
+) -> ParameterShard:
+    machine = ParameterShard(
         "shard 0", epoch=epoch, ranges=RANGES, version=version, seen=seen, acknowledged=acknowledged
     )
     if leased:
@@ -47,14 +53,14 @@ def shard(
     return machine
 
 
-def feed(machine: ShardMachine, event: ShardEvent, *, now: float = 0.0) -> list[ShardEffect]:
+def feed(machine: ParameterShard, event: ShardEvent, *, now: float = 0.0) -> list[ShardEffect]:
     effects = machine.receive(event, now)
     machine.validate()
     return effects
 
 
 def tell(
-    machine: ShardMachine,
+    machine: ParameterShard,
     sender: str,
     message: Message,
     payload: object = None,
@@ -66,7 +72,7 @@ def tell(
 
 
 def push(
-    machine: ShardMachine,
+    machine: ParameterShard,
     part: str,
     sequence: int,
     *,
@@ -83,8 +89,8 @@ def push(
 
 def test_a_push_is_applied_and_then_acknowledged() -> None:
     assert push(shard(), "part 0.1", 0) == [
-        Apply(Span("values", 3, 8), BYTES[1], updates=0),
-        Send("part 0.1", Pushed(epoch=0, incarnation=0, sequence=0, version=1, staleness=0)),
+        ApplyGradient(Span("values", 3, 8), BYTES[1], updates=0),
+        Send("part 0.1", PushAck(epoch=0, incarnation=0, sequence=0, version=1, staleness=0)),
     ]
 
 
@@ -96,8 +102,8 @@ def test_a_repeat_is_acknowledged_alike_and_not_applied() -> None:
     (again,) = push(machine, "part 0.0", 0)
     assert isinstance(first, Send)
     assert isinstance(again, Send)
-    assert isinstance(first.message, Pushed)
-    assert isinstance(again.message, Pushed)
+    assert isinstance(first.message, PushAck)
+    assert isinstance(again.message, PushAck)
     assert (first.message.staleness, again.message.staleness) == (1, 1)
     assert machine.version == 3
 
@@ -107,7 +113,7 @@ def test_staleness_counts_the_pushes_applied_since_the_parameters_were_read() ->
     for sequence, base, expected in [(0, 40, 0), (1, 40, 1), (2, 42, 0), (3, 10, 3)]:
         acknowledgement = push(machine, "part 0.0", sequence, version=base)[-1]
         assert isinstance(acknowledgement, Send)
-        assert isinstance(acknowledgement.message, Pushed)
+        assert isinstance(acknowledgement.message, PushAck)
         assert acknowledgement.message.staleness == expected
 
 
@@ -117,7 +123,7 @@ def test_pushes_to_the_numbers_of_another_machine_make_nothing_stale() -> None:
         push(machine, "part 0.1", sequence)
     acknowledgement = push(machine, "part 0.0", 0, version=0)[-1]
     assert isinstance(acknowledgement, Send)
-    assert isinstance(acknowledgement.message, Pushed)
+    assert isinstance(acknowledgement.message, PushAck)
     assert (acknowledgement.message.version, acknowledgement.message.staleness) == (4, 0)
 
 
@@ -126,7 +132,7 @@ def test_across_a_restart_staleness_counts_from_where_the_histories_part() -> No
     for sequence, base, expected in [(0, 14, 0), (1, 14, 1), (2, 8, 2)]:
         acknowledgement = push(machine, "part 0.0", sequence, epoch=0, version=base)[-1]
         assert isinstance(acknowledgement, Send)
-        assert isinstance(acknowledgement.message, Pushed)
+        assert isinstance(acknowledgement.message, PushAck)
         assert acknowledgement.message.staleness == expected
 
 
@@ -136,7 +142,7 @@ def test_a_push_of_an_older_incarnation_is_ignored_and_a_newer_one_counts_from_z
     push(machine, "part 0.0", 1)
     assert push(machine, "part 0.0", 0, incarnation=1) == [], "its fetch comes first"
     tell(machine, "part 0.0", Fetch(0), incarnation=1)
-    assert isinstance(push(machine, "part 0.0", 0, incarnation=1)[0], Apply)
+    assert isinstance(push(machine, "part 0.0", 0, incarnation=1)[0], ApplyGradient)
     assert push(machine, "part 0.0", 2, incarnation=0) == []
     assert machine.seen == {"part 0.0": (1, 0)}
 
@@ -145,43 +151,43 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
     machine = shard()
     push(machine, "part 0.0", 0, stop=4)
     push(machine, "part 0.0", 1, stop=9)
-    (answer,) = tell(machine, "part 0.0", Fetch(0, earlier=(Settled(0, 1, 4),)), incarnation=1)
+    (answer,) = tell(machine, "part 0.0", Fetch(0, earlier=(PushRecord(0, 1, 4),)), incarnation=1)
     assert isinstance(answer, Send) and isinstance(answer.message, Parameters)
     assert answer.message.incarnation == 1
-    assert answer.message.earlier == Settled(0, 2, 9), "the last one was on its way to being acknowledged"
+    assert answer.message.earlier == PushRecord(0, 2, 9), "the last one was on its way to being acknowledged"
     assert push(machine, "part 0.0", 1, stop=9) == [], "of a process that was replaced"
     assert machine.stops == {"part 0.0": 9}
 
 
 def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() -> None:
     machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3)})
-    earlier = (Settled(0, 7, 70), Settled(1, 2, 90))
+    earlier = (PushRecord(0, 7, 70), PushRecord(1, 2, 90))
     effects = tell(machine, "part 0.0", Fetch(0, 1, earlier), incarnation=2)
-    assert effects[1:] == [Send("coordinator", Lost("part 0.0", 3 + 2 + 1))]
+    assert effects[1:] == [Send("coordinator", LostPushes("part 0.0", 3 + 2 + 1))]
     assert machine.stops == {"part 0.0": 90}
     assert len(tell(machine, "part 0.0", Fetch(1, 1, earlier), incarnation=2)) == 1
     assert machine.lost == {"part 0.0": 6}
 
 
 def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> None:
-    told = {"part 0.0": (Settled(0, 7), Settled(1, 2)), "part 1.0": (Settled(0, 4),), "part 0.9": ()}
-    machine = ShardMachine(
+    told = {"part 0.0": (PushRecord(0, 7), PushRecord(1, 2)), "part 1.0": (PushRecord(0, 4),), "part 0.9": ()}
+    machine = ParameterShard(
         "shard 0", epoch=1, ranges=RANGES, seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}, acknowledged=told
     )
     tell(machine, "coordinator", Heartbeat(1, clock=0.0))
     assert machine.lost == {"part 0.0": 5}
-    said = Send("coordinator", Lost("part 0.0", 5))
+    said = Send("coordinator", LostPushes("part 0.0", 5))
     assert said in feed(machine, Tick()) and said not in feed(machine, Tick(), now=0.6)
     assert push(machine, "part 0.0", 4) == [], "of a process that was replaced before"
 
 
 def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
     machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
-    assert Send("coordinator", Lost("part 0.0", 2)) in push(machine, "part 0.0", 6)
+    assert Send("coordinator", LostPushes("part 0.0", 2)) in push(machine, "part 0.0", 6)
     assert len(push(machine, "part 1.0", 2)) == 2
     assert machine.lost == {"part 0.0": 2}
     tell(machine, "coordinator", Save(1))
-    assert Send("coordinator", Lost("part 1.0", 3)) in push(machine, "part 1.0", 6)
+    assert Send("coordinator", LostPushes("part 1.0", 3)) in push(machine, "part 1.0", 6)
     assert feed(machine, Persisted(1, 8, "file", "hash")) == [
         Send("coordinator", Saved(1, 1, 8, "file", "hash", lost=2))  # as of the version in the file
     ]
@@ -189,13 +195,15 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
 
 def test_a_fetch_says_what_was_acknowledged_so_that_nothing_is_missed_in_silence() -> None:
     machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3)})
-    assert tell(machine, "part 0.0", Fetch(9, settled=7))[1:] == [Send("coordinator", Lost("part 0.0", 3))]
+    assert tell(machine, "part 0.0", Fetch(9, settled=7))[1:] == [
+        Send("coordinator", LostPushes("part 0.0", 3))
+    ]
     assert len(tell(machine, "part 0.0", Fetch(10, settled=7))) == 1
     assert len(push(machine, "part 0.0", 6)) == 1  # a late copy of one that is counted as lost
-    assert isinstance(push(machine, "part 0.0", 7)[0], Apply)
+    assert isinstance(push(machine, "part 0.0", 7)[0], ApplyGradient)
     assert machine.lost == {"part 0.0": 3}
     assert tell(machine, "part 1.1", Fetch(0, settled=2), incarnation=1)[1:] == [
-        Send("coordinator", Lost("part 1.1", 2))
+        Send("coordinator", LostPushes("part 1.1", 2))
     ]
     assert tell(machine, "part 1.1", Fetch(0, settled=9), incarnation=0) == []
 
@@ -208,11 +216,11 @@ def test_a_fetch_is_answered_with_the_senders_range() -> None:
 
 
 def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
-    machine = ShardMachine("shard 0", epoch=0, ranges=RANGES, version=2, updates=40)
+    machine = ParameterShard("shard 0", epoch=0, ranges=RANGES, version=2, updates=40)
     tell(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
     for part, sequence, updates in [("part 0.0", 0, 40), ("part 5.0", 0, 41), ("part 0.1", 0, 40)]:
         apply = push(machine, part, sequence)[0]
-        assert isinstance(apply, Apply) and apply.updates == updates
+        assert isinstance(apply, ApplyGradient) and apply.updates == updates
     assert len(push(machine, "part 0.0", 0)) == 1  # a repeat is no update
     for part, updates in [("part 0.0", 42), ("part 0.1", 41)]:
         (answer,) = tell(machine, part, Fetch(0))
@@ -232,7 +240,7 @@ def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint
         ("part 0.2", Push(0, 0, 0, 0), bytes(20), "holds no parameters of 'part 0.2'"),
         ("shard 1", Fetch(0), None, "holds no parameters of 'shard 1'"),
         ("part 0.1\n", Fetch(0), None, "holds no parameters"),
-        ("part 0.0", Fetch(0, 0, (Settled(0, 1),)), None, "incarnation 0 says"),
+        ("part 0.0", Fetch(0, 0, (PushRecord(0, 1),)), None, "incarnation 0 says"),
         ("part 0.0", Save(0), None, "does not take a Save from it"),
         ("part 0.0", Finished(0), None, "does not take a Finished"),
     ],
@@ -336,10 +344,10 @@ class Client:
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
 
     @property
-    def settled(self) -> tuple[Settled, ...]:
+    def settled(self) -> tuple[PushRecord, ...]:
         """Of each of its processes."""
         counts = Counter(incarnation for incarnation, _ in self.acknowledged)
-        return tuple(Settled(n, counts[n]) for n in range(self.incarnation + 1))
+        return tuple(PushRecord(n, counts[n]) for n in range(self.incarnation + 1))
 
 
 @dataclass
@@ -367,11 +375,11 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
                 key = data.draw(st.sampled_from(sent))
             sent.append(key)
             for effect in push(machine, key[0], key[2], incarnation=key[1], epoch=epoch):
-                if isinstance(effect, Apply):
+                if isinstance(effect, ApplyGradient):
                     applied[key] += 1
                 client = clients[key[0]]
                 awaited = key[1:] == (client.incarnation, client.sequence)
-                if awaited and isinstance(effect, Send) and isinstance(effect.message, Pushed):
+                if awaited and isinstance(effect, Send) and isinstance(effect.message, PushAck):
                     assert applied[key] == 1
                     client.acknowledged.append(key[1:])
                     client.sequence += 1
@@ -393,6 +401,6 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
     for name, client in clients.items():
         tell(machine, name, Fetch(1, client.sequence, client.settled[:-1]), incarnation=client.incarnation)
         after = push(machine, name, client.sequence, incarnation=client.incarnation, epoch=epoch)
-        assert any(isinstance(effect, Apply | Send) for effect in after)
+        assert any(isinstance(effect, ApplyGradient | Send) for effect in after)
     told_of = {(name, *key) for name, client in clients.items() for key in client.acknowledged}
     assert len(told_of - set(applied)) == lost + sum(machine.lost.values())

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from partita.engine.protocol.coordinator_effects import Commit, ShardFile, Timeouts
 from partita.engine.protocol.events import Send
-from partita.engine.protocol.messages import Lost, NotSaved, Save, Saved, Saving
-from partita.engine.protocol.orders import Commit, Entry, Patience
+from partita.engine.protocol.messages import LostPushes, Save, Saved, SaveFailed, SaveProgress
 
 
 class CheckpointRound:
@@ -51,7 +51,7 @@ class CheckpointRound:
         """The same when it is due."""
         return self.ask(now) if now - self._asked_at >= retry_s else []
 
-    def belongs(self, shard: str, answer: Saved | Saving | NotSaved) -> bool:
+    def belongs(self, shard: str, answer: Saved | SaveProgress | SaveFailed) -> bool:
         """Whether it is of this round, and of the process that was asked."""
         return answer.checkpoint == self.checkpoint and self._epochs.get(shard) == answer.epoch
 
@@ -62,18 +62,18 @@ class CheckpointRound:
         self._saved[shard] = saved
         return not self.missing
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[ShardFile, ...]:
         """The files, by shard, once nothing is missing."""
         assert not self.missing, self.missing
         answers = ((name, self._saved[name]) for name in self._epochs)
-        return tuple(Entry(name, s.epoch, s.version, s.file, s.sha256) for name, s in answers)
+        return tuple(ShardFile(name, s.epoch, s.version, s.file, s.sha256) for name, s in answers)
 
     def lost(self) -> dict[str, int]:
         """For each shard, the acknowledged pushes that its epoch found missing up to its file."""
         return {name: saved.lost for name, saved in self._saved.items()}
 
 
-class Checkpoints:
+class CheckpointTracker:
     """The checkpoints of a run: the committed one, the round under way, and what was lost in between.
 
     Attributes:
@@ -128,7 +128,7 @@ class Checkpoints:
     def _in_files_of(self, done: CheckpointRound) -> dict[str, int]:
         return {name: self._at_start.get(name, 0) + lost for name, lost in done.lost().items()}
 
-    def saving(self, shard: str, saving: Saving, now: float) -> bool:
+    def saving(self, shard: str, saving: SaveProgress, now: float) -> bool:
         """A shard has come further with its file; whether it is that of the round under way."""
         if self.round is None or not self.round.belongs(shard, saving):
             return False
@@ -149,7 +149,7 @@ class Checkpoints:
         """Whether this is the round under way."""
         return self.round is not None and self.round.checkpoint == checkpoint
 
-    def lose(self, patience: Patience, now: float, *, last: bool) -> tuple[int, float, float]:
+    def lose(self, patience: Timeouts, now: float, *, last: bool) -> tuple[int, float, float]:
         """The round under way could not be written. `last`: it held all of the work.
 
         Returns:
@@ -164,11 +164,11 @@ class Checkpoints:
             self._last_lost_at = now
         return lost, wait_s, 0.0 if self._last_lost_at is None else now - self._last_lost_at
 
-    def is_lost(self, shard: str, not_saved: NotSaved) -> bool:
+    def is_lost(self, shard: str, not_saved: SaveFailed) -> bool:
         """A shard could not write its file; whether it is that of the round under way."""
         return self.round is not None and self.round.belongs(shard, not_saved)
 
-    def found(self, shard: str, lost: Lost) -> bool:
+    def found(self, shard: str, lost: LostPushes) -> bool:
         """What a shard has found missing since its epoch began; whether that is news."""
         parts = self._since.setdefault(shard, {})
         if lost.pushes <= parts.get(lost.part, 0):
