@@ -28,7 +28,7 @@ class Downpour(Driver):
         fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1
             and 1.
         run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
-            waits: what would accrue meanwhile would be far too old when it is applied. (The paper has no
+            waits: what would accumulate meanwhile would be far too old when it is applied. (The paper has no
             such bound.)
         overlap: minibatches in a step, which follow one another through the machines of a horizontal cut:
             while one machine is at a minibatch, those before it are at the next ones. Each is learnt as soon

@@ -2,7 +2,7 @@
 
 The machine decides when parameters are taken over and when gradients leave; it must not know the numbers,
 the rule, the network or the program of a step. A slow shard costs staleness and never memory: there is at
-most one fetch and one push under way with each, and meanwhile the gradient goes on accruing in place.
+most one fetch and one push under way with each, and meanwhile the gradient goes on accumulating in place.
 
 Source: DistBelief, section 4.1 and algorithm 1.1 (`n_fetch`, `n_push`, steps counted from 0).
 """
@@ -35,7 +35,7 @@ class StepBegins:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """Event: the step's gradient has been accrued and applied locally."""
+    """Event: the step's gradient has been accumulated and applied locally."""
 
     step: int
 
@@ -62,14 +62,14 @@ class Install:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Effect: the accrued gradient of the span becomes the one in flight; accruing restarts from zero."""
+    """Effect: the accumulated gradient of the span becomes the one in flight, and an empty one follows."""
 
     span: Span
 
 
 @dataclass(frozen=True, slots=True)
 class ClearGradient:
-    """Effect: the accrued gradient of the span becomes zero: the shard has that of this step already."""
+    """Effect: the accumulated gradient of the span becomes zero: the shard has that of this step already."""
 
     span: Span
 
@@ -113,7 +113,7 @@ class _Link:
         self.pushed_stop = 0  # the push under way holds the steps below
         self.staged: Version | None = None
         self.installed: Version | None = None
-        self.accrued_from: Version | None = None  # None: nothing has accrued since the last flip
+        self.accumulated_from: Version | None = None  # None: nothing has accumulated since the last swap
 
     def span(self, vector: str) -> Span:
         return Span(vector, self.start, self.stop)
@@ -252,10 +252,10 @@ class DownpourClient:
         for link in self._links.values():
             assert link.installed is not None
             if step < link.held:  # a process before this one has pushed it; other shards lack it
-                yield ClearGradient(link.span("accrued"))
+                yield ClearGradient(link.span("accumulated"))
                 continue
-            # What has accrued is as old as the parameters of its oldest step.
-            link.accrued_from = link.accrued_from or link.installed
+            # What has accumulated is as old as the parameters of its oldest step.
+            link.accumulated_from = link.accumulated_from or link.installed
             if link.push is not None:
                 link.ahead += 1
             elif (step + 1) % self._push_every == 0:
@@ -265,7 +265,7 @@ class DownpourClient:
         assert self._step is None, f"drained inside step {self._step}"
         self._draining = True
         for link in self._links.values():
-            if link.push is None and link.accrued_from is not None:
+            if link.push is None and link.accumulated_from is not None:
                 yield from self._push(link, now)
         yield from self._finish()
 
@@ -284,11 +284,11 @@ class DownpourClient:
         return Send(link.shard, Fetch(fetch.number, link.settled, link.earlier))
 
     def _push(self, link: _Link, now: float) -> Iterator[DownpourEffect]:
-        assert link.accrued_from is not None, link.shard
+        assert link.accumulated_from is not None, link.shard
         link.push = PendingRequest(link.sequences, now)
         link.ahead = 0
         link.sequences += 1
-        link.pushed_from, link.accrued_from = link.accrued_from, None
+        link.pushed_from, link.accumulated_from = link.accumulated_from, None
         link.pushed_stop = self._done
         yield SwapBuffers(link.span("in_flight"))
         yield self._push_again(link, link.push)
@@ -349,7 +349,7 @@ class DownpourClient:
         yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.settled, link.pushed_stop))
         self.pushes += 1
         self.staleness += message.staleness
-        if self._draining and link.accrued_from is not None:
+        if self._draining and link.accumulated_from is not None:
             yield from self._push(link, now)
         yield from self._finish()
 
@@ -384,8 +384,8 @@ class DownpourClient:
             assert link.push is None or link.push.number == link.sequences - 1, link.shard
             assert link.staged is None or link.installed is None or link.staged >= link.installed, link.shard
             assert link.newest[0] <= link.epoch, link.shard
-            assert link.accrued_from is None or link.installed is not None, link.shard
+            assert link.accumulated_from is None or link.installed is not None, link.shard
             assert self._step is None or link.installed is not None, link.shard
         if self._drained:
             assert not self.waits_for, self.waits_for
-            assert all(link.accrued_from is None for link in self._links.values())
+            assert all(link.accumulated_from is None for link in self._links.values())

@@ -97,7 +97,7 @@ class Parameters(_Message, frozen=True, tag=True):
 
 
 class Push(_Message, frozen=True, tag=True):
-    """An accrued gradient (the payload), computed from parameters that had this epoch and version.
+    """An accumulated gradient (the payload), computed from parameters that had this epoch and version.
 
     With the pushes before it, it holds the gradients of all steps below `stop`.
     """

@@ -3,7 +3,7 @@
 The machine decides when a point is taken over, which turn is played on it, and when its gradient leaves; it
 must not know the numbers, the network, the data or the program of a step. The point of the next evaluation
 is asked for as soon as one is here: shards hold the question until there is an answer. At most one gradient
-is on its way to the shards, and one more accrues beside it.
+is on its way to the shards, and one more accumulates beside it.
 
 Source: DistBelief, section 4.2 (portions, gradients sent every few of them, backups).
 """
@@ -49,7 +49,7 @@ class AssignmentDone:
 
 @dataclass(frozen=True, slots=True)
 class RunAssignment:
-    """Effect: compute portions `[first, first + count)` and accrue their gradient, from nothing.
+    """Effect: compute portions `[first, first + count)` and accumulate their gradient, from nothing.
 
     `AssignmentDone` reports its end. `hollow`: only for the other parts of the replica, which may wait for
     this one's messages; nobody wants the numbers.
@@ -65,7 +65,7 @@ class RunAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SwapBuffers:
-    """Effect: the accrued gradient becomes the one in flight, whose place is free for the next turn."""
+    """Effect: the accumulated gradient becomes the one in flight, whose place is free for the next turn."""
 
 
 SandblasterEvent: TypeAlias = Started | AssignmentDone | Received | Replaced | Tick
@@ -132,7 +132,7 @@ class SandblasterClient:
         self._results: dict[int, AssignmentResult] = {}  # the last ones
         self._playing: RunAssignment | None = None
         self._in_flight: _InFlight | None = None
-        self._accrued: Contribution | None = None  # played, but another is in flight
+        self._accumulated: Contribution | None = None  # played, but another is in flight
 
     # What the role may ask
 
@@ -150,7 +150,7 @@ class SandblasterClient:
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The shards that a known turn cannot go on without, for reports and error messages."""
-        if self._accrued is not None and self._in_flight is not None:
+        if self._accumulated is not None and self._in_flight is not None:
             return tuple(self._in_flight.untold)
         turn = self._handed.get(self._next)
         if turn is None or self._playing is not None:
@@ -185,15 +185,15 @@ class SandblasterClient:
                         yield self._fetch(link, now)
 
     def _go_on(self, now: float) -> Iterator[SandblasterEffect]:
-        """Whatever can be done now: drops what is over, sends what is accrued, begins the next turn."""
+        """Whatever can be done now: drops what is over, sends what is accumulated, begins the next turn."""
         if self._in_flight is not None and self.is_over(self._in_flight.message.evaluation):
             self._in_flight = None
-        if self._accrued is not None and self.is_over(self._accrued.evaluation):
-            self._accrued = None
-        if self._accrued is not None and self._in_flight is None:
-            yield from self._contribute(self._accrued, now)
-            self._accrued = None
-        while self._playing is None and self._accrued is None and self._next in self._handed:
+        if self._accumulated is not None and self.is_over(self._accumulated.evaluation):
+            self._accumulated = None
+        if self._accumulated is not None and self._in_flight is None:
+            yield from self._contribute(self._accumulated, now)
+            self._accumulated = None
+        while self._playing is None and self._accumulated is None and self._next in self._handed:
             turn = self._handed[self._next]
             over = self.is_over(turn.evaluation)
             if over and self._alone:
@@ -220,10 +220,10 @@ class SandblasterClient:
         if self.is_over(played.evaluation):
             event = AssignmentDone(event.turn, math.nan, 0)
         elif self._links:
-            self._accrued = Contribution(played.evaluation, played.stretch)
+            self._accumulated = Contribution(played.evaluation, played.stretch)
             if self._in_flight is None:  # the gradient leaves before the sums do: it takes longer
-                yield from self._contribute(self._accrued, now)
-                self._accrued = None
+                yield from self._contribute(self._accumulated, now)
+                self._accumulated = None
         yield self._computed(event)
 
     def _computed(self, event: AssignmentDone) -> Send:
@@ -327,14 +327,14 @@ class SandblasterClient:
             assert link.fetch is None or link.fetch.number == link.newest, link
         playing, sent = self._playing, self._in_flight
         if playing is not None:
-            assert self._accrued is None, "a turn overwrites a gradient that was not sent"
+            assert self._accumulated is None, "a turn overwrites a gradient that was not sent"
             assert playing.turn == self._next and self._next in self._handed, (playing, self._next)
             installed = {link.installed for link in self._links.values()}
             assert playing.hollow or installed <= {playing.evaluation}, (playing, installed)
-        for message in (self._accrued, None if sent is None else sent.message):
+        for message in (self._accumulated, None if sent is None else sent.message):
             assert message is None or message.evaluation == self._newest, (message, self._newest)
         assert sent is None or set(sent.untold) <= set(self._links), sent
         assert sent is None or sent.untold, sent
-        assert self._accrued is None or sent is not None
+        assert self._accumulated is None or sent is not None
         assert all(self._next <= turn <= self._next + AHEAD for turn in self._handed), self._handed
         assert all(self._next - REMEMBERED <= turn < self._next for turn in self._results), self._results

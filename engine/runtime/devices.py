@@ -84,13 +84,13 @@ class Device:
         gradient: Array,
         state: Mapping[str, Vector],
         *,
-        accrued: Vector | None,
+        accumulated: Vector | None,
         copy: Array | None,
     ) -> Apply:
         """Prepares an update, as `Optimizer.bind`; one that cannot say at once whether all was finite says
         yes.
         """
-        return optimizer.bind(values, gradient, state, accrued=accrued, copy=copy)
+        return optimizer.bind(values, gradient, state, accumulated=accumulated, copy=copy)
 
     def updates_were_finite(self) -> bool:
         """Whether all were that could not say so themselves, since it was last asked."""

@@ -54,7 +54,7 @@ from partita.engine.runtime.player import PlayedStep, Player
 from partita.engine.runtime.push_log import PushLog, pushes_of_part
 from partita.engine.runtime.replica_task import ReplicaTask
 from partita.engine.runtime.task import CannotGoOn, HostContext, Role
-from partita.engine.runtime.updates import Accrual
+from partita.engine.runtime.updates import GradientAccumulation
 from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
@@ -111,7 +111,7 @@ class TrainRole(Role):
         )
         self._feed = DatasetFeed({name: file.open() for name, file in task.data.items()}, sampler)
         self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
-        self._accrual = Accrual(task.optimizer, self._vectors, per_step=task.overlap)
+        self._accumulation = GradientAccumulation(task.optimizer, self._vectors, per_step=task.overlap)
         self._buffers = buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
         self._computations = Computations(
             plan,
@@ -120,7 +120,7 @@ class TrainRole(Role):
             buffers=buffers,
             vectors=self._vectors,
             feed=self._feed,
-            updates=self._accrual,
+            updates=self._accumulation,
         )
         self._player = Player(
             program,
@@ -269,7 +269,7 @@ class TrainRole(Role):
             return
         self._inside = True
         self._carry_out(self._client.receive(StepBegins(self._step), now))
-        self._accrual.advance(self._heard)
+        self._accumulation.advance(self._heard)
         self._heard = None
         self._feed.choose(self._step)
         self._player.begin(self._played)
@@ -357,9 +357,9 @@ class TrainRole(Role):
                     payload.release()
                     self._vectors.changed(own)
                 case SwapBuffers(span=span):
-                    self._accrual.flip(slice(span.start, span.stop))
+                    self._accumulation.swap_buffers(slice(span.start, span.stop))
                 case ClearGradient(span=span):
-                    self._accrual.discard(slice(span.start, span.stop))
+                    self._accumulation.discard(slice(span.start, span.stop))
                 case SavePushRecord(shard=shard, settled=settled):
                     self._acknowledged.note(shard, settled)
                 case Drained():
@@ -371,7 +371,7 @@ class TrainRole(Role):
 
     def _numbers(self, span: Span) -> Vector:
         assert span.vector == "in_flight", span
-        return self._vectors.device.given(self._accrual.in_flight[span.start : span.stop])
+        return self._vectors.device.given(self._accumulation.in_flight[span.start : span.stop])
 
     def close(self) -> None:
         """Ends the kernel threads."""

@@ -2,8 +2,8 @@
 that shards tell it.
 
 One thread talks, others compute, and one brings the examples of the next portion. Points change hands only
-between two turns; a gradient is on its way while the next one accrues. Whoever ends a turn begins the next
-one, and what there is to say about it is said beside that.
+between two turns; a gradient is on its way while the next one accumulates. Whoever ends a turn begins the
+next one, and what there is to say about it is said beside that.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class PortionRole(Role):
                 payload.release()
                 self._vectors.changed(own)
             case SwapBuffers():
-                self._sum.flip()
+                self._sum.swap_buffers()
             case RunAssignment():
                 self._turns.begin(effect)
             case Refuse(sender=sender, reason=reason):

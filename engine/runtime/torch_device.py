@@ -118,7 +118,7 @@ class TorchDevice(Device):
         gradient: Array,
         state: Mapping[str, Vector],
         *,
-        accrued: Vector | None,
+        accumulated: Vector | None,
         copy: Array | None,
     ) -> Apply:
         """See `Device`; what is not finite is marked on the device, and waits there to be asked for."""
@@ -129,7 +129,7 @@ class TorchDevice(Device):
             shared(values),
             shared(gradient),
             {name: shared(vector) for name, vector in state.items()},
-            accrued=None if accrued is None else shared(accrued),
+            accumulated=None if accumulated is None else shared(accumulated),
             copy=None if copy is None else shared(copy),
             marks=shared(array_of(self._marks)),
             device=self.device.index,

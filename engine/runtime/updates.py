@@ -1,4 +1,4 @@
-"""What follows a gradient on the part itself: a step of the optimizer, and what accrues for the shards; or
+"""Updates a part makes with its own gradients: applied to its parameters, and accumulated for the shards.
 only a sum.
 
 It must not know messages or when anything is sent.
@@ -43,7 +43,7 @@ class LocalOptimizer:
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},
-            accrued=self._accrued(span),
+            accumulated=self._accumulated(span),
             copy=None if vectors.copy is None else vectors.copy[span],
         )
 
@@ -66,49 +66,49 @@ class LocalOptimizer:
         self._count = self._count + self._per_step if updates is None else updates
         self._age += self._per_step
 
-    def _accrued(self, span: slice) -> Vector | None:
+    def _accumulated(self, span: slice) -> Vector | None:
         """Where the gradients of a range add up; None where they do not."""
         return None
 
 
-class Accrual(LocalOptimizer):
+class GradientAccumulation(LocalOptimizer):
     """Adds each gradient to what will be pushed, and steps locally, in one pass."""
 
     def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
-        """With nothing accrued."""
+        """With nothing accumulated."""
         super().__init__(optimizer, vectors, per_step=per_step)
-        self.accrued = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
+        self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
 
-    def flip(self, span: slice) -> None:
-        """What has accrued goes into flight; accruing restarts from zero."""
-        self.in_flight[span] = self.accrued[span]
+    def swap_buffers(self, span: slice) -> None:
+        """What has accumulated goes into flight; accumulating restarts from zero."""
+        self.in_flight[span] = self.accumulated[span]
         self.discard(span)
 
     def discard(self, span: slice) -> None:
-        """Accruing restarts from zero."""
-        self.accrued[span] = 0.0
+        """Accumulating restarts from zero."""
+        self.accumulated[span] = 0.0
 
-    def _accrued(self, span: slice) -> Vector:
-        return self.accrued[span]
+    def _accumulated(self, span: slice) -> Vector:
+        return self.accumulated[span]
 
 
 class GradientSum:
     """Adds gradients up, portion after portion, and leaves the parameters alone. There are two sums: one
-    accrues while the other is on its way.
+    accumulates while the other is on its way.
     """
 
     def __init__(self, vectors: Vectors) -> None:
         """With sums of zero."""
         self._device = vectors.device
         shape, dtype = vectors.parameters.shape, vectors.dtype
-        self._accrued, self._in_flight = (vectors.device.zeros(shape, dtype) for _ in range(2))
+        self._accumulated, self._in_flight = (vectors.device.zeros(shape, dtype) for _ in range(2))
         self._flipped = self._first = False
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
         """Prepares the sum of a range, see `Updates`. Several threads may add to disjoint ranges."""
         add, copy = self._device.add, self._device.copy
-        places = self._accrued[span], self._in_flight[span]
+        places = self._accumulated[span], self._in_flight[span]
 
         def apply(factor: float, later: int = 0) -> bool:
             act = copy if self._first else add
@@ -125,11 +125,11 @@ class GradientSum:
         """A portion begins; the `first` of a sum replaces what was there."""
         self._first = first
 
-    def flip(self) -> None:
-        """The sum that accrued goes on its way; the next portion is the first of the other one."""
+    def swap_buffers(self) -> None:
+        """The sum that accumulated goes on its way; the next portion is the first of the other one."""
         self._flipped = not self._flipped
 
     @property
     def in_flight(self) -> Vector:
         """The sum that is on its way, `[n]`."""
-        return self._in_flight if not self._flipped else self._accrued
+        return self._in_flight if not self._flipped else self._accumulated

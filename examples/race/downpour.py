@@ -85,13 +85,15 @@ class Part(Host):
             replica=replica,
             replicas=fleet.replicas,
         )
-        self.vectors = {name: np.zeros_like(start) for name in ("staged", "gradient", "accrued", "in_flight")}
+        self.vectors = {
+            name: np.zeros_like(start) for name in ("staged", "gradient", "accumulated", "in_flight")
+        }
         self.vectors["parameters"] = start.copy()
         self._update = run.optimizer.bind(
             self.vectors["parameters"],
             self.vectors["gradient"],
             run.optimizer.state(len(start), start.dtype),
-            accrued=self.vectors["accrued"],
+            accumulated=self.vectors["accumulated"],
         )
         self.steps, self._inside = 0, False
 
@@ -130,8 +132,8 @@ class Part(Host):
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and self._numbers(span))
                 case SwapBuffers(span=Span(start=start, stop=stop)):
-                    vectors["in_flight"][start:stop] = vectors["accrued"][start:stop]
-                    vectors["accrued"][start:stop] = 0.0
+                    vectors["in_flight"][start:stop] = vectors["accumulated"][start:stop]
+                    vectors["accumulated"][start:stop] = 0.0
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
                     vectors["staged"][start:stop] = array
                 case Install(span=Span(start=start, stop=stop)):

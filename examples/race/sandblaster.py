@@ -141,7 +141,7 @@ class Worker(Host):
         self.client = SandblasterClient(shards=spans, alone=fleet.size == 1, retry_s=inf)
         self._setting, self._seconds = setting, setting.times.steps(fleet.size)
         self._slice_at = {first: n for n, (_, first, _) in enumerate(spans)}
-        names = ("parameters", "staged", "accrued", "in_flight")
+        names = ("parameters", "staged", "accumulated", "in_flight")
         self.vectors = {name: np.zeros(setting.digits.size, np.float32) for name in names}
 
     def begin(self) -> None:
@@ -156,11 +156,11 @@ class Worker(Host):
     def on_played(self, turn: RunAssignment) -> None:
         """The gradients of a stretch, at the point with which it began."""
         loss, correct, batch = 0.0, 0, self._setting.digits.batch
-        self.vectors["accrued"][:] = 0.0
+        self.vectors["accumulated"][:] = 0.0
         for portion in range(turn.first, turn.first + turn.count) if not turn.hollow else ():
             start = portion * batch % EXAMPLES
             found = self._setting.digits.gradient(self.vectors["parameters"], slice(start, start + batch))
-            self.vectors["accrued"] += found.gradient
+            self.vectors["accumulated"] += found.gradient
             loss += found.loss * batch
             correct += found.correct
         self._do(AssignmentDone(turn.turn, loss, correct))
@@ -175,7 +175,10 @@ class Worker(Host):
                 case Send(to=to, message=message, payload=span):
                     self.send(to, message, span and self._numbers(span))
                 case SwapBuffers():
-                    vectors["in_flight"], vectors["accrued"] = vectors["accrued"], vectors["in_flight"]
+                    vectors["in_flight"], vectors["accumulated"] = (
+                        vectors["accumulated"],
+                        vectors["in_flight"],
+                    )
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers(array=array)):
                     vectors["staged"][start:stop] = array
                 case Install(span=Span(start=start, stop=stop)):

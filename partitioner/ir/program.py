@@ -51,7 +51,7 @@ class Op(StrEnum):
     SQUARES = "SQUARES"
     """Computes the sums of squares of the machine's parameters and of their gradients."""
     UPDATE = "UPDATE"
-    """Hands the gradient to the driver: accrue it, step locally."""
+    """Hands the gradient to the driver: accumulate it, step locally."""
 
 
 COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}

@@ -13,7 +13,7 @@ from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
 
 Driver: TypeAlias = Literal["session", "downpour"]
-"""Who plays the part: Downpour keeps what has accrued and what is in flight besides."""
+"""Who plays the part: Downpour keeps what has accumulated and what is in flight besides."""
 
 
 def vector_bytes(

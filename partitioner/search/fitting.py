@@ -25,7 +25,7 @@ LARGEST: Final = 500_000
 NO_LIMIT: Final = 1 << 60
 """Bytes."""
 VECTORS: Final = 5
-"""As long as the parameters: themselves, what has accrued, what is in flight, a rule's state, a reserve."""
+"""As long as the parameters: themselves, gradients accumulated and in flight, a rule's state, a reserve."""
 
 
 def by_memory(task: Task) -> dict[str, Cut]:

@@ -40,13 +40,13 @@ class Numbers:
         self.device = device
         self.values = device.taken(draw.normal(size=N).astype(real))
         self.state = {name: device.taken(vector) for name, vector in optimizer.state(N, real).items()}
-        self.accrued = device.zeros((N,), np.dtype(real))
+        self.accumulated = device.zeros((N,), np.dtype(real))
         rounded = precision == "bfloat16"
         self.copy = device.zeros((N,), np.dtype(np.uint16)) if rounded else None
         self.gradient = device.zeros((N,), np.dtype(np.uint16 if rounded else real))
         self._draw, self._real = draw, real
         self.apply = device.bind(
-            optimizer, self.values, self.gradient, self.state, accrued=self.accrued, copy=self.copy
+            optimizer, self.values, self.gradient, self.state, accumulated=self.accumulated, copy=self.copy
         )
 
     def step(self, count: int, gradient: np.ndarray) -> None:
@@ -59,7 +59,7 @@ class Numbers:
     def all(self) -> list[np.ndarray]:
         arrays = [
             self.values,
-            self.accrued,
+            self.accumulated,
             *self.state.values(),
             *([] if self.copy is None else [self.copy]),
         ]

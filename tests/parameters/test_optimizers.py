@@ -178,21 +178,23 @@ def test_cutting_a_vector_anywhere_changes_no_bit(optimizer: Optimizer, data: st
 @pytest.mark.slow
 @every_dtype
 @every_rule
-def test_what_accrues_and_is_copied_changes_nothing_else(optimizer: Optimizer, dtype: npt.DTypeLike) -> None:
+def test_what_accumulates_and_is_copied_changes_nothing_else(
+    optimizer: Optimizer, dtype: npt.DTypeLike
+) -> None:
     values, state = numbers(501, dtype, seed=1), optimizer.state(501, dtype)
     alone, its_state = values.copy(), optimizer.state(501, dtype)
-    accrued, expected = np.zeros(501, dtype), np.zeros(501, dtype)
+    accumulated, expected = np.zeros(501, dtype), np.zeros(501, dtype)
     copy = np.zeros(501, np.uint16)
     for count in range(3):
         gradient, before = numbers(501, dtype, seed=20 + count), values.copy()
         moment = Moment(count, factor=0.25)
-        assert update(optimizer, values, gradient, state, moment, accrued=accrued, copy=copy)
+        assert update(optimizer, values, gradient, state, moment, accumulated=accumulated, copy=copy)
         assert update(optimizer, alone, gradient, its_state, moment)
         decay = values.dtype.type(optimizer.weight_decay if isinstance(optimizer, LARS) else 0.0)
         expected += values.dtype.type(0.25) * (gradient + decay * before)
         assert np.array_equal(copy, narrow_array(values, np.zeros_like(copy)))
     assert np.array_equal(values, alone)
-    assert np.array_equal(accrued, expected)
+    assert np.array_equal(accumulated, expected)
     assert all(np.array_equal(state[name], its_state[name]) for name in state)
 
 
@@ -273,7 +275,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError, match="give vectors alike"):
             SGD(0.1).bind(values, other, {})
         with pytest.raises(ValueError, match="give vectors alike"):
-            SGD(0.1).bind(values, values, {}, accrued=other)
+            SGD(0.1).bind(values, values, {}, accumulated=other)
     with pytest.raises(ValueError, match="both float32 or float64"):
         SGD(0.1).bind(values, np.zeros(4), {})
 

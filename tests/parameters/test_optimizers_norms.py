@@ -115,7 +115,7 @@ def test_lars_is_the_formula_of_its_paper(
             velocity[name] = momentum * velocity[name] + gamma * local * (g + decay * w)
             expected[name] = w - velocity[name]
             pushed = np.zeros_like(g)
-            step = optimizer.bind(own[name], g, states[name], accrued=pushed)
+            step = optimizer.bind(own[name], g, states[name], accumulated=pushed)
             assert step(Moment(count, factors[name]))
             assert shard.bind(held[name], pushed, kept[name])(Moment(count))
     for name, vector in expected.items():

@@ -12,7 +12,7 @@ from partita.engine.parameters.optimizers import SGD, Adagrad, Adam, Optimizer
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import MessageFeed
-from partita.engine.runtime.updates import Accrual, LocalOptimizer
+from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
 from partita.layers import Conv2D, Dense, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, Plan, Program, StepKind, partition
 from partita.partitioner.lower.arena import ALIGNMENT, arena_bytes
@@ -86,8 +86,8 @@ def test_memory_is_that_of_windows_vectors_and_scratch(
         if program.kind.train:
             held += optimizer.state(vectors.parameters.size, vectors.parameters.dtype).values()
         if program.kind.train and downpour:
-            accrual = Accrual(optimizer, vectors)
-            held += [accrual.accrued, accrual.in_flight]
+            accumulation = GradientAccumulation(optimizer, vectors)
+            held += [accumulation.accumulated, accumulation.in_flight]
         expected = buffers.n_bytes + sum(vector.nbytes for vector in held)
         planned = plan.memory_bytes(
             machine,
@@ -137,7 +137,7 @@ def test_labels_take_eight_bytes_in_any_precision() -> None:
     # states 4 + 3 + 1 and errors 3, each on lines of its own; labels
     windows = 128 + 128 + 64 + 128 + 64
     plan = partition(net, Cluster.local(1), batch=7)
-    # 3 x 4 weights and 3 biases, what has accrued, what is in flight, a rule's vector; a block to learn in
+    # 3 x 4 weights and 3 biases, gradients accumulated and in flight, a rule's vector; a block to learn in
     assert plan.memory_bytes(0) == windows + (4 + 1) * 15 * 4
 
 

@@ -98,7 +98,7 @@ def test_parameters_are_installed_between_steps_only() -> None:
     assert feed(client, StepBegins(2)) == [Install(Span("parameters", 2, 5)), Send("shard 2", Fetch(2))]
 
 
-def test_a_push_is_the_accrued_gradient_set_aside_and_sent() -> None:
+def test_a_push_is_the_accumulated_gradient_set_aside_and_sent() -> None:
     client = started()
     _, effects = step(client, 0)
     assert effects == [
@@ -129,7 +129,7 @@ def test_an_interval_below_one_is_refused(fetch_every: int, push_every: int) -> 
         DownpourClient(incarnation=0, shards=SHARDS, fetch_every=fetch_every, push_every=push_every)
 
 
-def test_a_slow_shard_costs_staleness_and_the_gradient_goes_on_accruing() -> None:
+def test_a_slow_shard_costs_staleness_and_the_gradient_keeps_accumulating() -> None:
     client = started()
     step(client, 0)
     tell(client, "shard 0", PushAck(0, 4, 0, 1, 0))
@@ -250,14 +250,14 @@ def test_what_a_process_before_this_one_has_pushed_is_not_pushed_again() -> None
     assert client.informed and client.continues == 1
     for number in (1, 2):
         _, ended = step(client, number)
-        assert ClearGradient(Span("accrued", 0, 2)) in ended
+        assert ClearGradient(Span("accumulated", 0, 2)) in ended
         if number == 1:
             assert of_kind(Push, ended) == [Push(4, 0, 0, 0, 2)]
             assert tell(client, "shard 2", PushAck(0, 4, 0, 1, 0)) == [
                 SavePushRecord("shard 2", PushRecord(4, 1, 2))
             ]
     _, ended = step(client, 3)
-    assert ClearGradient(Span("accrued", 0, 2)) not in ended
+    assert ClearGradient(Span("accumulated", 0, 2)) not in ended
     assert {e.to for e in ended if isinstance(e, Send)} == {"shard 0"}
     (fetch,) = of_kind(Fetch, feed(client, Replaced("shard 2", 1)))
     assert isinstance(fetch, Fetch) and fetch.earlier == (on_its_way,)
@@ -312,7 +312,7 @@ class Bench:
     client: DownpourClient
     shards: dict[str, Shard]
     letters: list[tuple[str, Message, int]] = field(default_factory=list)
-    accrued: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BYTES, 0))
+    accumulated: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BYTES, 0))
     in_flight: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BYTES, 0))
     in_step: bool = False
     drained: bool = False
@@ -323,7 +323,7 @@ class Bench:
                 self.letters.append((effect.to, effect.message, self.in_flight[effect.to]))
             elif isinstance(effect, SwapBuffers):
                 name = next(n for n, span in SPANS.items() if span == (effect.span.start, effect.span.stop))
-                self.in_flight[name], self.accrued[name] = self.accrued[name], 0
+                self.in_flight[name], self.accumulated[name] = self.accumulated[name], 0
             elif isinstance(effect, Install):
                 assert not self.in_step
             elif isinstance(effect, Drained):
@@ -356,7 +356,7 @@ def test_whatever_the_network_does_every_step_is_pushed_once(data: st.DataObject
     for _ in range(data.draw(st.integers(1, 60))):
         action = data.draw(st.sampled_from(["step", "step", "deliver", "deliver", "drop", "tick", "restart"]))
         if action == "step" and bench.in_step:
-            bench.accrued = {name: value + 1 for name, value in bench.accrued.items()}
+            bench.accumulated = {name: value + 1 for name, value in bench.accumulated.items()}
             bench.in_step = False
             bench.feed(StepEnded(steps), now)
             steps += 1
@@ -378,7 +378,7 @@ def test_whatever_the_network_does_every_step_is_pushed_once(data: st.DataObject
             if data.draw(st.booleans()):
                 bench.feed(Replaced(name, bench.shards[name].epoch), now)
     if bench.in_step:
-        bench.accrued = {name: value + 1 for name, value in bench.accrued.items()}
+        bench.accumulated = {name: value + 1 for name, value in bench.accumulated.items()}
         bench.in_step = False
         bench.feed(StepEnded(steps), now)
         steps += 1

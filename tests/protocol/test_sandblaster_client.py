@@ -150,7 +150,7 @@ def test_a_repeat_of_what_is_done_is_answered_from_memory() -> None:
     assert hand(client, 0, 3) == [computed(0, 3)]
 
 
-def test_one_gradient_is_in_flight_and_one_accrues() -> None:
+def test_one_gradient_is_in_flight_and_one_accumulates() -> None:
     client = started()
     point(client, 3)
     for turn in range(3):
@@ -167,7 +167,7 @@ def test_one_gradient_is_in_flight_and_one_accrues() -> None:
 
 @pytest.mark.parametrize("by_point", [True, False])
 def test_what_is_over_is_dropped(by_point: bool) -> None:
-    """In flight, accrued, and turns that were not begun."""
+    """In flight, accumulated, and turns that were not begun."""
     client = started()
     point(client, 3)
     for turn in range(3):
@@ -285,7 +285,7 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
     wanted = {(last, n + 10) for n, e in enumerate(evaluations) if e == last}
     taken: dict[str, dict[tuple[int, int], tuple[int, int]]] = {shard: {} for shard in BYTES}
     results: set[int] = set()
-    now, accrued, in_flight = 0.0, (0, 0), (0, 0)
+    now, accumulated, in_flight = 0.0, (0, 0), (0, 0)
     waiting: list[SandblasterEvent] = [Started(), *hands]
     for _ in range(1000):
         if not waiting:
@@ -297,10 +297,10 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
         for effect in feed(client, event, now=now):
             match effect:
                 case RunAssignment():
-                    accrued = (effect.evaluation, effect.stretch)
+                    accumulated = (effect.evaluation, effect.stretch)
                     waiting.append(AssignmentDone(effect.turn, 0.0, 0))
                 case SwapBuffers():
-                    in_flight = accrued
+                    in_flight = accumulated
                 case Send(to=to, message=FetchPoint(after=after)):
                     later = [e for e in evaluations if e > after]
                     if later and rng.random() < 0.6:

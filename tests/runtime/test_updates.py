@@ -1,4 +1,4 @@
-"""A part's own steps: any range of its parameters, what accrues, and what schedules go by."""
+"""A part's own steps: any range of its parameters, what accumulates, and what schedules go by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.engine.numerics import narrow_array
 from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.runtime.buffers import Vectors
-from partita.engine.runtime.updates import Accrual, LocalOptimizer
+from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
 from partita.partitioner import Cluster, partition
 from tests.faults import toy
 
@@ -40,7 +40,7 @@ def test_ranges_are_updated_as_the_whole_is(
     n, dtype = whole.parameters.size, whole.parameters.dtype
     places = [0, *sorted(data.draw(st.sets(st.integers(1, n - 1), max_size=4))), n]
     gradient, scratch = np.zeros(n, dtype), np.zeros(n, dtype)  # one scratch for every range, from its start
-    one, many = LocalOptimizer(optimizer, whole), Accrual(optimizer, cut)
+    one, many = LocalOptimizer(optimizer, whole), GradientAccumulation(optimizer, cut)
     update = one.bind(slice(0, n), gradient)
     updates = [(slice(a, b), many.bind(slice(a, b), scratch[: b - a])) for a, b in pairwise(places)]
     total = np.zeros(n, dtype)
@@ -54,7 +54,7 @@ def test_ranges_are_updated_as_the_whole_is(
             assert apply(0.5)
         total += dtype.type(0.5) * gradient
     assert whole.parameters.tobytes() == cut.parameters.tobytes()
-    assert np.array_equal(many.accrued, total)
+    assert np.array_equal(many.accumulated, total)
     if cut.copy is not None:
         assert np.array_equal(cut.copy, narrow_array(cut.parameters, np.zeros_like(cut.copy)))
 
@@ -87,16 +87,16 @@ def test_schedules_go_by_what_parameters_have_been_through_and_adam_by_its_own_a
             assert was - vectors.parameters == pytest.approx(np.full(n, expected), rel=1e-6)
 
 
-def test_what_accrues_is_scaled_and_flies_once() -> None:
+def test_what_accumulates_is_scaled_and_flies_once() -> None:
     vectors = vectors_of("float64")
-    accrual = Accrual(SGD(0.5), vectors)
+    accumulation = GradientAccumulation(SGD(0.5), vectors)
     span = slice(2, 5)
-    apply = accrual.bind(span, np.array([1.0, 2.0, 3.0]))
-    accrual.advance()
+    apply = accumulation.bind(span, np.array([1.0, 2.0, 3.0]))
+    accumulation.advance()
     apply(1.0)
-    accrual.advance()
+    accumulation.advance()
     apply(0.5)
-    accrual.flip(span)
-    assert accrual.in_flight[:6].tolist() == [0, 0, 1.5, 3.0, 4.5, 0]
-    assert not accrual.accrued.any()
+    accumulation.swap_buffers(span)
+    assert accumulation.in_flight[:6].tolist() == [0, 0, 1.5, 3.0, 4.5, 0]
+    assert not accumulation.accumulated.any()
     assert not apply(math.inf), "a factor that is not finite is said"

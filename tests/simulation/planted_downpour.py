@@ -184,10 +184,10 @@ class DoesNotHearOfReplacements(DownpourClient):
         return iter(())
 
 
-class DrainForgetsWhatAccrued(DownpourClient):
+class DrainForgetsTheAccumulated(DownpourClient):
     def _drain(self, now: float) -> Iterator[Any]:
         for link in self._links.values():
-            link.accrued_from = None
+            link.accumulated_from = None
         yield from super()._drain(now)
 
 
@@ -401,7 +401,7 @@ FAULTS = [
     Planted(ARetryHasAFreshSequenceNumber, "I1", 100, at=1),
     Planted(NeverRetries, "I8", 20),
     Planted(DoesNotHearOfReplacements, "I2 I8", 150, at=37),
-    Planted(DrainForgetsWhatAccrued, "I2", 20, at=1),
+    Planted(DrainForgetsTheAccumulated, "I2", 20, at=1),
     Planted(PushesOverAPushUnderWay, "I1 I2", 100, at=1),
     Planted(InstallsInsideAStep, "I3", 20),
     Planted(LaunchesTheSameIncarnationAgain, "I4", 20, at=2),

@@ -151,7 +151,7 @@ class NeverRetries(SandblasterClient):
 
 class ForgetsWhatIsInFlight(SandblasterClient):
     def _go_on(self, now: float) -> Iterator[Any]:
-        if self._accrued is not None:
+        if self._accumulated is not None:
             self._in_flight = None
         return super()._go_on(now)
 

@@ -21,7 +21,7 @@ def _adagrad(
     values: Vector,
     gradient: Stored,
     total: Vector,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -33,8 +33,8 @@ def _adagrad(
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         g += decay * w
         s = total[i] + g * g
         total[i] = s
@@ -52,7 +52,7 @@ def _rmsprop(
     square: Vector,
     mean: Vector | None,
     velocity: Vector | None,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -68,8 +68,8 @@ def _rmsprop(
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         g += decay * w
         s = alpha * square[i] + rest * (g * g)
         square[i] = s

@@ -21,7 +21,7 @@ def _adam(
     gradient: Stored,
     mean: Vector,
     square: Vector,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -41,8 +41,8 @@ def _adam(
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         g += decay * w
         m = beta1 * mean[i] + rest1 * g
         s = beta2 * square[i] + rest2 * (g * g)

@@ -21,7 +21,7 @@ def _velocity(
     values: Vector,
     gradient: Stored,
     velocity: Vector,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -34,8 +34,8 @@ def _velocity(
         w = values[i]
         g = factor * (widen(gradient[i]) + decay * w)
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         v = momentum * velocity[i] + learning_rate * g
         velocity[i] = v
         w -= v
@@ -81,7 +81,7 @@ class LARS(Velocity):
     v <- momentum * v + rate * local * (g + weight_decay * w), then w <- w - v. Source: You, Gitman and
     Ginsburg, 2017, section 4, algorithm 1.
 
-    A replica multiplies and decays, so what accrues for the shards is local * (g + weight_decay * w), and
+    A replica multiplies and decays, so what accumulates for the shards is local * (g + weight_decay * w), and
     they keep only the velocity. Where ‖w‖ or ‖g‖ is 0 (biases begin so) local is 1; the paper does not say.
 
     Args:

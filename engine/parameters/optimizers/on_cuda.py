@@ -23,7 +23,7 @@ def bind_on_cuda(
     gradient: Any,
     state: Mapping[str, Any],
     *,
-    accrued: Any | None,
+    accumulated: Any | None,
     copy: Any | None,
     marks: Any,
     device: int | None,
@@ -35,12 +35,12 @@ def bind_on_cuda(
         values: as for `Optimizer.bind`, like the following.
         gradient: of them.
         state: of the optimizer.
-        accrued: takes the gradient.
+        accumulated: takes the gradient.
         copy: takes the values.
         marks: int32 `[1]`: becomes 1 where a number of the gradient is not finite, as the update cannot say.
         device: the number of the GPU; None in the simulator.
     """
-    arrays = (values, gradient, *optimizer._arrays(state), accrued, copy)
+    arrays = (values, gradient, *optimizer._arrays(state), accumulated, copy)
     numbers = optimizer._numbers(Moment(0))
     compiled = _compiled(optimizer._loop, tuple(array is not None for array in arrays), len(numbers))
     given = [array for array in arrays if array is not None]

@@ -96,7 +96,7 @@ class Optimizer(Arguments, ABC):
         gradient: Stored,
         state: State,
         *,
-        accrued: Vector | None = None,
+        accumulated: Vector | None = None,
         copy: Stored | None = None,
     ) -> Apply:
         """Prepares the update of these arrays, and compiles it (a second, once for each machine).
@@ -105,7 +105,7 @@ class Optimizer(Arguments, ABC):
             values: `[n]`, float32 or float64, C-contiguous; changed in place by every call.
             gradient: `[n]`, of the dtype of the values or bfloat16 (uint16); read by every call.
             state: as `state(n)` makes it, or a range of it; changed in place.
-            accrued: `[n]`, like the values: the gradient, scaled, is added to it. None: nothing accrues.
+            accumulated: `[n]`, like the values: the scaled gradient is added to it. None: nothing accumulates.
             copy: `[n]` of uint16: takes the new values, rounded to bfloat16. None: there is none.
 
         Returns:
@@ -114,7 +114,7 @@ class Optimizer(Arguments, ABC):
         Raises:
             ValueError: the arrays do not fit one another.
         """
-        arrays = (values, gradient, *self._arrays(state), accrued, copy)
+        arrays = (values, gradient, *self._arrays(state), accumulated, copy)
         check_arrays(values, gradient, *arrays[2:])
         loop, numbers = self._loop, self._numbers
 
@@ -175,7 +175,7 @@ class Optimizer(Arguments, ABC):
     """The vectors of its state, which begin as zeros, in the order in which the loop takes them."""
 
     _loop: ClassVar[Callable[..., bool]]
-    """Compiled: (values, gradient, *state, accrued, copy, factor, *numbers) -> whether all was finite."""
+    """Compiled: (values, gradient, *state, accumulated, copy, factor, *numbers) -> whether all was finite."""
 
     @abstractmethod
     def _numbers(self, moment: Moment) -> tuple[float, ...]:

@@ -17,7 +17,7 @@ from partita.engine.parameters.vector import Vector
 def _sgd(
     values: Vector,
     gradient: Stored,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -28,8 +28,8 @@ def _sgd(
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         w -= learning_rate * (g + decay * w)
         values[i] = w
         if copy is not None:
@@ -42,7 +42,7 @@ def _momentum(
     values: Vector,
     gradient: Stored,
     velocity: Vector,
-    accrued: Vector | None,
+    accumulated: Vector | None,
     copy: Stored | None,
     factor: Number,
     learning_rate: Number,
@@ -57,8 +57,8 @@ def _momentum(
     for i in range(values.size):
         w, g = values[i], widen(gradient[i]) * factor
         mark = marked(mark, g)
-        if accrued is not None:
-            accrued[i] += g
+        if accumulated is not None:
+            accumulated[i] += g
         g += decay * w
         v = momentum * velocity[i] + g
         velocity[i] = v

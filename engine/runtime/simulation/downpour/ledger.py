@@ -42,11 +42,11 @@ class Ledger:
         self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
         self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
         self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
-        self._undone: dict[Life, dict[int, list[int]]] = {}  # steps that have accrued, by number
+        self._undone: dict[Life, dict[int, list[int]]] = {}  # steps that have accumulated, by number
         self._acknowledged: dict[tuple[Life, str], int] = {}  # pushes, before the process was replaced
         self._newest_part: dict[str, int] = {}
         self._made: dict[tuple[Life, str], int] = {}
-        self._accrued: dict[Life, list[float]] = {}
+        self._accumulated: dict[Life, list[float]] = {}
         self._settled: dict[tuple[Life, str], int] = {}
         self._installed: dict[tuple[Life, str], tuple[int, int]] = {}
         self._computed: dict[str, int] = {}
@@ -54,8 +54,8 @@ class Ledger:
     # Parts.
 
     def part_is_born(self, part: Life, *, size: int) -> None:
-        """A part's process begins with nothing accrued. What an older one is told counts no more."""
-        self._accrued[part] = [0] * size
+        """A part's process begins with nothing accumulated. What an older one is told counts no more."""
+        self._accumulated[part] = [0] * size
         self._undone[part] = {number: [] for number in range(size)}
         self._newest_part[part[0]] = part[1]
 
@@ -65,23 +65,23 @@ class Ledger:
         demand(step <= done, "I8", part, "begins at", step, "but has only done", done)
 
     def computed(self, part: Life, step: int, gradient: list[float]) -> None:
-        """A step's gradient has accrued."""
+        """A step's gradient has accumulated."""
         self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
-        accrued = self._accrued[part]
+        accumulated = self._accumulated[part]
         for i, number in enumerate(gradient):
-            accrued[i] += number
+            accumulated[i] += number
             self._undone[part][i].append(step)
 
     def discards(self, part: Life, *, start: int, stop: int) -> None:
         """A part has done steps once more whose gradients a shard has already."""
         for i in range(start, stop):
-            self._accrued[part][i] = 0
+            self._accumulated[part][i] = 0
             self._undone[part][i] = []
 
     def pushes(
         self, part: Life, shard: str, sequence: int, payload: tuple[float, ...], *, start: int, stop: int
     ) -> None:
-        """A push leaves: a new one holds just what has accrued, a repeat the same as before."""
+        """A push leaves: a new one holds just what has accumulated, a repeat the same as before."""
         push = (*part, sequence)
         known = self._payloads.get((shard, push))
         if known is not None:
@@ -89,8 +89,16 @@ class Ledger:
             return
         made = self._made.get((part, shard), 0)
         demand(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
-        accrued = self._accrued[part]
-        demand(payload == tuple(accrued[start:stop]), "I1", push, "holds", payload, "of", accrued[start:stop])
+        accumulated = self._accumulated[part]
+        demand(
+            payload == tuple(accumulated[start:stop]),
+            "I1",
+            push,
+            "holds",
+            payload,
+            "of",
+            accumulated[start:stop],
+        )
         self._steps[shard, push] = tuple(self._undone[part][start])
         self.discards(part, start=start, stop=stop)
         self._made[part, shard] = made + 1
@@ -125,7 +133,12 @@ class Ledger:
     def drained(self, part: Life, shards: Iterable[str]) -> None:
         """A part has nothing left: all that it computed was pushed, and every push is settled."""
         demand(
-            not any(self._accrued[part]), "I2", part, "drained, but", self._accrued[part], "was not pushed"
+            not any(self._accumulated[part]),
+            "I2",
+            part,
+            "drained, but",
+            self._accumulated[part],
+            "was not pushed",
         )
         for shard in shards:
             made, settled = self._made.get((part, shard), 0), self.settled(part, shard)

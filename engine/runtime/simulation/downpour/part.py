@@ -68,7 +68,7 @@ class PartHost(Host):
         )
         self.setting.noted.begin(self.life)
         self.setting.ledger.part_is_born(self.life, size=n)
-        names = ("parameters", "staged", "accrued", "in_flight")
+        names = ("parameters", "staged", "accumulated", "in_flight")
         self.vectors: dict[str, list[float]] = {name: [0] * n for name in names}
         self.staged: dict[str, tuple[int, int]] = {}
         self.started = False
@@ -165,7 +165,7 @@ class PartHost(Host):
         seed = 7 * self.step + 5 * self.replica + 3 * self.machine_index + 11 * self.incarnation
         gradient: list[float] = [1 + (seed + 2 * i) % 9 for i in range(NUMBERS_OF_A_MACHINE)]
         for i, number in enumerate(gradient):
-            self.vectors["accrued"][i] += number
+            self.vectors["accumulated"][i] += number
             self.vectors["parameters"][i] -= number
         self.setting.ledger.computed(self.life, self.step, gradient)
         self._do(StepEnded(self.step))
@@ -192,11 +192,11 @@ class PartHost(Host):
                 self._send(effect)
             elif isinstance(effect, SwapBuffers):
                 start, stop = effect.span.start, effect.span.stop
-                self.vectors["in_flight"][start:stop] = self.vectors["accrued"][start:stop]
-                self.vectors["accrued"][start:stop] = [0] * (stop - start)
+                self.vectors["in_flight"][start:stop] = self.vectors["accumulated"][start:stop]
+                self.vectors["accumulated"][start:stop] = [0] * (stop - start)
             elif isinstance(effect, ClearGradient):
                 start, stop = effect.span.start, effect.span.stop
-                self.vectors["accrued"][start:stop] = [0] * (stop - start)
+                self.vectors["accumulated"][start:stop] = [0] * (stop - start)
                 self.setting.ledger.discards(self.life, start=start, stop=stop)
             elif isinstance(effect, SavePushRecord):
                 self.setting.noted.note(self.name, effect.shard, effect.settled)

@@ -59,7 +59,7 @@ class PartHost(Host):
             retry_s=RETRY_S,
         )
         n = scenario.machines[self.machine]
-        names = ("parameters", "staged", "accrued", "in_flight")
+        names = ("parameters", "staged", "accumulated", "in_flight")
         self.vectors: dict[str, list[float]] = {name: [0.0] * n for name in names}
         self.started = False
         self.playing: RunAssignment | None = None
@@ -107,7 +107,7 @@ class PartHost(Host):
         self.setting.meet(self, turn)
 
     def on_computed(self, _: object) -> None:
-        """The turn is over: its gradient has accrued, from nothing."""
+        """The turn is over: its gradient has accumulated, from nothing."""
         if self.setting.raises(self.name):
             self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
             self.exit()
@@ -117,7 +117,7 @@ class PartHost(Host):
         gradient, loss, right = self.found
         if self.client.is_over(turn.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
-        self.vectors["accrued"] = list(gradient)
+        self.vectors["accumulated"] = list(gradient)
         self._do(AssignmentDone(turn.turn, loss, right))
 
     # Effects.
@@ -136,8 +136,11 @@ class PartHost(Host):
             case RunAssignment():
                 self._play(effect)
             case SwapBuffers():
-                n = len(self.vectors["accrued"])
-                self.vectors["in_flight"], self.vectors["accrued"] = self.vectors["accrued"], [0.0] * n
+                n = len(self.vectors["accumulated"])
+                self.vectors["in_flight"], self.vectors["accumulated"] = (
+                    self.vectors["accumulated"],
+                    [0.0] * n,
+                )
             case Stage(span=span, payload=payload):
                 assert isinstance(payload, Numbers)
                 self.vectors["staged"][span.start : span.stop] = payload

@@ -99,7 +99,7 @@ class SandblasterSchedule(Schedule):
         turns = [one.playing for one in parts]
         if any(one != turn or turn.hollow for one in turns):
             for one in parts:
-                one.found = ((MEANINGLESS,) * len(one.vectors["accrued"]), MEANINGLESS, 1)
+                one.found = ((MEANINGLESS,) * len(one.vectors["accumulated"]), MEANINGLESS, 1)
             return
         x: Vector = tuple([number for one in parts for number in one.vectors["parameters"]])
         gradients, losses, right = self.function.stretch(x, turn.first, turn.count)
