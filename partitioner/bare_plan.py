@@ -240,7 +240,7 @@ class BarePlan:
         Args:
             machine: whose part.
             kind: of the steps that are played.
-            driver: "downpour" keeps two vectors more than a "session": the gradients accumulated and in flight.
+            driver: "downpour" has two more vectors than a "session": gradients accumulated and in flight.
             rule_vectors: how many vectors the update rule remembers: SGD none, Adagrad one, Adam two.
 
         Raises:

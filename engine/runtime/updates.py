@@ -1,5 +1,4 @@
 """Updates a part makes with its own gradients: applied to its parameters, and accumulated for the shards.
-only a sum.
 
 It must not know messages or when anything is sent.
 """

@@ -105,7 +105,7 @@ class Optimizer(Arguments, ABC):
             values: `[n]`, float32 or float64, C-contiguous; changed in place by every call.
             gradient: `[n]`, of the dtype of the values or bfloat16 (uint16); read by every call.
             state: as `state(n)` makes it, or a range of it; changed in place.
-            accumulated: `[n]`, like the values: the scaled gradient is added to it. None: nothing accumulates.
+            accumulated: `[n]`, like the values: the scaled gradient is added to it. None: there is none.
             copy: `[n]` of uint16: takes the new values, rounded to bfloat16. None: there is none.
 
         Returns:
