@@ -266,7 +266,7 @@ class Supervisor:
         except UnknownPeer:
             return  # it has just ended; the coordinator will hear of that
         except PeerStalled:
-            self._launcher.mailbox.renew(effect.to)  # what it misses is sent again, or it is dead
+            self._launcher.mailbox.reconnect(effect.to)  # what it misses is sent again, or it is dead
 
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:

@@ -114,7 +114,7 @@ class Host:
     def _turn(self) -> None:
         events = self._mailbox.receive(TICK_S)
         while not self._stalled.empty():
-            self._mailbox.renew(self._stalled.get())
+            self._mailbox.reconnect(self._stalled.get())
         for event in events:
             now = time.monotonic()  # each may take a while, and many may have come
             self._guarded(lambda event=event, now=now: self._receive(event, now))  # type: ignore[misc]

@@ -1,12 +1,10 @@
-"""How hosts talk: mailboxes, and what lies between two of them.
+"""Transport of messages between hosts.
 
-`mailbox` is the interface that the runtime knows. `zeromq` is the real one: it stands on `sockets` (the one
-factory of sockets), `authenticator` (who may get in), `keys`, `outgoing` (the way to a peer, on which what
-was not acknowledged is `kept`) and `connections` (which are watched, and cut where they cost too much).
-`in_process` is its twin for threads, `simulated` a network with faults on a virtual clock. The first two
-share `wire` (what a message looks like), `assembly` and `senders` (putting it together again, sender by
-sender), `payload` and `counters`. Between hosts of one machine, `neighbour` puts large payloads into a `ring`
-of shared memory, whose descriptor goes through a `doorway`.
+`mailbox` is the interface of the runtime; `zeromq` implements it with sockets, `in_process` with queues
+between threads, and `simulated` draws the faults of a network on a virtual clock. Common to both mailboxes:
+`wire` (format), `inbound` and `reassembly` (receiving), `payload` and `counters`. Only for ZeroMQ: `sockets`
+(the one factory), `authenticator`, `keys`, `outbound` with `retransmission`, and `connection_guard`. Hosts of
+one machine meet at a `rendezvous` and send payloads by a `shared_link`, whose memory is a `ring_buffer`.
 """
 
 from partita.engine.transport.counters import Count, Counters

@@ -1,7 +1,6 @@
-"""What a mailbox has carried and what it has turned away, as numbers that tests and reports compare with a
-plan.
+"""Counters of a mailbox, for tests and for reports that compare them with a plan.
 
-The mailbox writes, one thread at a time; other threads may read and see numbers a moment old.
+The mailbox writes, one thread at a time; other threads may read slightly outdated numbers.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from partita.engine.protocol.messages import Malformed, Message
 
 @dataclass(slots=True)
 class Count:
-    """Messages, and the bytes of their payloads (headers are not counted)."""
+    """Number of messages, and bytes of their payloads (without headers)."""
 
     messages: int = 0
     payload_bytes: int = 0
 
     def add(self, n_bytes: int) -> None:
-        """One more message."""
+        """Counts one message."""
         self.messages += 1
         self.payload_bytes += n_bytes
 
@@ -29,30 +28,23 @@ Counts = defaultdict[tuple[str, str], Count]
 """By (name of the other host, kind of message), as in `("part 0.1", "Tensor")`."""
 
 
-def _empty() -> Counts:
-    return defaultdict(Count)
-
-
 @dataclass(slots=True)
 class Counters:
-    """The counters of one mailbox.
+    """Counters of one mailbox.
 
     Attributes:
-        sent: messages that `send` accepted, whether or not they have left by now.
+        sent: messages that `send` accepted, whether or not they have left.
         received: messages that `receive` returned.
-        sent_shared, received_shared: those of them whose payload lay in memory that both hosts share; all
-            other payloads went through the socket.
-        refused_handshakes: times that somebody without a listed key asked to be let in.
-        refused_messages: frames that arrived on a live connection whose key is no longer listed; and messages
-            that the host turned away, because it was not for their sender to say that.
-        cut_connections: those that held more than a connection may without giving out a message, or of which
-            there were too many at once.
-        malformed: frames dropped because they were no part of a message, and messages that were never
-            finished.
+        sent_shared, received_shared: those whose payload was in shared memory.
+        refused_handshakes: handshakes with a key that is not authorised.
+        refused_messages: frames on an open connection whose key is no longer authorised, and messages that
+            the host rejected because their sender has no permission for them.
+        cut_connections: connections closed by `ConnectionGuard`.
+        malformed: frames dropped because they were no part of a message, and unfinished messages.
     """
 
-    sent: Counts = field(default_factory=_empty)
-    received: Counts = field(default_factory=_empty)
+    sent: Counts = field(default_factory=lambda: defaultdict(Count))
+    received: Counts = field(default_factory=lambda: defaultdict(Count))
     sent_shared: Count = field(default_factory=Count)
     received_shared: Count = field(default_factory=Count)
     refused_handshakes: int = 0
@@ -60,13 +52,13 @@ class Counters:
     cut_connections: int = 0
     malformed: int = 0
 
-    def note_sent(self, to: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
+    def count_sent(self, to: str, message: Message, n_bytes: int, *, is_shared: bool = False) -> None:
         """Counts an accepted message."""
         self.sent[to, type(message).__name__].add(n_bytes)
         if is_shared:
             self.sent_shared.add(n_bytes)
 
-    def note_received(
+    def count_received(
         self, sender: str, message: Message | Malformed, n_bytes: int, *, is_shared: bool = False
     ) -> None:
         """Counts a delivered message."""
@@ -75,15 +67,15 @@ class Counters:
             self.received_shared.add(n_bytes)
 
     def sent_of(self, kind: str) -> Count:
-        """The sum over all receivers of the sent messages of a kind, as in `sent_of("Tensor")`."""
+        """Returns the sum over all receivers for a kind of message, as in `sent_of("Tensor")`."""
         return _total(self.sent, kind)
 
     def received_of(self, kind: str) -> Count:
-        """The sum over all senders of the received messages of a kind."""
+        """Returns the sum over all senders for a kind of message."""
         return _total(self.received, kind)
 
 
 def _total(counts: Counts, kind: str) -> Count:
-    # In one go, because another thread may add a kind of message meanwhile.
+    # `list` copies at once: another thread may add a kind of message meanwhile.
     chosen = [count for (_, of_kind), count in list(counts.items()) if of_kind == kind]
     return Count(sum(c.messages for c in chosen), sum(c.payload_bytes for c in chosen))

@@ -1,7 +1,7 @@
-"""The twin of the ZeroMQ mailbox for hosts that are threads of one process: same rules, no sockets.
+"""Mailboxes of hosts that are threads of one process: the rules of the ZeroMQ mailbox without sockets.
 
-Messages are really encoded, cut and put together, and payloads really copied, so that what works here has
-met the same code as over the network; only encryption is missing, and keys are mere names.
+Messages are encoded, cut and reassembled, and payloads copied, by the same code as over the network; only
+encryption is missing, and keys are mere names.
 """
 
 from __future__ import annotations
@@ -9,27 +9,34 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, PeerStalled, UnknownPeer
+from partita.engine.transport.inbound import InboundConnections
+from partita.engine.transport.mailbox import (
+    MAX_PAYLOAD,
+    Mailbox,
+    PeerStalled,
+    UnknownPeer,
+    is_superseded,
+)
 from partita.engine.transport.payload import PayloadLike, views
-from partita.engine.transport.senders import Senders
 from partita.engine.transport.wire import STREAM_BITS, frames
 
 
-class _Link:
-    """What one mailbox has sent to another and that one has not taken yet. Used by both of their threads."""
+class _Queue:
+    """Frames that one mailbox has sent to another and that one has not taken. Used by both threads."""
 
-    def __init__(self, sender_key: str, peer: Peer, stream: int) -> None:
+    def __init__(self, sender_key: str, peer: Peer, stream: int, arrivals: _Arrivals) -> None:
         self.sender_key = sender_key
         self.peer = peer
-        self.admitted = False  # the handshake: set by the receiver, once the key was listed
+        self.arrivals = arrivals
+        self.admitted = False  # the handshake: set by the receiver once the key was authorised
         self._lock = threading.Lock()
-        self._entries: deque[list[memoryview]] = deque()
+        self._groups: deque[list[memoryview]] = deque()
         self._waiting_bytes = 0
         self._since = time.monotonic()
         self._number = stream << STREAM_BITS
@@ -37,9 +44,9 @@ class _Link:
     def put(
         self, message: Message, payload: list[memoryview] | None, n_bytes: int, *, max_backlog: int
     ) -> None:
-        """Copies a message in, or raises `PeerStalled`."""
+        """Copies a message into the queue, or raises `PeerStalled`."""
         with self._lock:
-            if self._entries and self._waiting_bytes + n_bytes > max_backlog:
+            if self._groups and self._waiting_bytes + n_bytes > max_backlog:
                 raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
         groups = [
             [memoryview(envelope)] if chunk is None else [memoryview(envelope), memoryview(bytes(chunk))]
@@ -47,32 +54,32 @@ class _Link:
         ]
         self._number += 1
         with self._lock:
-            if not self._entries:
+            if not self._groups:
                 self._since = time.monotonic()
-            self._entries.extend(groups)
+            self._groups.extend(groups)
             self._waiting_bytes += sum(frame.nbytes for group in groups for frame in group)
 
     def take(self) -> list[list[memoryview]]:
-        """Everything that has been put in."""
+        """Removes and returns all frames."""
         with self._lock:
-            groups = list(self._entries)
-            self._entries.clear()
+            groups = list(self._groups)
+            self._groups.clear()
             self._waiting_bytes = 0
             self._since = time.monotonic()
             return groups
 
-    def drop(self) -> None:
-        """Forgets what waits."""
-        self.take()
+
+_Arrivals: TypeAlias = "queue.SimpleQueue[_Queue | None]"
+"""Queues with new messages for one endpoint; None is a wake-up."""
 
 
 class InProcessNetwork:
-    """Makes mailboxes that reach one another inside this process. Safe from several threads."""
+    """Creates mailboxes that reach one another inside this process. Safe from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._mailboxes: dict[str, InProcessMailbox] = {}
-        self._links: dict[str, list[_Link]] = {}
+        self._open: set[str] = set()
+        self._arrivals: defaultdict[str, _Arrivals] = defaultdict(queue.SimpleQueue)
 
     def mailbox(
         self,
@@ -82,72 +89,45 @@ class InProcessNetwork:
         max_payload: int = MAX_PAYLOAD,
         max_backlog: int = MAX_PAYLOAD,
     ) -> InProcessMailbox:
-        """A new mailbox for this incarnation of a host.
+        """Returns a new mailbox for this incarnation of a host; bounds as of `ZmqMailbox` (bytes).
 
         Raises:
-            ValueError: there is one already.
+            ValueError: one is open already.
         """
         made = InProcessMailbox(self, name, incarnation, max_payload=max_payload, max_backlog=max_backlog)
         with self._lock:
-            if made.endpoint in self._mailboxes:
+            if made.endpoint in self._open:
                 raise ValueError(f"{made.endpoint} is already in use; give each incarnation one mailbox")
-            self._mailboxes[made.endpoint] = made
-            for link in self._links.get(made.endpoint, ()):
-                made.announce(link)
+            self._open.add(made.endpoint)
         return made
 
-    def attach(self, link: _Link) -> None:
-        """A mailbox has connected. (For mailboxes.)"""
+    def arrivals(self, endpoint: str) -> _Arrivals:
+        """Returns the arrivals of an endpoint, whether or not its mailbox exists. (For mailboxes.)"""
         with self._lock:
-            self._links.setdefault(link.peer.endpoint, []).append(link)
-
-    def detach(self, link: _Link) -> None:
-        """A mailbox has disconnected. (For mailboxes.)"""
-        with self._lock:
-            self._links[link.peer.endpoint].remove(link)
-
-    def announce(self, link: _Link) -> None:
-        """Tells the receiver, if it exists, that something is waiting in this link. (For mailboxes.)"""
-        with self._lock:
-            receiver = self._mailboxes.get(link.peer.endpoint)
-            if receiver is not None:
-                receiver.announce(link)
+            return self._arrivals[endpoint]
 
     def remove(self, endpoint: str) -> None:
-        """A mailbox has closed. (For mailboxes.)"""
+        """Removes a closed mailbox. (For mailboxes.)"""
         with self._lock:
-            self._mailboxes.pop(endpoint, None)
+            self._open.discard(endpoint)
 
 
 class InProcessMailbox(Mailbox):
-    """A mailbox of an `InProcessNetwork`, which makes it. Its bounds mean what they mean to `ZmqMailbox`."""
+    """A mailbox of an `InProcessNetwork`, which creates it."""
 
     def __init__(
         self, network: InProcessNetwork, name: str, incarnation: int, *, max_payload: int, max_backlog: int
     ) -> None:
-        self.counters = Counters()
+        super().__init__(f"in-process://{name}/{incarnation}", f"key of {name}/{incarnation}")
         self._network = network
-        self._endpoint = f"in-process://{name}/{incarnation}"
-        self._public_key = f"key of {name}/{incarnation}"
         self._max_payload = max_payload
         self._max_backlog = max_backlog
-        self._senders = Senders(self.counters, max_payload=max_payload)
-        self._links: dict[str, _Link] = {}
+        self._inbound = InboundConnections(self.counters, max_payload=max_payload)
+        self._outbound: dict[str, _Queue] = {}
         self._streams = 0  # connections so far
         self._sending = threading.Lock()
-        self._strangers: dict[_Link, None] = {}  # those who knock until they are listed, in order
-        self._arrivals: queue.SimpleQueue[_Link | None] = queue.SimpleQueue()  # None: a wake-up
-        self._closed = False
-
-    @property
-    def endpoint(self) -> str:
-        """Its place in the network."""
-        return self._endpoint
-
-    @property
-    def public_key(self) -> str:
-        """A name that stands for a key."""
-        return self._public_key
+        self._strangers: dict[_Queue, None] = {}  # of keys that are not authorised yet, in order
+        self._arrivals = network.arrivals(self.endpoint)
 
     def connect(self, peer: Peer) -> None:
         """See `Mailbox.connect`."""
@@ -156,47 +136,47 @@ class InProcessMailbox(Mailbox):
             raise ValueError(
                 f"'{peer.endpoint}' is not an endpoint of an InProcessNetwork; take Mailbox.endpoint"
             )
-        present = self._links.get(peer.name)
-        if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
+        present = self._outbound.get(peer.name)
+        if is_superseded(peer, None if present is None else present.peer):
             return
         self.disconnect(peer.name)
-        self._links[peer.name] = link = _Link(self._public_key, peer, self._streams)
+        self._outbound[peer.name] = _Queue(
+            self.public_key, peer, self._streams, self._network.arrivals(peer.endpoint)
+        )
         self._streams += 1
-        self._network.attach(link)
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
-        link = self._links.pop(name, None)
-        if link is not None:
-            self._network.detach(link)
-            link.drop()
+        outbound = self._outbound.pop(name, None)
+        if outbound is not None:
+            outbound.take()
 
-    def renew(self, name: str) -> None:
-        """See `Mailbox.renew`."""
-        link = self._links.get(name)
-        if link is not None:
+    def reconnect(self, name: str) -> None:
+        """See `Mailbox.reconnect`."""
+        outbound = self._outbound.get(name)
+        if outbound is not None:
             self.disconnect(name)
-            self.connect(link.peer)
+            self.connect(outbound.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
         self._check_open()
-        self._senders.replace(peers)
-        knocking, self._strangers = self._strangers, {}
-        for link in knocking:
-            self._arrivals.put(link)
+        self._inbound.replace(peers)
+        waiting, self._strangers = self._strangers, {}
+        for stranger in waiting:
+            self._arrivals.put(stranger)
 
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
         """See `Mailbox.send`."""
         self._check_open()
-        link = self._links.get(to)
-        if link is None:
+        outbound = self._outbound.get(to)
+        if outbound is None:
             raise UnknownPeer(to)
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
         with self._sending:
-            link.put(message, buffers, n_bytes, max_backlog=self._max_backlog)
-            self.counters.note_sent(to, message, n_bytes)
-        self._network.announce(link)
+            outbound.put(message, buffers, n_bytes, max_backlog=self._max_backlog)
+            self.counters.count_sent(to, message, n_bytes)
+        outbound.arrivals.put(outbound)
 
     def receive(self, timeout_s: float) -> list[Received]:
         """See `Mailbox.receive`."""
@@ -206,12 +186,14 @@ class InProcessMailbox(Mailbox):
         while True:
             left_s = deadline - time.monotonic()
             try:
-                link = self._arrivals.get(timeout=left_s) if left_s > 0 else self._arrivals.get_nowait()
+                found = [self._arrivals.get(timeout=left_s) if left_s > 0 else self._arrivals.get_nowait()]
             except queue.Empty:
                 return arrived
-            if link is not None:
-                self._deliver(link, arrived)
-            if self._deliver_all(arrived) or link is None or arrived:
+            found += [self._arrivals.get_nowait() for _ in range(self._arrivals.qsize())]
+            for inbound in found:
+                if inbound is not None:
+                    self._deliver(inbound, arrived)
+            if arrived or None in found:
                 return arrived
 
     def wake(self) -> None:
@@ -223,36 +205,17 @@ class InProcessMailbox(Mailbox):
         if self._closed:
             return
         self._closed = True
-        self._network.remove(self._endpoint)
-        for name in list(self._links):
+        self._network.remove(self.endpoint)
+        for name in list(self._outbound):
             self.disconnect(name)
 
-    def announce(self, link: _Link) -> None:
-        """Something is waiting in this link. (For the network.)"""
-        self._arrivals.put(link)
-
-    def _deliver_all(self, arrived: list[Received]) -> bool:
-        """Delivers what else has been announced by now, and says whether a wake-up was among it."""
-        woken = False
-        for _ in range(self._arrivals.qsize()):
-            link = self._arrivals.get_nowait()
-            if link is None:
-                woken = True
-            else:
-                self._deliver(link, arrived)
-        return woken
-
-    def _deliver(self, link: _Link, arrived: list[Received]) -> None:
-        if not link.admitted:
-            if link.peer.public_key != self._public_key or link.sender_key not in self._senders:
-                if link not in self._strangers:
+    def _deliver(self, inbound: _Queue, arrived: list[Received]) -> None:
+        if not inbound.admitted:
+            if inbound.peer.public_key != self.public_key or inbound.sender_key not in self._inbound:
+                if inbound not in self._strangers:
                     self.counters.refused_handshakes += 1
-                    self._strangers[link] = None
+                    self._strangers[inbound] = None
                 return
-            link.admitted = True
-        for group in link.take():
-            arrived += self._senders.accept(link.sender_key, group)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise MailboxClosed
+            inbound.admitted = True
+        for group in inbound.take():
+            arrived += self._inbound.accept(inbound.sender_key, group)

@@ -1,6 +1,7 @@
-"""CURVE key pairs, and files for their secret halves that nobody else can read.
+"""CURVE key pairs, and private files for them.
 
-A secret travels in a file or in memory: never in a command line, a log line or an error, and never pickled.
+A secret key is passed in a file or in memory, never in a command line, a log line or an error, and never
+pickled.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ _MAX_FILE_BYTES = 4096
 
 
 class InsecureKeyFile(PermissionError):
-    """A secret key lies where others could read or replace it."""
+    """A secret key is stored where others could read or replace it."""
 
 
 class MalformedKeyFile(ValueError):
-    """A file that does not hold a key pair."""
+    """A file does not contain a key pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class KeyPair:
 
     @classmethod
     def generate(cls) -> KeyPair:
-        """A new pair, from the operating system's random numbers."""
+        """Returns a new pair, from the operating system's random numbers."""
         public, secret = zmq.curve_keypair()
         return cls(public.decode("ascii"), secret.decode("ascii"))
 
@@ -48,11 +49,11 @@ class _KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_keys(path: Path, keys: KeyPair) -> None:
-    """Writes a pair into a new file (0600) of a private folder, which is made (0700) if it is missing.
+    """Writes a pair into a new file (0600) of a private folder, which is created (0700) if missing.
 
     Raises:
         InsecureKeyFile: the folder is open to others.
-        FileExistsError: there is such a file already; keys are never overwritten.
+        FileExistsError: the file exists; keys are never overwritten.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_private(os.lstat(path.parent), path.parent, kind=stat.S_IFDIR)
@@ -70,22 +71,22 @@ def read_keys(path: Path) -> KeyPair:
     """Reads a pair that `write_keys` wrote.
 
     Raises:
-        InsecureKeyFile: the file or its folder is open to others, is a link, or belongs to somebody else.
-        MalformedKeyFile: it does not hold a pair whose halves belong together.
-        OSError: it cannot be read.
+        InsecureKeyFile: the file or its folder is open to others, is a link, or belongs to another user.
+        MalformedKeyFile: the file does not contain a pair whose halves belong together.
+        OSError: the file cannot be read.
     """
     _check_private(os.lstat(path.parent), path.parent, kind=stat.S_IFDIR)
     _check_private(os.lstat(path), path, kind=stat.S_IFREG)
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        # Once more on what is really open: the path may have been exchanged since.
+        # Again for the open file: the path may have been replaced since.
         _check_private(os.fstat(descriptor), path, kind=stat.S_IFREG)
         data = file.read(_MAX_FILE_BYTES)
     try:
         found = msgspec.json.decode(data, type=_KeyFile)
         belongs = zmq.curve_public(found.secret.encode()) == found.public.encode()
     except (msgspec.MsgspecError, UnicodeError, ValueError, zmq.ZMQError) as error:
-        # The cause is left out: it could quote the secret.
+        # Without the cause, which could quote the secret.
         raise MalformedKeyFile(
             f"{path} does not hold a key pair ({type(error).__name__}); write it again"
         ) from None
@@ -95,7 +96,7 @@ def read_keys(path: Path) -> KeyPair:
 
 
 def _check_private(found: os.stat_result, path: Path, *, kind: int) -> None:
-    """Refuses what is not a plain folder or file (`kind`, of `stat.S_IFMT`) that only we may use."""
+    """Checks for a plain folder or file (`kind`, of `stat.S_IFMT`) that only this user may access."""
     name, mode = {stat.S_IFDIR: ("folder", 0o700), stat.S_IFREG: ("file", 0o600)}[kind]
     if stat.S_IFMT(found.st_mode) != kind:
         raise InsecureKeyFile(

@@ -1,7 +1,7 @@
-"""The interface through which a host talks: one inbox, and one way out to each peer.
+"""Interface of a host's mailbox: one inbox, and one outbound connection to each peer.
 
-A runtime knows only this; ZeroMQ, threads of one process and the simulator are behind it. Nothing here knows
-what a message means.
+The runtime knows only this interface; ZeroMQ and queues between threads implement it. This module does not
+know what a message means.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import PayloadLike
 
 MAX_PAYLOAD = 1 << 30
-"""The largest payload of one message (bytes), unless a mailbox is told otherwise."""
+"""Default for the largest payload of one message (bytes)."""
 
 
 class PeerStalled(RuntimeError):
-    """A peer takes no more, and what waits for it has reached its bound. `Mailbox.renew` drops that.
+    """A peer takes no more, and its backlog has reached the bound. `Mailbox.reconnect` drops the backlog.
 
     Attributes:
-        peer: the name of the host.
+        peer: name of the host.
         since: when it last took something (seconds, `time.monotonic`).
-        n_bytes: what is waiting for it.
+        n_bytes: size of the backlog.
     """
 
     def __init__(self, peer: str, *, since: float, n_bytes: int) -> None:
@@ -56,63 +56,55 @@ class MailboxClosed(RuntimeError):
 
 
 class Mailbox(ABC):
-    """One host's messages, in and out.
+    """Sends and receives the messages of one host.
 
-    A mailbox belongs to one thread: only `send` and `wake` may be called by others. Its owner must call
-    `receive` regularly, because handshakes are answered and waiting messages leave only there (and in its own
-    later sends).
+    A mailbox belongs to one thread; others may call only `send` and `wake`. Its owner must call `receive`
+    regularly: handshakes are answered and backlogs sent only there (and in the owner's own sends).
 
-    From one sender, messages arrive in the order of sending, each once, as long as both processes live and
-    each is connected to the other: what a broken connection loses is sent again. Without a way back, or after
-    `disconnect`, messages may be lost. Between senders there is no order.
+    Messages of one sender arrive in order and once, as long as both processes live and are connected to each
+    other: what a broken connection loses is sent again. Without a connection back, or after `disconnect`,
+    messages may be lost. Messages of several senders have no order.
+
+    Attributes:
+        endpoint: where peers reach this mailbox, as in `tcp://127.0.0.1:40521`.
+        public_key: key by which peers know this mailbox (Z85 text).
+        counters: of its messages.
     """
 
-    counters: Counters
-
-    @property
-    @abstractmethod
-    def endpoint(self) -> str:
-        """Where peers reach this mailbox, as in `tcp://127.0.0.1:40521`."""
-
-    @property
-    @abstractmethod
-    def public_key(self) -> str:
-        """The key by which peers know this mailbox (Z85 text)."""
+    def __init__(self, endpoint: str, public_key: str) -> None:
+        self.endpoint = endpoint
+        self.public_key = public_key
+        self.counters = Counters()
+        self._closed = False
 
     @abstractmethod
     def connect(self, peer: Peer) -> None:
-        """Opens the way to a peer, which need not be there yet; messages wait for it.
+        """Opens the connection to a peer, which need not exist yet; messages wait for it.
 
-        An older incarnation of the same name is replaced, and what still waited for that one is dropped.
-        The peer that is already connected stays so, and an older one than that is ignored: a late directory
-        does no harm.
+        An older incarnation of the same name is replaced, and its backlog dropped. Nothing changes where the
+        peer, or a newer incarnation, is connected: a delayed directory does no harm.
 
         Raises:
-            ValueError: the endpoint or the key cannot be one.
+            ValueError: the endpoint or the key is invalid.
         """
 
     @abstractmethod
     def disconnect(self, name: str) -> None:
-        """Closes the way to a peer and drops what waits for it. Does nothing if there is none.
+        """Closes the connection to a peer, if there is one, and drops its backlog.
 
-        What is on its way at this moment may still arrive.
+        Frames in flight may still arrive.
         """
 
     @abstractmethod
-    def renew(self, name: str) -> None:
-        """Closes the way to a peer that takes nothing, drops what waits for it, and opens the way anew.
-
-        Does nothing if there is none.
-        """
+    def reconnect(self, name: str) -> None:
+        """Replaces the connection to a peer, if there is one, and drops its backlog."""
 
     @abstractmethod
     def allow(self, peers: Iterable[Peer]) -> None:
-        """From now on exactly these may send here; who they are is read from their keys (endpoints do not
-        matter).
+        """Authorises exactly these peers as senders, by their keys (endpoints do not matter).
 
-        A key that is no longer listed is out at once: nothing more is delivered from it, also on
-        connections that it has open, and a message of which only a part has arrived is dropped. Who is not
-        listed yet, or no longer, may try until it is, and loses nothing by that.
+        A removed key is out at once: nothing more is delivered from it, also on open connections, and its
+        unfinished message is dropped. Peers that are not authorised yet may retry and lose nothing.
 
         Raises:
             ValueError: two peers have the same key.
@@ -120,37 +112,37 @@ class Mailbox(ABC):
 
     @abstractmethod
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
-        """Sends a message, with a payload or without. Never blocks. Safe from every thread.
+        """Sends a message with an optional payload. Never blocks; safe from every thread.
 
         Args:
-            to: the name of a connected peer.
-            message: what to say.
+            to: name of a connected peer.
+            message: to be sent.
             payload: C-contiguous buffers, sent one after another. Copied before this returns.
 
         Raises:
-            UnknownPeer: nobody of this name is connected.
-            PeerStalled: the peer has a backlog, and this message would take it beyond its bound.
-            ValueError: the message or its payload is larger than this mailbox may send, or not contiguous.
+            UnknownPeer: no peer of this name is connected.
+            PeerStalled: the message would take the peer's backlog beyond its bound.
+            ValueError: the message or its payload is too large, or not contiguous.
         """
 
     @abstractmethod
     def receive(self, timeout_s: float) -> list[Received]:
-        """The messages that have arrived, at least one unless the time is over or `wake` was called.
+        """Returns the messages that have arrived: at least one, unless time is up or `wake` was called.
 
-        The `payload` of each is a `Payload`, or None where the sender gave none. Whatever strangers or broken
-        peers send is dropped and counted, and raises nothing here.
+        The `payload` of each is a `Payload`, or None where the sender gave none. Invalid messages and those
+        of unauthorised senders are dropped and counted.
 
         Args:
-            timeout_s: how long to wait for the first (seconds; 0 looks once).
+            timeout_s: how long to wait for the first (seconds; 0 does not wait).
         """
 
     @abstractmethod
     def wake(self) -> None:
-        """Lets a `receive` that is going on, or else the next one, return at once. Safe from every thread."""
+        """Makes the current `receive`, or else the next one, return at once. Safe from every thread."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes everything at once and drops what still waits. May be called again."""
+        """Closes every connection and drops the backlogs. May be called again."""
 
     def __enter__(self) -> Self:
         return self
@@ -159,3 +151,12 @@ class Mailbox(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise MailboxClosed
+
+
+def is_superseded(peer: Peer, present: Peer | None) -> bool:
+    """Whether a connected peer makes connecting to this one unnecessary: the same, or a newer incarnation."""
+    return present is not None and (present == peer or present.incarnation > peer.incarnation)

@@ -1,6 +1,6 @@
-"""The numbers that travel beside a message: how a sender hands them over, and how a receiver takes them.
+"""Payloads: the bytes that accompany a message.
 
-A payload is bytes. What they mean (dtype, shape, rows) is known to both ends from the plan, and never here.
+Their meaning (dtype, shape, rows) is known to both hosts from the plan, and never here.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ import numpy as np
 import numpy.typing as npt
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | npt.NDArray[Any]
-"""Something whose memory can be sent as it lies: C-contiguous, of any dtype."""
+"""C-contiguous memory that can be sent as it lies, of any dtype."""
 
 PayloadLike: TypeAlias = Buffer | Sequence[Buffer] | None
-"""What `Mailbox.send` takes: nothing, one buffer, or several that are sent one after another."""
+"""Argument of `Mailbox.send`: no payload, one buffer, or several that are sent one after another."""
 
 _Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Payload:
-    """The bytes that came with a message, still in the frames or the shared memory in which they came.
+    """Bytes of a received message, in the frames or the shared memory in which they arrived.
 
-    Nothing is copied before `copy_into`. What holds the bytes is given back by `release`, or with the
-    payload: a sender on this machine has that much less room until then. May be read by any thread, by one at
-    a time.
+    Nothing is copied before `copy_into`. Shared memory is given back by `release` or with the object; until
+    then a sender on this machine has less space. May be read by any thread, one at a time.
     """
 
     __slots__ = ("_pieces", "_release", "is_shared", "n_bytes")
@@ -35,7 +34,7 @@ class Payload:
 
         Args:
             pieces: flat views of bytes, one after another.
-            release: gives back the shared memory in which they lie; None: they lie in none.
+            release: gives back their shared memory; None: they are in none.
         """
         self._pieces: tuple[memoryview, ...] | None = tuple(pieces)
         self._release = release
@@ -43,32 +42,32 @@ class Payload:
         self.n_bytes: int = sum(piece.nbytes for piece in pieces)
 
     def copy_into(self, *destinations: npt.NDArray[Any]) -> None:
-        """Copies the payload into one array, or into several one after another (runs of rows, say).
+        """Copies the payload into one array, or into several one after another.
 
         Args:
             destinations: writable C-contiguous arrays of any dtype and shape, `n_bytes` in all.
 
         Raises:
-            ValueError: their sizes do not add up to `n_bytes`, one cannot be written, or the payload was
-                released. Nothing is changed then.
+            ValueError: their sizes do not add up to `n_bytes`, one is not writable, or the payload was
+                released. Nothing is changed.
         """
         pieces = self._readable()
         targets = [_writable_bytes(destination) for destination in destinations]
-        room = sum(target.size for target in targets)
-        if room != self.n_bytes:
+        size = sum(target.size for target in targets)
+        if size != self.n_bytes:
             raise ValueError(
-                f"a payload of {self.n_bytes} bytes cannot fill {room} bytes; give arrays of exactly its size"
+                f"a payload of {self.n_bytes} bytes cannot fill {size} bytes; give arrays of exactly its size"
             )
         sources = [np.frombuffer(piece, np.uint8) for piece in pieces]
         for target, source in _aligned(targets, sources):
             np.copyto(target, source)
 
     def to_bytes(self) -> bytes:
-        """The payload as one new bytes object, for payloads that are not arrays."""
+        """Returns the payload as a new bytes object."""
         return b"".join(self._readable())
 
     def release(self) -> None:
-        """The bytes are where they belong: they cannot be read here any more. May be called again."""
+        """Gives the memory back; the payload cannot be read any more. May be called again."""
         self._pieces = None
         release, self._release = self._release, None
         if release is not None:
@@ -87,7 +86,7 @@ class Payload:
 
 
 def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] | None, int]:
-    """The non-empty buffers of a payload as flat views of their bytes, uncopied, and their size in all.
+    """Returns a payload's non-empty buffers as flat views of their bytes, uncopied, and their total size.
 
     Raises:
         ValueError: a buffer is not C-contiguous, or the payload has more than `max_payload` bytes.
@@ -103,23 +102,22 @@ def views(payload: PayloadLike, *, max_payload: int) -> tuple[list[memoryview] |
 
 
 def chunks(buffers: Sequence[memoryview], *, chunk_bytes: int) -> Iterator[memoryview | bytes]:
-    """Cuts consecutive buffers into pieces of exactly `chunk_bytes`; only the last one may be shorter.
+    """Cuts consecutive buffers into chunks of exactly `chunk_bytes`; only the last may be shorter.
 
-    A piece inside one buffer is a view of its own, which the caller may release; one across a border is
-    joined.
+    A chunk within one buffer is a view, which the caller may release; one across a boundary is a copy.
     """
     parts: list[memoryview] = []
-    room = chunk_bytes
+    missing = chunk_bytes
     for buffer in buffers:
         at = 0
         while at < buffer.nbytes:
-            part = buffer[at : at + room]
+            part = buffer[at : at + missing]
             parts.append(part)
             at += part.nbytes
-            room -= part.nbytes
-            if room == 0:
+            missing -= part.nbytes
+            if missing == 0:
                 yield _joined(parts)
-                parts, room = [], chunk_bytes
+                parts, missing = [], chunk_bytes
     if parts:
         yield _joined(parts)
 
@@ -129,18 +127,15 @@ def _joined(parts: list[memoryview]) -> memoryview | bytes:
 
 
 def _flat(buffer: Buffer) -> memoryview:
-    if isinstance(buffer, np.ndarray):
+    view = buffer if isinstance(buffer, np.ndarray) else memoryview(buffer)
+    if not (view.flags.c_contiguous if isinstance(view, np.ndarray) else view.c_contiguous):
+        raise ValueError(
+            "a payload must be C-contiguous, because it is sent as it lies; send a contiguous slice or a copy"
+        )
+    if isinstance(view, np.ndarray):
         # Through uint8, because a memoryview refuses dtypes it does not know (bfloat16) and empty shapes.
-        if not buffer.flags.c_contiguous:
-            raise ValueError(_STRIDED)
-        return buffer.reshape(-1).view(np.uint8).data
-    view = memoryview(buffer)
-    if not view.c_contiguous:
-        raise ValueError(_STRIDED)
+        return view.reshape(-1).view(np.uint8).data
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-_STRIDED = "a payload must be C-contiguous, because it is sent as it lies; send a contiguous slice or a copy"
 
 
 def _writable_bytes(destination: npt.NDArray[Any]) -> _Bytes:
@@ -154,13 +149,13 @@ def _writable_bytes(destination: npt.NDArray[Any]) -> _Bytes:
 
 
 def _aligned(targets: Sequence[_Bytes], sources: Sequence[_Bytes]) -> Iterator[tuple[_Bytes, _Bytes]]:
-    """Pairs of equally long runs that walk through targets and sources of the same total size."""
-    waiting = iter(sources)
+    """Yields pairs of equally long runs of targets and sources of the same total size."""
+    remaining = iter(sources)
     source = np.empty(0, np.uint8)
     for target in targets:
         while target.size:
             if not source.size:
-                source = next(waiting)
+                source = next(remaining)
             n = min(target.size, source.size)
             yield target[:n], source[:n]
             target, source = target[n:], source[n:]

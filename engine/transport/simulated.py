@@ -1,7 +1,7 @@
-"""A network that exists only as a schedule: which messages arrive, when, and how often.
+"""Simulated network: when and how often each message arrives.
 
-The faults are drawn from the caller's seeded generator, in the order of the calls, so that a seed is a whole
-history. It must not know what messages say, and it holds no clock: the caller's virtual time comes in.
+Faults are drawn from the caller's seeded generator in the order of the calls, so a seed determines a whole
+trace. This module does not know messages, and has no clock: the caller passes its virtual time.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class NetworkFaults:
-    """How bad a network is: probabilities for each message, and times in seconds.
+    """Faults of a network: probabilities for each message, and times in seconds.
 
     Attributes:
-        delay_s: every message takes between a tenth of this and this.
-        slow: probability of taking up to `slow_s` instead.
-        slow_s: the longest delay.
+        delay_s: the delay of a message is between a tenth of this and this.
+        slow: probability of a delay up to `slow_s` instead.
+        slow_s: longest delay.
         drop: probability of being lost.
-        repeat: probability of arriving a second time, up to `slow_s` later.
-        in_order: whether one connection keeps its order (two never do), as TCP does.
+        repeat: probability of a second arrival, up to `slow_s` later.
+        in_order: whether each connection preserves order, as TCP does.
     """
 
     delay_s: float = 0.01
@@ -32,7 +32,7 @@ class NetworkFaults:
 
 
 class SimulatedNetwork:
-    """Links between named hosts, each with its faults; a split cuts some of them, one way or both."""
+    """Connections between named hosts, with faults; each direction can be cut."""
 
     def __init__(self, random: Random, faults: NetworkFaults) -> None:
         self._draw = random.random
@@ -41,16 +41,16 @@ class SimulatedNetwork:
         self._last: dict[tuple[str, str], float] = {}
 
     def cut(self, source: str, target: str, *, until: float) -> None:
-        """Nothing from `source` reaches `target` before this time."""
+        """Drops all messages from `source` to `target` before this time."""
         self._cuts[source, target] = max(until, self._cuts.get((source, target), 0.0))
 
     def heal(self) -> None:
-        """From now on every message arrives once, in order and soon."""
+        """Removes all faults and cuts."""
         self._faults = NetworkFaults()
         self._cuts.clear()
 
     def arrivals(self, source: str, target: str, now: float) -> tuple[float, ...]:
-        """The times at which a message sent now arrives: none when it is lost, two when it is repeated."""
+        """Returns the arrival times of a message sent now: none if it is lost, two if it is repeated."""
         faults, draw, link = self._faults, self._draw, (source, target)
         if self._cuts and self._cuts.get(link, 0.0) > now:
             return ()

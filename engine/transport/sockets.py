@@ -1,12 +1,11 @@
-"""The one place where sockets are made, so that no socket is made without its locks.
+"""Factory of all sockets, so that none is created without its limits.
 
-Every listening socket is a CURVE server that refuses whoever the authenticator does not know, also while
-none is running; every frame has a largest size, every queue a bound, every handshake a time limit, every
-connection a heartbeat, and nothing lingers.
+Every listening socket is a CURVE server that refuses unknown keys, also while no authenticator runs; frames
+have a maximum size, queues a bound, handshakes a time limit and connections a heartbeat; nothing lingers.
 
-Heartbeats come from the listening side alone. Its PING says after how long without another one the connecting
-side gives up and connects again. The other way round would not do: a PING lies behind the messages that a
-busy receiver has not taken yet, and its connection would be cut for being busy.
+Heartbeats come from the listening side alone: its PING contains the time after which the connecting side
+gives up and reconnects. The reverse would close the connections of busy receivers, whose unread messages
+delay the PING.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from partita.engine.transport.keys import KeyPair
 from partita.engine.transport.wire import MAX_FRAME_BYTES
 
 LOOPBACK = "tcp://127.0.0.1:*"
-"""The default endpoint: this machine only, and any free port."""
+"""Default endpoint: this machine only, and any free port."""
 
 ZAP_DOMAIN = b"partita"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -37,22 +36,22 @@ _CONNECT_MS = 2000
 _RECONNECT_MS = 20
 _RECONNECT_MAX_MS = 250
 _HEARTBEAT_MS = 1000
-_SILENT_MS = 4000  # then the connecting side takes the connection for broken
-_UNACKNOWLEDGED_MS = 10_000  # then the kernel of the listening side does
+_SILENT_MS = 4000  # without a heartbeat, the connecting side treats the connection as broken
+_UNACKNOWLEDGED_MS = 10_000  # without TCP acknowledgements, the listening side does
 _BACKLOG = 128  # connections that wait to be accepted
 _LOOPBACK = re.compile(r"tcp://127\.\d+\.\d+\.\d+:(\*|\d+)", flags=re.ASCII)
 _ENDPOINT = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\*|[0-9]{1,5})")
 
 
 class EndpointUnavailable(OSError):
-    """An endpoint on which this process cannot listen."""
+    """This process cannot listen on an endpoint."""
 
 
 def check_library(version: tuple[int, int, int], *, has_curve: bool) -> None:
-    """Refuses a libzmq that is too old to be safe, or that cannot encrypt.
+    """Checks that libzmq is recent enough to be safe, and can encrypt.
 
     Raises:
-        RuntimeError: it is older than 4.3.5 or was built without CURVE.
+        RuntimeError: libzmq is older than 4.3.5 or was built without CURVE.
     """
     found = ".".join(map(str, version))
     if version < _MIN_LIBZMQ:
@@ -67,10 +66,10 @@ def check_library(version: tuple[int, int, int], *, has_curve: bool) -> None:
 
 
 def check_endpoint(endpoint: str, *, listening: bool) -> None:
-    """Refuses what is not `tcp://HOST:PORT` with a host that peers can reach.
+    """Checks that an endpoint is `tcp://HOST:PORT` with a host that peers can reach.
 
     Raises:
-        ValueError: it is another transport, a wildcard host, or (unless listening) has no port.
+        ValueError: another transport, a wildcard host, or (unless listening) no port.
     """
     match = _ENDPOINT.fullmatch(endpoint)
     if match is None or match["host"] in ("0.0.0.0", "[::]") or (match["port"] == "*" and not listening):
@@ -83,26 +82,26 @@ def check_endpoint(endpoint: str, *, listening: bool) -> None:
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether only this machine reaches the endpoint."""
+    """Whether the endpoint is reachable from this machine only."""
     return _LOOPBACK.fullmatch(endpoint) is not None
 
 
 def local_socket() -> socket.socket:
-    """A Unix socket that keeps packets apart and never blocks: for descriptors on one machine."""
+    """Returns a non-blocking Unix packet socket."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
 
 
 def given_socket(descriptor: int) -> socket.socket:
-    """A socket that another process has handed over; it owns the descriptor."""
+    """Returns a socket that owns a descriptor from another process."""
     return socket.socket(fileno=descriptor)
 
 
 @contextlib.contextmanager
 def tcp_view(descriptor: int) -> Iterator[socket.socket]:
-    """A TCP connection of libzmq's, which keeps the descriptor, and may close it at any moment.
+    """Yields a TCP connection of libzmq, which owns the descriptor and may close it at any moment.
 
     Raises:
-        OSError: it has, or what is done inside fails.
+        OSError: libzmq has closed it, or an operation on it fails.
     """
     view = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=descriptor)
     try:
@@ -112,7 +111,7 @@ def tcp_view(descriptor: int) -> Iterator[socket.socket]:
 
 
 class SocketFactory:
-    """Makes the sockets of one mailbox, with its keys, in a ZeroMQ context of its own.
+    """Creates the sockets of one mailbox, with its keys, in a ZeroMQ context of its own.
 
     Raises:
         RuntimeError: the ZeroMQ library is not safe (`check_library`).
@@ -124,11 +123,11 @@ class SocketFactory:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads)
 
     def inbox(self, endpoint: str) -> zmq.Socket[bytes]:
-        """A PULL socket that listens, as CURVE server. Lets nobody in while no authenticator is running.
+        """Returns a listening PULL socket, a CURVE server that admits nobody without an authenticator.
 
         Raises:
-            ValueError: this is not an endpoint.
-            EndpointUnavailable: it is taken, or not an address of this machine.
+            ValueError: not an endpoint.
+            EndpointUnavailable: the endpoint is in use, or not an address of this machine.
         """
         check_endpoint(endpoint, listening=True)
         inbox = self._locked(zmq.PULL, endpoint)
@@ -146,10 +145,10 @@ class SocketFactory:
         return inbox
 
     def outgoing(self, peer: Peer) -> zmq.Socket[bytes]:
-        """A PUSH socket that connects to a peer, as CURVE client; only who has the peer's secret can answer.
+        """Returns a PUSH socket that connects to a peer, as CURVE client.
 
         Raises:
-            ValueError: the peer's endpoint or key cannot be one.
+            ValueError: the peer's endpoint or key is invalid.
         """
         check_endpoint(peer.endpoint, listening=False)
         outgoing = self._locked(zmq.PUSH, peer.endpoint)
@@ -165,7 +164,7 @@ class SocketFactory:
         return outgoing
 
     def authenticator(self) -> zmq.Socket[bytes]:
-        """The socket on which libzmq asks, inside this process, whether a key may get in (RFC 27/ZAP)."""
+        """Returns the socket of libzmq's requests to admit a key (ZAP, RFC 27)."""
         zap = self._context.socket(zmq.ROUTER)
         zap.linger = 0
         zap.maxmsgsize = MAX_FRAME_BYTES
@@ -173,18 +172,18 @@ class SocketFactory:
         return zap
 
     def events(self, inbox: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
-        """The socket on which libzmq says which connections an inbox accepts, and which end."""
+        """Returns the socket on which libzmq reports the accepted and ended connections of an inbox."""
         address = "inproc://events"
         inbox.monitor(address, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         events = self._context.socket(zmq.PAIR)
         events.linger = 0
         events.maxmsgsize = MAX_FRAME_BYTES
-        events.rcvhwm = 0  # libzmq's own thread would wait for room; an event is a few bytes
+        events.rcvhwm = 0  # a bound would block libzmq's own thread; an event is a few bytes
         events.connect(address)
         return events
 
     def close(self) -> None:
-        """Closes every socket that was made here, and the context."""
+        """Closes every socket of this factory, and the context."""
         self._context.destroy(linger=0)
 
     def _locked(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:

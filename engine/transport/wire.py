@@ -1,23 +1,23 @@
-"""How a message looks on the wire: envelopes, each with a chunk of the payload beside it.
+"""Wire format: a message is a sequence of envelopes, each with a chunk of the payload.
 
-A large payload would hold up everything behind it and need its whole size at once; so it travels as chunks of
-1 MiB, each under an envelope of its own:
+A large payload in one frame would block everything behind it and need its whole size at once, so it is sent
+in chunks of 1 MiB, each with an envelope:
 
-    [Opening(number, n_bytes, message), first chunk]  [Following(number, 1), second chunk]  ...
+    [MessageStart(number, n_bytes, message), first chunk]  [Continuation(number, 1), second chunk]  ...
 
-Chunks are full but for the last one, so that `n_bytes` says how many frames there must be, and of which size.
+All chunks but the last are full, so `n_bytes` determines the number of frames and their sizes.
 
-Between two hosts of one machine the payload may lie in memory that they share, which was offered before, and
-the envelope may then take another way, so that the numbers tell the order:
+Between hosts of one machine the payload may lie in shared memory that was offered before. Its envelope may
+then take another channel, so the numbers give the order:
 
-    [Offer(token, size, number)]   [Opening(number, n_bytes, message, place)]  ...
+    [LinkOffer(token, size, number)]   [MessageStart(number, n_bytes, message, place)]  ...
 
-A connection that breaks loses what was on its way. The sender keeps messages until they are acknowledged by
-`Got`, which comes once for many of them; if it does not come, `Sent` asks for it:
+A broken connection loses the frames in flight. The sender retains messages until an `Ack` arrives, one for
+many messages, and requests a missing one with `SendWindow`:
 
-    [Got(number)]   [Got(number, again)]   [Sent(first, next)]
+    [Ack(number)]   [Ack(number, resend)]   [SendWindow(first, next)]
 
-Nothing here knows sockets.
+This module does not know sockets.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ CHUNK_BYTES = 1 << 20
 """Size of every chunk but the last of a payload."""
 
 MAX_MESSAGE_BYTES = CHUNK_BYTES
-"""The largest encoded message. (A traceback or a directory of thousands of hosts fits.)"""
+"""Largest encoded message. (A traceback or a directory of thousands of hosts fits.)"""
 
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096
-"""No frame is larger: a chunk, or an envelope round the largest message, and what encryption adds."""
+"""Largest frame: a chunk, or an envelope around the largest message, and the overhead of encryption."""
 
 STREAM_BITS: Final = 32
-"""Numbers of messages are `stream << STREAM_BITS` plus a count: a connection that is opened anew is a new,
-higher stream, of which the first message has count 0."""
+"""Message numbers are `stream << STREAM_BITS` plus a count: every reconnection starts a higher stream, whose
+first message has count 0."""
 
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknown_fields=True, gc=False):
-    """Begins a message: the sender's number for it, the payload's size (None: there is none), its bytes.
+class MessageStart(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknown_fields=True, gc=False):
+    """First envelope of a message: its number, the size of its payload (None: no payload), its bytes.
 
-    `place` is where in the shared memory the payload lies (None: in the chunks).
+    `place` is the payload's position in shared memory (None: it is sent in chunks).
     """
 
     number: _Count
@@ -58,17 +58,17 @@ class Opening(msgspec.Struct, frozen=True, array_like=True, tag=0, forbid_unknow
     place: _Count | None = None
 
 
-class Following(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
-    """Goes on with the message of this number: the chunk beside it is the one of this index."""
+class Continuation(msgspec.Struct, frozen=True, array_like=True, tag=1, forbid_unknown_fields=True, gc=False):
+    """Envelope of chunk `index` of the message with this number."""
 
     number: _Count
     index: _Count
 
 
-class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True, gc=False):
-    """From now on payloads may lie in memory of this size, which was left at the doorway with this token.
+class LinkOffer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_fields=True, gc=False):
+    """Offers shared memory of this size, passed to the rendezvous socket with this token.
 
-    `number` is that of the message that follows: an offer that comes a second time is known by it.
+    `number` is that of the following message; it identifies an offer that arrives twice.
     """
 
     token: bytes
@@ -76,29 +76,28 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, tag=2, forbid_unknown_
     number: _Count
 
 
-class Got(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True, gc=False):
-    """Acknowledges every message below this number. `again`: the one of this number is lost, so all from
-    there on are to be sent again.
-    """
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag=3, forbid_unknown_fields=True, gc=False):
+    """Acknowledges every message below this number; `resend` requests retransmission from it on."""
 
     number: _Count
-    again: bool = False
+    resend: bool = False
 
 
-class Sent(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True, gc=False):
-    """Nothing below `first` will be sent again. Where `next` is given, everything below that was sent before
-    this envelope, and it is to be answered by `Got`.
+class SendWindow(msgspec.Struct, frozen=True, array_like=True, tag=4, forbid_unknown_fields=True, gc=False):
+    """States that nothing below `first` will be sent again.
+
+    With `next`, everything below it was sent before this envelope, and an `Ack` is requested.
     """
 
     first: _Count
     next: _Count | None = None
 
 
-Envelope: TypeAlias = Opening | Following | Offer | Got | Sent
+Envelope: TypeAlias = MessageStart | Continuation | LinkOffer | Ack | SendWindow
 
 
 class MalformedFrames(ValueError):
-    """Frames that are no part of a message."""
+    """Frames that are not part of a message."""
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -108,37 +107,34 @@ _decoder: msgspec.msgpack.Decoder[Envelope] = msgspec.msgpack.Decoder(Envelope)
 def frames(
     number: int, message: Message, payload: Sequence[memoryview] | None
 ) -> Iterator[tuple[bytes, memoryview | bytes | None]]:
-    """The message as pairs of an envelope and a chunk (None where a message has no bytes beside it).
+    """Yields a message as pairs of an envelope and a chunk (None where there are no bytes).
 
     Args:
-        number: counts the messages of one connection.
-        message: what to say.
-        payload: flat views of its bytes, or None for a message without a payload.
+        number: of the message on its connection.
+        message: to be encoded.
+        payload: flat views of its bytes; None for a message without a payload.
 
     Raises:
-        ValueError: the encoded message is larger than `MAX_MESSAGE_BYTES`. Raised before anything is yielded.
+        ValueError: the encoded message is larger than `MAX_MESSAGE_BYTES`; raised before the first pair.
     """
     encoded = _encoded(message)
     if payload is None:
-        yield _encoder.encode(Opening(number, None, encoded)), None
+        yield _encoder.encode(MessageStart(number, None, encoded)), None
         return
     n_bytes = sum(view.nbytes for view in payload)
     pieces = chunks(payload, chunk_bytes=CHUNK_BYTES)
-    yield _encoder.encode(Opening(number, n_bytes, encoded)), next(pieces, None)
+    yield _encoder.encode(MessageStart(number, n_bytes, encoded)), next(pieces, None)
     for index, piece in enumerate(pieces, start=1):
-        yield _encoder.encode(Following(number, index)), piece
+        yield _encoder.encode(Continuation(number, index)), piece
 
 
-def placed(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
-    """The one envelope of a message whose payload lies in shared memory, or that has no bytes beside it.
-
-    Arguments and errors as of `frames`.
-    """
-    return _encoder.encode(Opening(number, n_bytes, _encoded(message), place))
+def encode_shared(number: int, message: Message, n_bytes: int | None, place: int | None) -> bytes:
+    """Encodes a message whose payload lies in shared memory, or is empty; errors as `frames`."""
+    return _encoder.encode(MessageStart(number, n_bytes, _encoded(message), place))
 
 
-def alone(envelope: Offer | Got | Sent) -> bytes:
-    """The one frame of an envelope without a message."""
+def encode_control(envelope: LinkOffer | Ack | SendWindow) -> bytes:
+    """Encodes an envelope without a message as one frame."""
     return _encoder.encode(envelope)
 
 
@@ -153,10 +149,10 @@ def _encoded(message: Message) -> bytes:
 
 
 def decode_envelope(data: bytes | memoryview) -> Envelope:
-    """The envelope in these bytes.
+    """Decodes one envelope.
 
     Raises:
-        MalformedFrames: they are not exactly one envelope.
+        MalformedFrames: the bytes are not exactly one envelope.
     """
     if len(data) > MAX_FRAME_BYTES:
         raise MalformedFrames(f"an envelope of {len(data)} bytes is larger than {MAX_FRAME_BYTES}")
@@ -167,5 +163,5 @@ def decode_envelope(data: bytes | memoryview) -> Envelope:
 
 
 def chunk_size(n_bytes: int, index: int) -> int:
-    """How many bytes chunk `index` of a payload of `n_bytes` has (0 beyond its end)."""
+    """Returns the size of chunk `index` of a payload of `n_bytes` (0 beyond its end)."""
     return max(0, min(CHUNK_BYTES, n_bytes - index * CHUNK_BYTES))

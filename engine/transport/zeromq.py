@@ -1,8 +1,7 @@
-"""The mailbox of a real host: ZeroMQ over TCP, every connection encrypted and known by its key.
+"""Mailbox of a real host: ZeroMQ over TCP, every connection encrypted and identified by its key.
 
-One thread, one poll: messages, handshakes, the way out and wake-ups are all served inside `receive`. Other
-threads may send; but a socket in the poll is the owner's alone, so as long as a peer has a backlog they only
-add to that.
+One thread and one poll serve messages, handshakes, backlogs and wake-ups, inside `receive`. Other threads may
+send; but sockets in the poll belong to the owner, so while a peer has a backlog, others only append to it.
 """
 
 from __future__ import annotations
@@ -19,37 +18,36 @@ import zmq
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
 from partita.engine.transport.authenticator import Authenticator
-from partita.engine.transport.connections import LOOK_S, Connections
-from partita.engine.transport.counters import Counters
-from partita.engine.transport.doorway import Doorway
+from partita.engine.transport.connection_guard import CHECK_S, ConnectionGuard
+from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
-from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, MailboxClosed, UnknownPeer
-from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
-from partita.engine.transport.outgoing import ASK_S, Outgoing
+from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer, is_superseded
+from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
 from partita.engine.transport.payload import PayloadLike, views
-from partita.engine.transport.senders import Senders
+from partita.engine.transport.rendezvous import Rendezvous
+from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
 from partita.engine.transport.sockets import LOOPBACK, SocketFactory
-from partita.engine.transport.wire import Got, Offer
+from partita.engine.transport.wire import Ack, LinkOffer
 
-_MOST_AT_ONCE = 256  # groups of frames per look: a busy inbox must not starve handshakes and the way out
+_MAX_DRAINED = 256  # frame groups per poll: a busy inbox must not starve handshakes and backlogs
 
 
 class ZmqMailbox(Mailbox):
     """A mailbox that listens on a TCP endpoint.
 
     Args:
-        keys: the key pair of this host's incarnation; peers know it by the public half.
-        endpoint: `tcp://HOST:PORT`, or `tcp://HOST:*` for any free port. Loopback unless said otherwise.
-        max_payload: the largest payload that is sent or taken (bytes).
-        max_backlog: how much may wait for one peer beyond what ZeroMQ holds (bytes).
+        keys: key pair of this host's incarnation; peers know it by the public half.
+        endpoint: `tcp://HOST:PORT`, or `tcp://HOST:*` for any free port; by default on loopback.
+        max_payload: largest payload that is sent or accepted (bytes).
+        max_backlog: bound of what waits for one peer beyond ZeroMQ's own queue (bytes).
         io_threads: ZeroMQ's own threads. Encryption runs there, at about 0.35 ms per MiB and side, so a
             host that sends and receives much may want a second one, if it has a core for it.
-        machine: which machine this is, see `Peer`. Between peers on the same one, messages need no encryption
-            and payloads lie in memory that both share. "" shares memory with nobody.
+        machine: label of this machine, see `Peer`. Peers with the same label exchange messages without
+            encryption and payloads in shared memory; "" shares memory with no peer.
 
     Raises:
-        ValueError: this is not an endpoint.
-        EndpointUnavailable: somebody listens there already, or this machine has no such address.
+        ValueError: `endpoint` is not an endpoint.
+        EndpointUnavailable: the endpoint is in use, or not an address of this machine.
         RuntimeError: the ZeroMQ library is too old or cannot encrypt.
     """
 
@@ -63,121 +61,109 @@ class ZmqMailbox(Mailbox):
         io_threads: int = 1,
         machine: str = "",
     ) -> None:
-        self.counters = Counters()
-        self._public_key = keys.public
-        self._machine = machine
-        self._max_payload = max_payload
-        self._max_backlog = max_backlog
-        self._senders = Senders(
-            self.counters,
-            max_payload=max_payload,
-            machine=machine,
-            accept=self._accepted,
-            answer=self._answer,
-            heed=self._heed,
-        )
-        self._ways = threading.Lock()  # held by whoever uses what follows
-        self._outgoing: dict[str, Outgoing] = {}
-        self._streams = 0  # connections so far
-        self._ask_at = 0.0  # when to look for peers that acknowledge nothing
-        self._backlogs: set[Outgoing] = set()
-        self._polled: set[Outgoing] = set()  # those of them whose sockets are in the poll
-        self._channels: dict[int, str] = {}  # of near ways, and the keys of those who send there
-        self._owner: int | None = None
-        self._closed = False
-        self._wake_lock = threading.Lock()  # or a late wake() could write into a descriptor of somebody else
+        self._machine, self._max_payload, self._max_backlog = machine, max_payload, max_backlog
         self._sockets = SocketFactory(keys, io_threads=io_threads)
-        self._doorway: Doorway | None = None
         try:
-            zap = self._sockets.authenticator()
+            self._zap = self._sockets.authenticator()
             self._inbox = self._sockets.inbox(endpoint)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         except BaseException:
             self._sockets.close()
             raise
+        super().__init__(self._inbox.getsockopt_string(zmq.LAST_ENDPOINT), keys.public)
+        self._wake_lock = threading.Lock()  # or a late wake() could write into somebody else's descriptor
+        self._owner: int | None = None
+        self._outbound_lock = threading.Lock()  # protects the following four
+        self._outbound: dict[str, OutboundConnection] = {}
+        self._streams = 0  # connections so far
+        self._backlogs: set[OutboundConnection] = set()
+        self._polled: set[OutboundConnection] = set()  # backlogs whose sockets are in the poll
+        self._acks_due_at = 0.0  # next search for peers that acknowledge nothing
+        self._channels: dict[int, str] = {}  # of shared-memory links, with their senders' keys
+        self._rendezvous: Rendezvous | None = None
         if machine:
-            with contextlib.suppress(OSError):  # nobody can share memory with this host, then
-                self._doorway = Doorway(keys.public)
-        self._endpoint = self._inbox.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._connections = Connections(
+            with contextlib.suppress(OSError):  # then no host shares memory with this one
+                self._rendezvous = Rendezvous(keys.public)
+        self._watch_connections()
+
+    def _watch_connections(self) -> None:
+        """Creates what serves the inbox and its connections, and registers it in the poll."""
+        self._inbound = InboundConnections(
+            self.counters,
+            max_payload=self._max_payload,
+            machine=self._machine,
+            accept=self._accept_link,
+            send_ack=self._send_ack,
+            on_ack=self._on_ack,
+        )
+        self._guard = ConnectionGuard(
             self._sockets.events(self._inbox),
-            port=int(self._endpoint.rpartition(":")[2]),
+            port=int(self.endpoint.rpartition(":")[2]),
             on_cut=self._count_cut,
         )
-        self._zap = zap
         self._authenticator = Authenticator(
-            zap, is_listed=self._senders.__contains__, on_stranger=self._count_stranger
+            self._zap, is_listed=self._inbound.__contains__, on_stranger=self._count_stranger
         )
         self._poller = zmq.Poller()
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
 
-    @property
-    def endpoint(self) -> str:
-        """Where this mailbox listens, with the port that it got."""
-        return self._endpoint
-
-    @property
-    def public_key(self) -> str:
-        """The public half of its keys (Z85)."""
-        return self._public_key
-
     def connect(self, peer: Peer) -> None:
         """See `Mailbox.connect`."""
         self._check_open()
-        present = self._outgoing.get(peer.name)
-        if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
+        present = self._outbound.get(peer.name)
+        if is_superseded(peer, None if present is None else present.peer):
             return
-        is_near = self._doorway is not None and peer.machine == self._machine
-        neighbour = ToNeighbour(peer.public_key) if is_near else None
+        shares_memory = self._rendezvous is not None and peer.machine == self._machine
+        link = SharedLinkSender(peer.public_key) if shares_memory else None
         socket = self._sockets.outgoing(peer)
         self.disconnect(peer.name)
-        with self._ways:
-            self._outgoing[peer.name] = Outgoing(
-                peer, socket, max_backlog=self._max_backlog, stream=self._streams, neighbour=neighbour
+        with self._outbound_lock:
+            self._outbound[peer.name] = OutboundConnection(
+                peer, socket, max_backlog=self._max_backlog, stream=self._streams, link=link
             )
             self._streams += 1
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
-        with self._ways:
-            outgoing = self._outgoing.pop(name, None)
-            if outgoing is not None:
-                self._forget_backlog(outgoing)
-                outgoing.close()
+        with self._outbound_lock:
+            outbound = self._outbound.pop(name, None)
+            if outbound is not None:
+                self._forget_backlog(outbound)
+                outbound.close()
 
-    def renew(self, name: str) -> None:
-        """See `Mailbox.renew`."""
-        outgoing = self._outgoing.get(name)
-        if outgoing is not None:
+    def reconnect(self, name: str) -> None:
+        """See `Mailbox.reconnect`."""
+        outbound = self._outbound.get(name)
+        if outbound is not None:
             self.disconnect(name)
-            self.connect(outgoing.peer)
+            self.connect(outbound.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""
         self._check_open()
-        self._senders.replace(peers)
+        self._inbound.replace(peers)
         self._authenticator.list_changed()
 
     def send(self, to: str, message: Message, payload: PayloadLike = None) -> None:
         """See `Mailbox.send`."""
         buffers, n_bytes = views(payload, max_payload=self._max_payload)
-        with self._ways:
+        with self._outbound_lock:
             self._check_open()
-            outgoing = self._outgoing.get(to)
-            if outgoing is None:
+            outbound = self._outbound.get(to)
+            if outbound is None:
                 raise UnknownPeer(to)
             is_owner = self._owner in (None, threading.get_ident())
-            had_backlog = outgoing.has_backlog
+            had_backlog = outbound.has_backlog
             if had_backlog and is_owner:
-                outgoing.flush()
-            is_shared = outgoing.send(message, buffers, n_bytes)
-            self.counters.note_sent(to, message, n_bytes, is_shared=is_shared)
-            is_news = outgoing.has_backlog and not had_backlog
-            if is_news:
-                self._backlogs.add(outgoing)
-        if is_news and not is_owner:
-            self.wake()  # so that the owner looks after it
+                outbound.flush()
+            is_shared = outbound.send(message, buffers, n_bytes)
+            self.counters.count_sent(to, message, n_bytes, is_shared=is_shared)
+            is_new_backlog = outbound.has_backlog and not had_backlog
+            if is_new_backlog:
+                self._backlogs.add(outbound)
+        if is_new_backlog and not is_owner:
+            self.wake()  # so that the owner serves it
 
     def receive(self, timeout_s: float) -> list[Received]:
         """See `Mailbox.receive`."""
@@ -187,8 +173,8 @@ class ZmqMailbox(Mailbox):
         arrived: list[Received] = []
         left_s = timeout_s
         while True:
-            wait_s = min(left_s, LOOK_S)
-            woken = self._look(max(0, math.ceil(wait_s * 1000)), arrived)
+            wait_s = min(left_s, CHECK_S)
+            woken = self._poll(max(0, math.ceil(wait_s * 1000)), arrived)
             if arrived or woken:
                 return arrived
             left_s = deadline - time.monotonic()
@@ -208,19 +194,19 @@ class ZmqMailbox(Mailbox):
                 return
             self._closed = True
             os.close(self._wake_fd)
-        for name in list(self._outgoing):
+        for name in list(self._outbound):
             self.disconnect(name)
-        self._senders.replace(())
-        if self._doorway is not None:
-            self._doorway.close()
+        self._inbound.replace(())
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         self._sockets.close()
 
-    def _look(self, wait_ms: int, arrived: list[Received]) -> bool:
-        """Waits until something can be done, does all of it, and says whether somebody called `wake`."""
+    def _poll(self, wait_ms: int, arrived: list[Received]) -> bool:
+        """Waits until there is work, does all of it, and returns whether `wake` was called."""
         woken = False
         now = time.monotonic()
-        self._ask_peers(now)
-        self._connections.look_when_due(now)
+        self._request_acks(now)
+        self._guard.check_when_due(now)
         self._serve_backlogs()
         for source, _ in self._poller.poll(wait_ms):
             if source is self._inbox:
@@ -231,11 +217,11 @@ class ZmqMailbox(Mailbox):
                 os.eventfd_read(self._wake_fd)
                 woken = True
             elif source in self._channels:
-                arrived += self._senders.look(self._channels[source])
+                arrived += self._inbound.poll_link(self._channels[source])
         return woken
 
     def _drain(self, arrived: list[Received]) -> None:
-        for _ in range(_MOST_AT_ONCE):
+        for _ in range(_MAX_DRAINED):
             try:
                 frame = self._inbox.recv(zmq.NOBLOCK, copy=False)
                 frames = [frame.buffer]
@@ -243,77 +229,76 @@ class ZmqMailbox(Mailbox):
                 while more:
                     following = self._inbox.recv(zmq.NOBLOCK, copy=False)
                     more = following.more
-                    if len(frames) < 3:  # the third says that these are too many; none of the rest is kept
+                    if len(frames) < 3:  # the third shows that there are too many; the rest is dropped
                         frames.append(following.buffer)
             except zmq.Again:
                 return
-            if self._connections.suspects:
-                self._connections.delivered(frame.get(zmq.SRCFD))
-            arrived += self._senders.accept(_key_of(frame), frames)
+            if self._guard.suspects:
+                self._guard.delivered(frame.get(zmq.SRCFD))
+            arrived += self._inbound.accept(_key_of(frame), frames)
 
-    def _answer(self, name: str, incarnation: int, got: Got) -> bool:
-        """Tells a sender what has come from it, if this process of it is connected."""
-        with self._ways:
-            outgoing = self._outgoing.get(name)
-            if outgoing is None or outgoing.peer.incarnation != incarnation:
+    def _send_ack(self, name: str, incarnation: int, ack: Ack) -> bool:
+        """Acknowledges messages, if this incarnation of the sender is connected."""
+        with self._outbound_lock:
+            outbound = self._outbound.get(name)
+            if outbound is None or outbound.peer.incarnation != incarnation:
                 return False
-            outgoing.tell(got)
-            self._note_backlog(outgoing)
+            outbound.send_control(ack)
+            self._note_backlog(outbound)
             return True
 
-    def _heed(self, name: str, incarnation: int, got: Got) -> None:
-        """A peer says what has come to it."""
-        with self._ways:
-            outgoing = self._outgoing.get(name)
-            if outgoing is not None and outgoing.peer.incarnation == incarnation:
-                outgoing.acknowledged(got, time.monotonic())
-                self._note_backlog(outgoing)
+    def _on_ack(self, name: str, incarnation: int, ack: Ack) -> None:
+        with self._outbound_lock:
+            outbound = self._outbound.get(name)
+            if outbound is not None and outbound.peer.incarnation == incarnation:
+                outbound.on_ack(ack, time.monotonic())
+                self._note_backlog(outbound)
 
-    def _ask_peers(self, now: float) -> None:
-        """Asks those that should have acknowledged something by now."""
-        if now < self._ask_at:
+    def _request_acks(self, now: float) -> None:
+        """Asks the peers whose acknowledgements are overdue."""
+        if now < self._acks_due_at:
             return
-        self._ask_at = now + ASK_S / 4
-        with self._ways:
-            for outgoing in self._outgoing.values():
-                outgoing.ask_when_due(now)
-                self._note_backlog(outgoing)
+        self._acks_due_at = now + ACK_TIMEOUT_S / 4
+        with self._outbound_lock:
+            for outbound in self._outbound.values():
+                outbound.request_ack_when_due(now)
+                self._note_backlog(outbound)
 
-    def _note_backlog(self, outgoing: Outgoing) -> None:
-        if outgoing.has_backlog:
-            self._backlogs.add(outgoing)
+    def _note_backlog(self, outbound: OutboundConnection) -> None:
+        if outbound.has_backlog:
+            self._backlogs.add(outbound)
 
     def _serve_backlogs(self) -> None:
-        """Hands over what waits, and lets the poll watch those who do not take all of it."""
+        """Flushes backlogs, and polls the sockets that do not take all of theirs."""
         if not self._backlogs:
             return
-        with self._ways:
-            for outgoing in list(self._backlogs):
-                outgoing.flush()
-                if not outgoing.has_backlog:
-                    self._forget_backlog(outgoing)
-                elif outgoing not in self._polled:
-                    self._polled.add(outgoing)
-                    self._poller.register(outgoing.socket, zmq.POLLOUT)
+        with self._outbound_lock:
+            for outbound in list(self._backlogs):
+                outbound.flush()
+                if not outbound.has_backlog:
+                    self._forget_backlog(outbound)
+                elif outbound not in self._polled:
+                    self._polled.add(outbound)
+                    self._poller.register(outbound.socket, zmq.POLLOUT)
 
-    def _forget_backlog(self, outgoing: Outgoing) -> None:
-        self._backlogs.discard(outgoing)
-        if outgoing in self._polled:
-            self._polled.remove(outgoing)
-            self._poller.unregister(outgoing.socket)
+    def _forget_backlog(self, outbound: OutboundConnection) -> None:
+        self._backlogs.discard(outbound)
+        if outbound in self._polled:
+            self._polled.remove(outbound)
+            self._poller.unregister(outbound.socket)
 
-    def _accepted(self, key: str, offer: Offer) -> FromNeighbour | None:
-        """The near way that a sender of this machine has left at the doorway."""
-        visit = None if self._doorway is None else self._doorway.take(offer.token)
-        if visit is None:
+    def _accept_link(self, key: str, offer: LinkOffer) -> SharedLinkReceiver | None:
+        """Opens the shared-memory link that a sender of this machine has offered at the rendezvous."""
+        connection = None if self._rendezvous is None else self._rendezvous.take(offer.token)
+        if connection is None:
             return None
         try:
-            near = FromNeighbour(visit, offer.n_bytes, on_close=self._forget_channel)
+            link = SharedLinkReceiver(connection, offer.n_bytes, on_close=self._forget_channel)
         except OSError:
             return None
-        self._channels[near.channel] = key
-        self._poller.register(near.channel, zmq.POLLIN)
-        return near
+        self._channels[link.channel] = key
+        self._poller.register(link.channel, zmq.POLLIN)
+        return link
 
     def _forget_channel(self, channel: int) -> None:
         del self._channels[channel]
@@ -325,13 +310,9 @@ class ZmqMailbox(Mailbox):
     def _count_cut(self) -> None:
         self.counters.cut_connections += 1
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise MailboxClosed
-
 
 def _key_of(frame: zmq.Frame) -> str | None:
-    """The key that the authenticator let in on this frame's connection."""
+    """Returns the authenticated key of this frame's connection."""
     try:
         return str(frame.get("User-Id"))
     except (zmq.ZMQError, UnicodeDecodeError):

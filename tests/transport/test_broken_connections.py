@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Credit, Fetch, Message, Peer
-from partita.engine.transport.assembly import Assembly
-from partita.engine.transport.doorway import Doorway
-from partita.engine.transport.kept import MOST_KEPT_BYTES
-from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
-from partita.engine.transport.outgoing import ASK_S, Outgoing
-from partita.engine.transport.wire import CHUNK_BYTES, Got, Offer
+from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
+from partita.engine.transport.reassembly import Reassembly
+from partita.engine.transport.rendezvous import Rendezvous
+from partita.engine.transport.retransmission import MAX_UNACKED_BYTES
+from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
+from partita.engine.transport.wire import CHUNK_BYTES, Ack, LinkOffer
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
 KEY = "k" * 40
@@ -47,26 +47,26 @@ class Ends:
     """A sender and a receiver on one machine, whose connection breaks and whose answers get lost."""
 
     def __init__(self, *, near: bool) -> None:
-        self.door = Doorway(KEY)
+        self.rendezvous = Rendezvous(KEY)
         self.wire = Wire()
-        self.answers: list[Got] = []
-        self.assembly = Assembly(max_payload=8 * MIB, accept=self._accept, answer=self._answer)
-        self.way = Outgoing(
+        self.answers: list[Ack] = []
+        self.reassembly = Reassembly(max_payload=8 * MIB, accept=self._accept, send_ack=self._answer)
+        self.way = OutboundConnection(
             Peer("right", 0, "", ""),
             cast("zmq.Socket[bytes]", self.wire),
             max_backlog=64 * MIB,
             stream=3,
-            neighbour=ToNeighbour(KEY) if near else None,
+            link=SharedLinkSender(KEY) if near else None,
         )
         self.sent = 0
         self.now = 0.0
         self.got: list[Message] = []
 
-    def _accept(self, offer: Offer) -> FromNeighbour | None:
-        visit = self.door.take(offer.token)
-        return None if visit is None else FromNeighbour(visit, offer.n_bytes, on_close=lambda _: None)
+    def _accept(self, offer: LinkOffer) -> SharedLinkReceiver | None:
+        connection = self.rendezvous.take(offer.token)
+        return connection and SharedLinkReceiver(connection, offer.n_bytes, on_close=lambda _: None)
 
-    def _answer(self, got: Got) -> bool:
+    def _answer(self, got: Ack) -> bool:
         self.answers.append(got)
         return True
 
@@ -78,24 +78,24 @@ class Ends:
     def deliver(self, groups: int) -> None:
         for _ in range(min(groups, len(self.wire.under_way))):
             group = [memoryview(frame) for frame in self.wire.under_way.pop(0)]
-            self.got += [message for message, _ in self.assembly.add(group)]
+            self.got += [message for message, _ in self.reassembly.add(group)]
 
     def look(self) -> None:
-        self.got += [message for message, _ in self.assembly.look()]
+        self.got += [message for message, _ in self.reassembly.poll_link()]
 
     def answer(self) -> None:
         answers, self.answers[:] = list(self.answers), []
         for got in answers:
-            self.way.acknowledged(got, self.now)
+            self.way.on_ack(got, self.now)
 
     def wait(self) -> None:
-        self.now += 10 * ASK_S
-        self.way.ask_when_due(float("inf"))
+        self.now += 10 * ACK_TIMEOUT_S
+        self.way.request_ack_when_due(float("inf"))
 
     def close(self) -> None:
         self.way.close()
-        self.assembly.close()
-        self.door.close()
+        self.reassembly.close()
+        self.rendezvous.close()
 
 
 sizes = st.sampled_from([None, 0, 1, 1000, CHUNK_BYTES + 5])
@@ -138,7 +138,7 @@ def test_every_message_comes_once_and_in_order(near: bool, steps: Sequence[tuple
         ends.wait()
         ends.deliver(10_000)
         ends.answer()
-        assert not ends.way._kept, "what has come is not kept"
+        assert not ends.way._unacked, "what has come is not kept"
 
 
 def test_who_never_acknowledges_costs_a_bounded_amount() -> None:
@@ -147,7 +147,7 @@ def test_who_never_acknowledges_costs_a_bounded_amount() -> None:
         for _ in range(300):
             ends.send(CHUNK_BYTES)
             ends.wire.under_way.clear()
-        assert ends.way._kept.n_bytes <= MOST_KEPT_BYTES
+        assert ends.way._unacked.n_bytes <= MAX_UNACKED_BYTES
         ends.wait()
         for _ in range(2):  # it learns that the first of them are lost for good, and has the rest
             ends.deliver(10_000)
@@ -157,14 +157,14 @@ def test_who_never_acknowledges_costs_a_bounded_amount() -> None:
         assert len(ends.got) > 50
 
 
-@given(st.lists(st.builds(Got, st.sampled_from([0, 1, 2, 3 << 32, (3 << 32) + 2, 1 << 62]), st.booleans())))
-def test_no_acknowledgement_of_a_member_raises_or_repeats_without_end(said: list[Got]) -> None:
+@given(st.lists(st.builds(Ack, st.sampled_from([0, 1, 2, 3 << 32, (3 << 32) + 2, 1 << 62]), st.booleans())))
+def test_no_acknowledgement_of_a_member_raises_or_repeats_without_end(said: list[Ack]) -> None:
     ends = Ends(near=False)
     with contextlib.closing(ends):
         ends.send(None)
         ends.send(None)
         for got in said:
-            ends.way.acknowledged(got, 0.0)
+            ends.way.on_ack(got, 0.0)
         assert len(ends.wire.under_way) <= 2 + 3 * 3  # once, and again after each that was acknowledged
 
 

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Fetch, Peer, Tensor, encode
 from partita.engine.transport import Counters, Payload
-from partita.engine.transport.assembly import Assembly
 from partita.engine.transport.authenticator import admission, asked_for
+from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.payload import chunks
-from partita.engine.transport.senders import Senders
+from partita.engine.transport.reassembly import Reassembly
 from partita.engine.transport.sockets import ZAP_DOMAIN
 from partita.engine.transport.wire import (
     CHUNK_BYTES,
     STREAM_BITS,
-    Following,
-    Got,
+    Ack,
+    Continuation,
+    LinkOffer,
     MalformedFrames,
-    Offer,
-    Opening,
-    Sent,
+    MessageStart,
+    SendWindow,
     chunk_size,
     decode_envelope,
     frames,
@@ -38,7 +38,7 @@ small = st.integers(0, 4)
 numbers = small | st.sampled_from([1 << STREAM_BITS, 2**62, 2**64 - 1])
 envelopes = st.one_of(
     st.builds(
-        Opening,
+        MessageStart,
         numbers,
         st.none()
         | st.sampled_from([0, 1, 5, CHUNK_BYTES, CHUNK_BYTES + 1, MAX_PAYLOAD, MAX_PAYLOAD + 1, 2**63 - 1]),
@@ -46,10 +46,10 @@ envelopes = st.one_of(
         | st.binary(max_size=20),
         st.none() | st.sampled_from([0, 64, 2**63 - 1]),
     ),
-    st.builds(Following, small, small),
-    st.builds(Offer, st.binary(max_size=17), st.sampled_from([0, 4096, 2**63 - 1]), numbers),
-    st.builds(Got, numbers, st.booleans()),
-    st.builds(Sent, numbers, st.none() | numbers),
+    st.builds(Continuation, small, small),
+    st.builds(LinkOffer, st.binary(max_size=17), st.sampled_from([0, 4096, 2**63 - 1]), numbers),
+    st.builds(Ack, numbers, st.booleans()),
+    st.builds(SendWindow, numbers, st.none() | numbers),
 ).map(msgspec.msgpack.encode)
 mutilated = st.builds(
     lambda data, at, byte: data[:at] + byte + data[at + 1 :],
@@ -76,29 +76,29 @@ def test_an_envelope_is_decoded_or_refused(data: bytes) -> None:
 
 @given(st.lists(groups, max_size=12))
 def test_an_assembly_never_raises_and_never_holds_too_much(all_groups: list[list[bytes]]) -> None:
-    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    reassembly = Reassembly(max_payload=MAX_PAYLOAD)
     for group in all_groups:
-        for _, payload in assembly.add(views(group)):
+        for _, payload in reassembly.add(views(group)):
             assert payload is None or payload.n_bytes <= MAX_PAYLOAD
-        unfinished = assembly._unfinished
+        unfinished = reassembly._unfinished
         assert unfinished is None or unfinished.taken < unfinished.n_bytes <= MAX_PAYLOAD
-    good = assembly.malformed
-    assume(assembly.following < 2**62)  # a member may give its own stream any number, the last one, too
-    following = max(9, assembly.following)
+    good = reassembly.malformed
+    assume(reassembly.following < 2**62)  # a member may give its own stream any number, the last one, too
+    following = max(9, reassembly.following)
     for envelope, chunk in frames(following, Fetch(3), [memoryview(CHUNK), memoryview(b"tail")]):
         assert chunk is not None
-        complete = assembly.add([memoryview(envelope), memoryview(chunk)])
+        complete = reassembly.add([memoryview(envelope), memoryview(chunk)])
     assert [message for message, _ in complete] == [Fetch(3)]
-    assert assembly.malformed <= good + 1  # whatever broke off before
+    assert reassembly.malformed <= good + 1  # whatever broke off before
 
 
 @given(st.none() | st.text(max_size=3), st.lists(groups, max_size=5))
 def test_senders_never_raise(key: str | None, all_groups: list[list[bytes]]) -> None:
     counters = Counters()
-    senders = Senders(counters, max_payload=MAX_PAYLOAD)
-    senders.replace([Peer("left", 0, "", "a")])
+    inbound = InboundConnections(counters, max_payload=MAX_PAYLOAD)
+    inbound.replace([Peer("left", 0, "", "a")])
     for group in all_groups:
-        received = senders.accept(key, views(group))
+        received = inbound.accept(key, views(group))
         assert not received or key == "a"
     assert key == "a" or counters.refused_messages == len(all_groups)
 
@@ -159,28 +159,28 @@ def test_a_payload_lands_in_any_split_of_its_size(pieces: list[bytes], data: st.
     ids=["one is missing", "one is repeated", "of another message"],
 )
 def test_a_chunk_out_of_order_drops_its_message(index: int, number: int) -> None:
-    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    reassembly = Reassembly(max_payload=MAX_PAYLOAD)
     (opening, first), *_ = frames(0, Fetch(1), [memoryview(bytes(MAX_PAYLOAD))])
     assert first is not None
-    assembly.add([memoryview(opening), memoryview(first)])
-    assert assembly.add(views([msgspec.msgpack.encode(Following(number, index)), CHUNK])) == []
-    assert assembly.add(views([msgspec.msgpack.encode(Following(0, 1)), CHUNK])) == []
-    assert assembly.malformed == 2
+    reassembly.add([memoryview(opening), memoryview(first)])
+    assert reassembly.add(views([msgspec.msgpack.encode(Continuation(number, index)), CHUNK])) == []
+    assert reassembly.add(views([msgspec.msgpack.encode(Continuation(0, 1)), CHUNK])) == []
+    assert reassembly.malformed == 2
 
 
 @pytest.mark.parametrize(
     "chunk", [b"", CHUNK[1:], CHUNK + b"x", None], ids=["empty", "short", "long", "missing"]
 )
 def test_a_chunk_of_another_size_drops_its_message(chunk: bytes | None) -> None:
-    assembly = Assembly(max_payload=MAX_PAYLOAD)
+    reassembly = Reassembly(max_payload=MAX_PAYLOAD)
     (opening, first), (following, second), *_ = frames(0, Fetch(1), [memoryview(bytes(MAX_PAYLOAD))])
     assert first is not None
     assert second is not None
-    assembly.add([memoryview(opening), memoryview(first)])
-    assert assembly.add(views([following] if chunk is None else [following, chunk])) == []
-    assert assembly.malformed == 1
-    assert assembly.add([memoryview(following), memoryview(second)]) == []
-    assert assembly.malformed == 2
+    reassembly.add([memoryview(opening), memoryview(first)])
+    assert reassembly.add(views([following] if chunk is None else [following, chunk])) == []
+    assert reassembly.malformed == 1
+    assert reassembly.add([memoryview(following), memoryview(second)]) == []
+    assert reassembly.malformed == 2
 
 
 def test_a_dtype_that_memoryview_does_not_know_can_be_sent() -> None:

@@ -340,8 +340,8 @@ def test_a_peer_that_took_nothing_is_reached_again(hosts: Hosts) -> None:
             break
     else:
         pytest.fail("it took everything")
-    left.renew("right")
-    left.renew("nobody")
+    left.reconnect("right")
+    left.reconnect("nobody")
     left.send("right", Fetch(1))
     last: object = None
     while last != Fetch(1):

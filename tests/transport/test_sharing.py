@@ -13,7 +13,7 @@ import pytest
 
 from partita.engine.protocol.messages import Credit, Fetch, Peer, Tensor
 from partita.engine.transport import KeyPair, Mailbox, Payload, ZmqMailbox
-from partita.engine.transport.neighbour import MAX_HEADER_BYTES
+from partita.engine.transport.shared_link import MAX_HEADER_BYTES
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
 ROWS = ((0, 640),)

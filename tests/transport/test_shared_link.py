@@ -12,10 +12,17 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.messages import Credit, Fetch, encode
 from partita.engine.transport import KeyPair
-from partita.engine.transport.assembly import Assembly
-from partita.engine.transport.doorway import Doorway
-from partita.engine.transport.neighbour import FromNeighbour, ToNeighbour
-from partita.engine.transport.wire import CHUNK_BYTES, STREAM_BITS, Offer, Opening, alone, frames
+from partita.engine.transport.reassembly import Reassembly
+from partita.engine.transport.rendezvous import Rendezvous
+from partita.engine.transport.shared_link import SharedLinkReceiver, SharedLinkSender
+from partita.engine.transport.wire import (
+    CHUNK_BYTES,
+    STREAM_BITS,
+    LinkOffer,
+    MessageStart,
+    encode_control,
+    frames,
+)
 
 MAX_PAYLOAD = 3 * CHUNK_BYTES
 KEY = KeyPair.generate().public
@@ -25,44 +32,44 @@ class Ends:
     """Both ends of a near way, and the sender's encrypted socket as a list of what is under way there."""
 
     def __init__(self) -> None:
-        self.door = Doorway(KEY)
-        self.assembly = Assembly(max_payload=MAX_PAYLOAD, accept=self.accept)
-        self.sender = ToNeighbour(KEY)
+        self.rendezvous = Rendezvous(KEY)
+        self.reassembly = Reassembly(max_payload=MAX_PAYLOAD, accept=self.accept)
+        self.sender = SharedLinkSender(KEY)
         self.under_way: list[list[bytes]] = []
         self.got: list[object] = []
         self.number = 0
 
-    def accept(self, offer: Offer) -> FromNeighbour | None:
-        visit = self.door.take(offer.token)
-        return None if visit is None else FromNeighbour(visit, offer.n_bytes, on_close=lambda _: None)
+    def accept(self, offer: LinkOffer) -> SharedLinkReceiver | None:
+        connection = self.rendezvous.take(offer.token)
+        return connection and SharedLinkReceiver(connection, offer.n_bytes, on_close=lambda _: None)
 
     def send(self, n_bytes: int | None, *, near: bool) -> None:
         message, payload = Credit(self.number), None if n_bytes is None else [memoryview(bytes(n_bytes))]
         offer = self.sender.offer(n_bytes or 0, number=self.number)
         if offer is not None:
-            self.under_way.append([alone(offer)])
+            self.under_way.append([encode_control(offer)])
         header = self.sender.place(self.number, message, payload, n_bytes or 0) if near else None
         if header is None:
             self.under_way += [
                 [envelope] if chunk is None else [envelope, bytes(chunk)]
                 for envelope, chunk in frames(self.number, message, payload)
             ]
-        elif not self.sender.tell(header):
+        elif not self.sender.send(header):
             self.under_way.append([header])
         self.number += 1
 
     def deliver(self, groups: int) -> None:
         for _ in range(min(groups, len(self.under_way))):
             group = [memoryview(frame) for frame in self.under_way.pop(0)]
-            self.got += [message for message, _ in self.assembly.add(group)]
+            self.got += [message for message, _ in self.reassembly.add(group)]
 
     def look(self) -> None:
-        self.got += [message for message, _ in self.assembly.look()]
+        self.got += [message for message, _ in self.reassembly.poll_link()]
 
     def close(self) -> None:
         self.sender.close()
-        self.assembly.close()
-        self.door.close()
+        self.reassembly.close()
+        self.rendezvous.close()
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def test_messages_come_in_the_order_of_sending(steps: list[tuple[str, int | None
     ends.deliver(10_000)
     ends.look()
     assert ends.got == [Credit(number) for number in range(ends.number)]
-    assert ends.assembly.malformed == 0
+    assert ends.reassembly.malformed == 0
     ends.close()
 
 
@@ -120,7 +127,7 @@ def test_a_larger_ring_does_not_lose_what_was_under_way(ends: Ends) -> None:
         ends.send(CHUNK_BYTES // 2, near=True)
     offer = ends.sender.offer(1 << 25, number=ends.number)
     assert offer is not None
-    ends.under_way.append([alone(offer)])
+    ends.under_way.append([encode_control(offer)])
     ends.send(10, near=True)  # not accepted yet
     ends.deliver(10)
     ends.send(10, near=True)
@@ -131,13 +138,13 @@ def test_a_larger_ring_does_not_lose_what_was_under_way(ends: Ends) -> None:
 headers = st.one_of(
     st.binary(min_size=1, max_size=40),
     st.builds(
-        Opening,
+        MessageStart,
         st.sampled_from([0, 1, 2, 3, 2**62]),
         st.none() | st.sampled_from([0, 1, 5, MAX_PAYLOAD, MAX_PAYLOAD + 1, 2**62]),
         st.sampled_from([encode(Fetch(1)), b"", b"\xc1"]),
         st.none() | st.sampled_from([0, 1, 64, 128, (1 << 24) - 64, 1 << 24, 2**62]),
     ).map(msgspec.msgpack.encode),
-    st.just(alone(Offer(bytes(16), 4096, 1))),
+    st.just(encode_control(LinkOffer(bytes(16), 4096, 1))),
 )
 
 
@@ -150,7 +157,7 @@ def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]
     assert isinstance(channel, socket.socket)
     for header in said:
         channel.send(header)
-        for _, payload in ends.assembly.look():
+        for _, payload in ends.reassembly.poll_link():
             assert payload is None or payload.to_bytes() == bytes(payload.n_bytes)
             assert payload is None or payload.n_bytes <= MAX_PAYLOAD
     ends.number = 1 << STREAM_BITS  # a connection anew, whatever was said on the one before
@@ -161,7 +168,7 @@ def test_no_header_of_a_member_raises_or_reads_beyond_the_ring(said: list[bytes]
 
 
 def test_an_offer_that_nobody_brought_is_not_accepted(ends: Ends) -> None:
-    ends.under_way.append([alone(Offer(bytes(16), 1 << 24, 0))])
+    ends.under_way.append([encode_control(LinkOffer(bytes(16), 1 << 24, 0))])
     ends.deliver(1)
     ends.look()
     ends.send(None, near=True)
@@ -172,9 +179,9 @@ def test_an_offer_that_nobody_brought_is_not_accepted(ends: Ends) -> None:
 def test_a_ring_that_is_not_what_was_offered_is_refused(ends: Ends) -> None:
     offer = ends.sender.offer(1, number=0)
     assert offer is not None
-    ends.under_way.append([alone(Offer(offer.token, 2 * offer.n_bytes, 0))])
+    ends.under_way.append([encode_control(LinkOffer(offer.token, 2 * offer.n_bytes, 0))])
     ends.deliver(1)
-    assert ends.assembly.malformed == 1
+    assert ends.reassembly.malformed == 1
     for _ in range(3):
         ends.send(10, near=True)
     ends.deliver(10)

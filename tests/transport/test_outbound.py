@@ -7,8 +7,8 @@ import zmq
 
 from partita.engine.protocol.messages import Credit, Message, Peer
 from partita.engine.transport import PeerStalled
-from partita.engine.transport.assembly import Assembly
-from partita.engine.transport.outgoing import Outgoing
+from partita.engine.transport.outbound import OutboundConnection
+from partita.engine.transport.reassembly import Reassembly
 from tests.transport.helpers import MIB
 
 
@@ -30,19 +30,19 @@ class FakeSocket:
         self.groups[-1].append(data.bytes if isinstance(data, zmq.Frame) else data)
 
     def messages(self) -> list[Message]:
-        assembly = Assembly(max_payload=64 * MIB)
-        complete = [assembly.add([memoryview(frame) for frame in group]) for group in self.groups]
-        assert assembly.malformed == 0
+        reassembly = Reassembly(max_payload=64 * MIB)
+        complete = [reassembly.add([memoryview(frame) for frame in group]) for group in self.groups]
+        assert reassembly.malformed == 0
         return [message for found in complete for message, _ in found]
 
 
-def outgoing(room: int, max_backlog: int = 64 * MIB) -> tuple[Outgoing, FakeSocket]:
+def outgoing(room: int, max_backlog: int = 64 * MIB) -> tuple[OutboundConnection, FakeSocket]:
     socket = FakeSocket(room)
     peer = Peer("right", 0, "", "")
-    return Outgoing(peer, cast("zmq.Socket[bytes]", socket), max_backlog=max_backlog), socket
+    return OutboundConnection(peer, cast("zmq.Socket[bytes]", socket), max_backlog=max_backlog), socket
 
 
-def send(way: Outgoing, step: int, n_bytes: int) -> None:
+def send(way: OutboundConnection, step: int, n_bytes: int) -> None:
     way.send(Credit(step), [memoryview(bytes(n_bytes))] if n_bytes else None, n_bytes)
 
 
@@ -71,7 +71,9 @@ class OpensLate(FakeSocket):
 
 def test_chunks_keep_their_order_when_room_appears_within_a_message() -> None:
     socket = OpensLate(room=1)
-    way = Outgoing(Peer("right", 0, "", ""), cast("zmq.Socket[bytes]", socket), max_backlog=64 * MIB)
+    way = OutboundConnection(
+        Peer("right", 0, "", ""), cast("zmq.Socket[bytes]", socket), max_backlog=64 * MIB
+    )
     send(way, 0, 5 * MIB)
     assert way.has_backlog
     way.flush()

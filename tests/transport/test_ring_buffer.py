@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.transport.ring import LARGEST_RING, PAGE_BYTES, RingReader, RingWriter, Span, UnfitMemory
+from partita.engine.transport.ring_buffer import (
+    MAX_RING_BYTES,
+    PAGE_BYTES,
+    InvalidMemory,
+    RingReader,
+    RingSlice,
+    RingWriter,
+)
 
 SIZE = 1 << 16
 
@@ -37,22 +44,22 @@ def test_what_is_placed_is_read_in_any_order_of_giving_back(
 ) -> None:
     """Nothing that was not given back is ever written over; with everything given back, anything has room."""
     writer, reader = ring()
-    live: list[tuple[bytes, Span]] = []
+    live: list[tuple[bytes, RingSlice]] = []
     for number, (n_bytes, releases) in enumerate(steps):
         data = bytes([number % 251 + 1]) * n_bytes
         start = place(writer, data)
         if start is not None:
-            live.append((data, reader.span(start, n_bytes)))
+            live.append((data, reader.slice_at(start, n_bytes)))
         else:
             assert live or n_bytes > SIZE, "an empty ring takes whatever fits into it"
         assert sum(len(data) for data, _ in live) <= SIZE
-        for data, span in live:
-            assert span.view == data
+        for data, slice_at in live:
+            assert slice_at.view == data
         for _ in range(min(releases, len(live))):
             live.pop(random.randrange(len(live)))[1].release()  # type: ignore[attr-defined]
-    for _, span in live:
-        span.release()
-        span.release()
+    for _, slice_at in live:
+        slice_at.release()
+        slice_at.release()
     assert place(writer, bytes(SIZE)) is not None
 
 
@@ -62,7 +69,7 @@ def test_an_empty_ring_begins_anew_at_its_front() -> None:
         start = place(writer, bytes(1000))
         assert start is not None
         assert start % SIZE == 0
-        reader.span(start, 1000).release()
+        reader.slice_at(start, 1000).release()
 
 
 def test_what_was_never_announced_is_given_back_with_the_next() -> None:
@@ -70,7 +77,7 @@ def test_what_was_never_announced_is_given_back_with_the_next() -> None:
     assert place(writer, bytes(SIZE // 2)) == 0  # its header was lost with a connection
     second = place(writer, bytes(SIZE // 4))
     assert second is not None
-    reader.span(second, SIZE // 4).release()
+    reader.slice_at(second, SIZE // 4).release()
     assert place(writer, bytes(SIZE)) is not None
 
 
@@ -80,30 +87,30 @@ def test_what_was_never_announced_is_given_back_with_the_next() -> None:
 )
 def test_a_place_outside_is_refused(start: int, n_bytes: int) -> None:
     _, reader = ring()
-    with pytest.raises(UnfitMemory, match="no payload of"):
-        reader.span(start, n_bytes)
+    with pytest.raises(InvalidMemory, match="no payload of"):
+        reader.slice_at(start, n_bytes)
 
 
 @given(st.integers(0, 2**64), st.integers(0, 2**64))
 def test_no_place_reads_beyond_the_ring(start: int, n_bytes: int) -> None:
     _, reader = ring(PAGE_BYTES)
     try:
-        span = reader.span(start, n_bytes)
-    except UnfitMemory:
+        slice_at = reader.slice_at(start, n_bytes)
+    except InvalidMemory:
         return
-    assert bytes(span.view) == bytes(n_bytes)
+    assert bytes(slice_at.view) == bytes(n_bytes)
     assert n_bytes <= PAGE_BYTES
 
 
 def test_a_place_that_goes_back_or_lies_upon_another_is_refused() -> None:
     _, reader = ring()
-    held = reader.span(64, 64)
-    with pytest.raises(UnfitMemory):
-        reader.span(0, 64)
-    with pytest.raises(UnfitMemory, match="lie upon one"):
-        reader.span(SIZE + 64, 64)
+    held = reader.slice_at(64, 64)
+    with pytest.raises(InvalidMemory):
+        reader.slice_at(0, 64)
+    with pytest.raises(InvalidMemory, match="overlap one"):
+        reader.slice_at(SIZE + 64, 64)
     held.release()
-    reader.span(SIZE + 64, 64)
+    reader.slice_at(SIZE + 64, 64)
 
 
 @pytest.mark.parametrize("counter", [1, 2**64 - 1])
@@ -140,7 +147,7 @@ def memory(n_bytes: int = PAGE_BYTES + SIZE, *, seals: int | None = None) -> int
 def test_what_is_no_sealed_memory_is_refused(make: Callable[[Path], int], tmp_path: Path) -> None:
     descriptor = make(tmp_path)
     try:
-        with pytest.raises(UnfitMemory):
+        with pytest.raises(InvalidMemory):
             RingReader(descriptor, SIZE)
     finally:
         os.close(descriptor)
@@ -149,15 +156,15 @@ def test_what_is_no_sealed_memory_is_refused(make: Callable[[Path], int], tmp_pa
 def test_a_file_of_a_disk_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "file").open("w+b") as file:
         file.truncate(PAGE_BYTES + SIZE)
-        with pytest.raises(UnfitMemory, match="not sealed"):
+        with pytest.raises(InvalidMemory, match="not sealed"):
             RingReader(file.fileno(), SIZE)
 
 
-@pytest.mark.parametrize("n_bytes", [0, -PAGE_BYTES, PAGE_BYTES + 1, LARGEST_RING + PAGE_BYTES, 2**63])
+@pytest.mark.parametrize("n_bytes", [0, -PAGE_BYTES, PAGE_BYTES + 1, MAX_RING_BYTES + PAGE_BYTES, 2**63])
 def test_a_size_that_no_ring_has_is_refused(n_bytes: int) -> None:
     descriptor = memory()
     try:
-        with pytest.raises(UnfitMemory, match="whole pages"):
+        with pytest.raises(InvalidMemory, match="whole pages"):
             RingReader(descriptor, n_bytes)
     finally:
         os.close(descriptor)
@@ -171,7 +178,7 @@ def test_memory_that_was_offered_cannot_shrink() -> None:
             os.ftruncate(again.descriptor, 0)
     finally:
         again.close_descriptor()
-    assert reader.span(0, 64).view == bytes(64)
+    assert reader.slice_at(0, 64).view == bytes(64)
     assert not writer.is_broken
 
 
@@ -179,7 +186,7 @@ def test_what_was_read_outlives_both_ends() -> None:
     writer, reader = ring()
     start = place(writer, b"kept")
     assert start is not None
-    kept = deque([reader.span(start, 4)])
+    kept = deque([reader.slice_at(start, 4)])
     reader.close()
     assert not writer.is_accepted
     del writer, reader

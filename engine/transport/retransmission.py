@@ -1,8 +1,8 @@
-"""The messages that a peer has not acknowledged, as the frames in which they were sent: nothing is copied.
+"""Retransmission queue: unacknowledged messages to a peer, as the frames that were sent, without a copy.
 
-A connection that breaks loses what was on its way, and neither ZeroMQ nor TCP says how much that was. So the
-sender keeps what it has sent until the peer acknowledges it, once for many messages. Messages that go through
-memory that both share cannot be lost while both live, and are not kept. Nothing here knows sockets or clocks.
+A broken connection loses the frames in flight, and neither ZeroMQ nor TCP reports how many. So the sender
+retains messages until the peer acknowledges them. Messages in shared memory cannot be lost while both
+processes live, and are not retained. This module does not know sockets or clocks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Final, TypeAlias
 import zmq
 
 Group: TypeAlias = tuple[bytes, zmq.Frame | None]
-"""An envelope, and the chunk beside it."""
+"""An envelope and its chunk."""
 
-MOST_KEPT_BYTES: Final = 64 << 20
-"""More than is on its way to a peer that acknowledges as it should; one that does not costs no more."""
+MAX_UNACKED_BYTES: Final = 64 << 20
+"""Bound of a queue: more than is in flight to a correct peer."""
 
 
-class Kept:
+class RetransmitQueue:
     """Unacknowledged messages in the order of their numbers, which may have gaps."""
 
     def __init__(self) -> None:
@@ -32,32 +32,32 @@ class Kept:
 
     @property
     def first(self) -> int | None:
-        """The number of the oldest one."""
+        """Number of the oldest message."""
         return self._messages[0][0] if self._messages else None
 
     def add(self, number: int, groups: Sequence[Group], *, waiting_bytes: int) -> None:
-        """One more was sent.
+        """Appends a message, and drops the oldest ones beyond the bound.
 
         Args:
             number: of the message.
             groups: its frames.
-            waiting_bytes: how much of all that is kept the socket does not have yet; that has its own bound.
+            waiting_bytes: retained bytes that the socket has not taken yet; they have their own bound.
         """
         n_bytes = sum(size(*group) for group in groups)
         self._messages.append((number, groups, n_bytes))
         self.n_bytes += n_bytes
-        while self.n_bytes - waiting_bytes > MOST_KEPT_BYTES and len(self._messages) > 1:
+        while self.n_bytes - waiting_bytes > MAX_UNACKED_BYTES and len(self._messages) > 1:
             self._drop_first()
 
     def drop(self, *, below: int) -> bool:
-        """Those below a number have come; whether that is news."""
+        """Drops acknowledged messages; returns whether there were any."""
         before = len(self._messages)
         while self._messages and self._messages[0][0] < below:
             self._drop_first()
         return len(self._messages) < before
 
     def groups(self) -> Iterator[Group]:
-        """The frames of all of them."""
+        """Yields the frames of all messages."""
         for _, groups, _ in self._messages:
             yield from groups
 
@@ -66,5 +66,5 @@ class Kept:
 
 
 def size(envelope: bytes, frame: zmq.Frame | None) -> int:
-    """The bytes of a group."""
+    """Returns the bytes of a group."""
     return len(envelope) + (0 if frame is None else len(frame))

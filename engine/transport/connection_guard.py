@@ -1,10 +1,10 @@
-"""Watches the connections that an inbox has accepted, and cuts those that cost too much.
+"""Limits on what accepted connections of an inbox may cost.
 
-libzmq gives out a message of several frames only when its last frame is there, and has no bound for what
-comes before: a member could fill the memory with a message that never ends. And it takes as many connections
-as there are descriptors, of people who say nothing. Both are seen from outside: by the bytes that the kernel
-has received on a connection without a message coming out of it, and by the number of connections younger than
-a handshake may take. A connection that is cut without reason is opened anew, and loses nothing.
+libzmq delivers a multi-frame message only when its last frame has arrived, without a bound on what comes
+before, so a member could fill the memory with an endless message. It also accepts as many silent connections
+as there are descriptors. Both are measured from outside: by the bytes that the kernel received on a
+connection since its last message, and by the number of connections younger than the handshake limit. A
+connection that is closed here without reason reconnects and loses nothing.
 """
 
 from __future__ import annotations
@@ -13,79 +13,78 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import zmq
 
 from partita.engine.transport.sockets import tcp_view
 
-MOST_YOUNG: Final = 256
-"""Connections that may be in the time of a handshake together."""
+MAX_HANDSHAKING: Final = 256
+"""Connections that may be within the time of a handshake at once."""
 
-MOST_UNDELIVERED: Final = 24 << 20
+MAX_UNDELIVERED_BYTES: Final = 24 << 20
 """Bytes that a connection may hold beyond the kernel's own buffer: more than a full queue of frames."""
 
-LOOK_S: Final = 0.025
-"""Time between two looks at which connections there are."""
+CHECK_S: Final = 0.025
+"""Interval between checks."""
 
-_LOOK_EACH_S: Final = 0.001  # between two looks at what has come on each, times their number: 0.2% of a core
-_YOUNG_S: Final = 1.0  # what a handshake may take, see `SocketFactory`
+_EXAMINE_S: Final = 0.001  # per connection, between two reads of its byte count: 0.2% of a core
+_YOUNG_S: Final = 1.0  # limit of a handshake, see `SocketFactory`
 _EVENT: Final = struct.Struct("=HI")
-_BYTES_RECEIVED: Final = 128  # where it stands in the kernel's `tcp_info`
+_BYTES_RECEIVED: Final = 128  # offset in the kernel's `tcp_info`
 _TCP_INFO_BYTES: Final = 136
 
 
+@dataclass(slots=True)
 class _Connection:
-    __slots__ = ("held_from", "is_delivering", "opened_at", "received")
-
-    def __init__(self, now: float) -> None:
-        self.opened_at = now
-        self.received = 0
-        self.held_from: int | None = None  # bytes received when it became suspect; None: it is not
-        self.is_delivering = False  # since it is suspect
+    opened_at: float
+    received: int = 0
+    held_from: int | None = None  # bytes received when it became suspect; None: it is not
+    is_delivering: bool = False  # since it is suspect
 
 
-class Connections:
-    """The accepted connections of one inbox, by their descriptors. Belongs to the thread of the mailbox.
+class ConnectionGuard:
+    """Accepted connections of one inbox, by descriptor. Used by the mailbox's thread only.
 
     Attributes:
-        suspects: whether `delivered` is to be called for every message that comes out of the inbox.
+        suspects: descriptors; while there are any, `delivered` must be called for every message.
     """
 
     def __init__(self, events: zmq.Socket[bytes], *, port: int, on_cut: Callable[[], None]) -> None:
-        """No connection yet.
+        """Starts without connections.
 
         Args:
             events: from `SocketFactory.events`.
-            port: on which the inbox listens.
-            on_cut: called for each connection that is cut.
+            port: of the inbox.
+            on_cut: called for each connection that is closed.
         """
         self._events, self._port, self._on_cut = events, port, on_cut
         self._open: dict[int, _Connection] = {}
         self.suspects: set[int] = set()
-        self._next_look = self._next_count = float("-inf")
+        self._next_check = self._next_examination = float("-inf")
 
     def delivered(self, descriptor: int) -> None:
-        """A message has come out that was received on this descriptor."""
+        """Records a message received on this descriptor."""
         connection = self._open.get(descriptor)
         if connection is not None:
             connection.is_delivering = True
 
-    def look_when_due(self, now: float) -> None:
-        """Notes what was opened and closed, and cuts what costs too much (seconds, `time.monotonic`)."""
-        if now < self._next_look:
+    def check_when_due(self, now: float) -> None:
+        """Updates the connections and closes those beyond a limit (`now` in seconds, `time.monotonic`)."""
+        if now < self._next_check:
             return
-        self._next_look = now + LOOK_S
-        self._hear(now)
-        if now >= self._next_count:
-            self._next_count = now + _LOOK_EACH_S * len(self._open)
+        self._next_check = now + CHECK_S
+        self._read_events(now)
+        if now >= self._next_examination:
+            self._next_examination = now + _EXAMINE_S * len(self._open)
             for descriptor, connection in list(self._open.items()):
                 self._examine(descriptor, connection)
         young = [d for d, c in self._open.items() if now - c.opened_at < _YOUNG_S]
-        for descriptor in young[: max(0, len(young) - MOST_YOUNG)]:
+        for descriptor in young[: max(0, len(young) - MAX_HANDSHAKING)]:
             self._cut(descriptor)
 
-    def _hear(self, now: float) -> None:
+    def _read_events(self, now: float) -> None:
         while True:
             try:
                 frames = self._events.recv_multipart(zmq.NOBLOCK)
@@ -105,15 +104,15 @@ class Connections:
         received, buffer_bytes = found
         before, connection.received = connection.received, received
         if connection.held_from is None:
-            if received - before > MOST_UNDELIVERED // 4:
+            if received - before > MAX_UNDELIVERED_BYTES // 4:
                 connection.held_from, connection.is_delivering = before, False
                 self.suspects.add(descriptor)
         elif connection.is_delivering:
             connection.held_from, connection.is_delivering = received, False
-            if received - before <= MOST_UNDELIVERED // 4:
+            if received - before <= MAX_UNDELIVERED_BYTES // 4:
                 connection.held_from = None
                 self.suspects.discard(descriptor)
-        elif received - connection.held_from > MOST_UNDELIVERED + buffer_bytes:
+        elif received - connection.held_from > MAX_UNDELIVERED_BYTES + buffer_bytes:
             self._cut(descriptor)
 
     def _forget(self, descriptor: int) -> None:
@@ -121,7 +120,7 @@ class Connections:
         self.suspects.discard(descriptor)
 
     def _received(self, descriptor: int) -> tuple[int, int] | None:
-        """Bytes received on a connection, and the size of the kernel's buffer; None where it has ended."""
+        """Returns a connection's received bytes and its kernel buffer size; None if it has ended."""
         try:
             with tcp_view(descriptor) as view:
                 info = view.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
@@ -133,9 +132,9 @@ class Connections:
         return int.from_bytes(info[_BYTES_RECEIVED:_TCP_INFO_BYTES], "little"), buffer_bytes
 
     def _cut(self, descriptor: int) -> None:
-        """Ends a connection; libzmq sees that as if the other side had, and closes the descriptor."""
+        """Shuts a connection down as its peer could; libzmq then closes the descriptor."""
         self._forget(descriptor)
         with contextlib.suppress(OSError, IndexError), tcp_view(descriptor) as view:
-            if view.getsockname()[1] == self._port:  # it was not closed and used again meanwhile
+            if view.getsockname()[1] == self._port:  # it was not closed and reused meanwhile
                 view.shutdown(socket.SHUT_RDWR)
                 self._on_cut()

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from partita.engine.transport import KeyPair
-from partita.engine.transport.doorway import TOKEN_BYTES, Doorway, _address, visit
+from partita.engine.transport.rendezvous import TOKEN_BYTES, Rendezvous, _address, connect
 from partita.engine.transport.sockets import local_socket
 
 TOKEN, OTHER = b"t" * TOKEN_BYTES, b"o" * TOKEN_BYTES
@@ -21,7 +21,7 @@ def key() -> str:
 def leave_pipe(doorway_key: str, token: bytes) -> tuple[socket.socket, int]:
     """Leaves the writing end of a pipe; returns the visitor, and the other end, which sees who holds it."""
     read, write = os.pipe()
-    visitor = visit(doorway_key, token, write)
+    visitor = connect(doorway_key, token, write)
     os.close(write)
     assert visitor is not None
     return visitor, read
@@ -37,7 +37,7 @@ def is_dropped(read: int) -> bool:
 
 
 def test_a_visitor_is_taken_with_its_token(nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     visitor, read = leave_pipe(name, TOKEN)
     assert door.take(OTHER) is None
     taken = door.take(TOKEN)
@@ -57,7 +57,7 @@ def test_a_visitor_is_taken_with_its_token(nothing_left: None) -> None:
 
 
 def test_whom_nobody_asks_for_is_sent_away(nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     first = [leave_pipe(name, n.to_bytes(TOKEN_BYTES)) for n in range(60)]
     assert door.take(OTHER) is None
     later = [leave_pipe(name, (100 + n).to_bytes(TOKEN_BYTES)) for n in range(60)]
@@ -72,7 +72,7 @@ def test_whom_nobody_asks_for_is_sent_away(nothing_left: None) -> None:
 
 
 def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     crowd = [local_socket() for _ in range(200)]
     refused = 0
     for one in crowd:  # they come and say nothing
@@ -82,10 +82,10 @@ def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
             refused += 1
     assert refused > 0
     read, write = os.pipe()
-    assert visit(name, TOKEN, write) is None
+    assert connect(name, TOKEN, write) is None
     assert door.take(TOKEN) is None
     assert door.take(TOKEN) is None
-    visitor = visit(name, TOKEN, write)
+    visitor = connect(name, TOKEN, write)
     assert visitor is not None
     taken = door.take(TOKEN)
     assert taken is not None
@@ -99,7 +99,7 @@ def test_a_crowd_at_the_door_is_not_waited_for(nothing_left: None) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"short", b"x" * 1000])
 def test_packets_that_are_none_are_dropped(said: bytes, nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     with local_socket() as odd:
         odd.connect(_address(name))
         odd.send(said)
@@ -116,21 +116,21 @@ def test_packets_that_are_none_are_dropped(said: bytes, nothing_left: None) -> N
 
 def test_nobody_is_there(nothing_left: None) -> None:
     read, write = os.pipe()
-    assert visit(key(), TOKEN, write) is None
-    Doorway(gone := key()).close()
-    assert visit(gone, TOKEN, write) is None
+    assert connect(key(), TOKEN, write) is None
+    Rendezvous(gone := key()).close()
+    assert connect(gone, TOKEN, write) is None
     os.close(read)
     os.close(write)
 
 
 def test_who_is_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch, nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     visitor, read = leave_pipe(name, TOKEN)
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     assert door.take(TOKEN) is None, "it came from somebody else"
     assert is_dropped(read)
     write = os.dup(read)
-    assert visit(name, TOKEN, write) is None, "somebody else listens"
+    assert connect(name, TOKEN, write) is None, "somebody else listens"
     for descriptor in (read, write):
         os.close(descriptor)
     visitor.close()
@@ -138,7 +138,7 @@ def test_who_is_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch, nothi
 
 
 def test_an_address_is_used_once(nothing_left: None) -> None:
-    door = Doorway(name := key())
+    door = Rendezvous(name := key())
     with pytest.raises(OSError, match="in use"):
-        Doorway(name)
+        Rendezvous(name)
     door.close()

@@ -16,7 +16,7 @@ import pytest
 
 from partita.engine.protocol.messages import Fetch, Peer
 from partita.engine.transport import KeyPair, ZmqMailbox
-from partita.engine.transport.connections import MOST_UNDELIVERED, MOST_YOUNG, _Connection
+from partita.engine.transport.connection_guard import MAX_HANDSHAKING, MAX_UNDELIVERED_BYTES, _Connection
 from tests.transport.helpers import DEADLINE_S, MIB, Hosts, collect
 
 ENDLESS = """
@@ -42,7 +42,7 @@ def test_a_message_without_end_is_cut_off_and_others_are_served(zmq_hosts: Hosts
     keys = KeyPair.generate()
     box.allow([good_peer, Peer("odd", 0, "", keys.public)])
     good.connect(box_peer)
-    n_chunks = 40 * MOST_UNDELIVERED // MIB
+    n_chunks = 40 * MAX_UNDELIVERED_BYTES // MIB
     arguments = keys.public, keys.secret, box.public_key, box.endpoint, str(n_chunks)
     before = psutil.Process().memory_info().rss
     odd = subprocess.Popen([sys.executable, "-c", ENDLESS, *arguments], stdin=subprocess.PIPE)
@@ -70,7 +70,7 @@ def test_a_message_without_end_is_cut_off_and_others_are_served(zmq_hosts: Hosts
 def test_large_messages_of_a_good_peer_are_never_cut_off(zmq_hosts: Hosts) -> None:
     left, right = zmq_hosts.pair()
     for n in range(4):
-        left.send("right", Fetch(n), bytes(2 * MOST_UNDELIVERED))
+        left.send("right", Fetch(n), bytes(2 * MAX_UNDELIVERED_BYTES))
     time_of_a_busy_host = time.monotonic() + 0.3
     while time.monotonic() < time_of_a_busy_host:
         left.receive(0.01)  # right does not look meanwhile
@@ -114,7 +114,7 @@ def test_crowds_that_say_nothing_cost_few_descriptors(zmq_hosts: Hosts, n: int) 
             silent += knock(box.endpoint, 100)
             box.receive(0.03)
             most = max(most, open_descriptors() - before - len(silent))
-        assert most < MOST_YOUNG + 400, "so many descriptors were taken by strangers"
+        assert most < MAX_HANDSHAKING + 400, "so many descriptors were taken by strangers"
         good.send("box", Fetch(1))
         assert [event.message for event in collect(box, 1, others=[good])] == [Fetch(1)]
         deadline = time.monotonic() + DEADLINE_S
@@ -157,7 +157,7 @@ def test_closing_forgets_the_watched_connections(nothing_left: None) -> None:
     with ZmqMailbox(KeyPair.generate()) as box:
         silent = knock(box.endpoint, 3)
         deadline = time.monotonic() + DEADLINE_S
-        while len(box._connections._open) < 3:
+        while len(box._guard._open) < 3:
             assert time.monotonic() < deadline
             box.receive(0.01)
     for one in silent:
@@ -169,9 +169,9 @@ def test_a_descriptor_that_libzmq_has_closed_is_forgotten(zmq_hosts: Hosts) -> N
     assert isinstance(box, ZmqMailbox)
     gone = os.dup(0)
     os.close(gone)
-    box._connections._open[gone] = _Connection(0.0)
-    box._connections._cut(gone)
-    box._connections._open[gone] = _Connection(0.0)
-    box._connections.look_when_due(float("inf"))
-    assert gone not in box._connections._open
+    box._guard._open[gone] = _Connection(0.0)
+    box._guard._cut(gone)
+    box._guard._open[gone] = _Connection(0.0)
+    box._guard.check_when_due(float("inf"))
+    assert gone not in box._guard._open
     assert box.counters.cut_connections == 0

@@ -1,12 +1,12 @@
-"""Memory that two hosts of one machine share: what one of them sends lies in it until the other has taken it.
+"""Ring buffer in memory that two hosts of one machine share, one per connection and direction.
 
-One connection has one ring, in one direction, in anonymous memory that nobody else can open and that is gone
-with the last of the two processes. The sender writes payloads one after another and says, elsewhere, where
-each lies. The receiver gives room back by a counter in the memory itself, so the sender never waits for it.
+The memory is anonymous: no other process can open it, and it disappears with the last of the two. The sender
+writes payloads one after another and sends their positions elsewhere. The receiver frees space by a counter
+in the memory itself, so the sender never waits for it.
 
-What the other side could do is bounded: the file can neither shrink nor grow, so no access ever fails; a
-position is checked before anything is read; and a counter that makes no sense ends the use of the ring. The
-sender can change numbers while they are read, but it could have sent other numbers as well.
+Neither side trusts the other: the memory can neither shrink nor grow, so no access fails; a position is
+checked before anything is read; and an impossible counter ends the use of the ring. The sender can change
+numbers while they are read, but it could have sent other numbers as well.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import stat
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 PAGE_BYTES: Final = mmap.PAGESIZE
-LARGEST_RING: Final = 1 << 30
+MAX_RING_BYTES: Final = 1 << 30
 _LINE_BYTES: Final = 64  # payloads begin at a cache line
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HUGE_PAGE_BYTES: Final = 2 << 20
@@ -35,25 +36,25 @@ _Counters = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
 
 
-class UnfitMemory(ValueError):
-    """A descriptor or a position that cannot be what the other side says it is."""
+class InvalidMemory(ValueError):
+    """A descriptor or a position is not what the other side claims."""
 
 
 class RingWriter:
-    """The sender's end. Not for several threads at a time.
+    """Sending end of a ring. One thread at a time.
 
-    Positions count bytes from the beginning of the connection and never go back; a payload lies in one piece
-    at its position modulo the size.
+    Positions count bytes since the start of the connection and never decrease; a payload lies in one piece at
+    its position modulo the size.
     """
 
     def __init__(self, n_bytes: int) -> None:
-        """Makes the memory, none of which is taken before it is written.
+        """Creates the memory, which the system allocates when it is written.
 
         Args:
-            n_bytes: a multiple of the page, `LARGEST_RING` at most.
+            n_bytes: a multiple of the page, at most `MAX_RING_BYTES`.
 
         Raises:
-            OSError: the system gives no such memory.
+            OSError: the system provides no such memory.
         """
         self.n_bytes = n_bytes
         self.is_broken = False
@@ -68,19 +69,19 @@ class RingWriter:
             raise
 
     def close_descriptor(self) -> None:
-        """Once the other side has it; the memory lasts as long as somebody uses it."""
+        """Closes the descriptor once the receiver has it; the mapping stays."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the receiver reads it."""
+        """Whether the receiver has mapped the ring."""
         return bool(self._counters[_ACCEPTED] == 1)
 
     def place(self, payload: Sequence[memoryview], n_bytes: int) -> int | None:
-        """Copies a payload in and returns its position, or None where there is no room for it now."""
-        start = self._room_for(n_bytes)
+        """Copies a payload into the ring and returns its position; None where there is no space."""
+        start = self._find_space(n_bytes)
         if start is None:
             return None
         at = start % self.n_bytes
@@ -90,116 +91,113 @@ class RingWriter:
         self._end = _after(start, n_bytes)
         return start
 
-    def _room_for(self, n_bytes: int) -> int | None:
-        self._hear()
-        if self.is_broken or n_bytes > self.n_bytes:
-            return None
-        border = -(-self._end // self.n_bytes) * self.n_bytes
-        if self._released == self._end:
-            return border  # nothing is on its way: the same memory as before, which the caches know
-        start = self._end if self._end + n_bytes <= border else border
-        return start if _after(start, n_bytes) - self._released <= self.n_bytes else None
-
-    def _hear(self) -> None:
+    def _find_space(self, n_bytes: int) -> int | None:
         released = int(self._counters[_RELEASED])
         if self._released <= released <= self._end:
             self._released = released
         else:
             self.is_broken = True
+        if self.is_broken or n_bytes > self.n_bytes:
+            return None
+        border = -(-self._end // self.n_bytes) * self.n_bytes
+        if self._released == self._end:
+            return border  # empty: reuse the memory that is in the caches
+        start = self._end if self._end + n_bytes <= border else border
+        return start if _after(start, n_bytes) - self._released <= self.n_bytes else None
 
 
 class RingReader:
-    """The receiver's end. Payloads may be given back by any thread."""
+    """Receiving end of a ring. Any thread may release payloads."""
 
     def __init__(self, descriptor: int, n_bytes: int) -> None:
-        """Maps the memory, and tells the sender so. The descriptor stays the caller's.
+        """Maps the memory and accepts it. The descriptor stays the caller's.
 
         Args:
             descriptor: of the memory, from a process of the same user.
-            n_bytes: the size of the ring, as its sender says.
+            n_bytes: size of the ring, as its sender states.
 
         Raises:
-            UnfitMemory: this is not sealed memory of that size.
+            InvalidMemory: it is not sealed memory of that size.
             OSError: it cannot be mapped.
         """
         _check(descriptor, n_bytes)
         self.n_bytes = n_bytes
         self._counters, self._bytes = _mapped(descriptor, n_bytes)
         self._lock = threading.Lock()
-        self._live: deque[Span] = deque()
+        self._live: deque[RingSlice] = deque()
         self._next = 0
         self._counters[_ACCEPTED] = 1
 
-    def span(self, start: int, n_bytes: int) -> Span:
-        """The payload at a position.
+    def slice_at(self, start: int, n_bytes: int) -> RingSlice:
+        """Returns the payload at a position.
 
         Raises:
-            UnfitMemory: no payload of this size can be there.
+            InvalidMemory: no payload of this size can be there.
         """
         with self._lock:
             oldest = self._live[0].start if self._live else start
             inside = start % _LINE_BYTES == 0 and start % self.n_bytes + n_bytes <= self.n_bytes
             if not (inside and n_bytes > 0 and start >= self._next):
-                raise UnfitMemory(f"no payload of {n_bytes} bytes can be at {start}")
+                raise InvalidMemory(f"no payload of {n_bytes} bytes can be at {start}")
             if _after(start, n_bytes) - oldest > self.n_bytes:
-                raise UnfitMemory(f"a payload at {start} would lie upon one that was not given back")
+                raise InvalidMemory(f"a payload at {start} would overlap one that is still in use")
             self._next = _after(start, n_bytes)
-            span = Span(self, start, self._bytes[start % self.n_bytes :][:n_bytes].data.toreadonly())
-            self._live.append(span)
-            return span
+            view = self._bytes[start % self.n_bytes :][:n_bytes].data.toreadonly()
+            self._live.append(RingSlice(self, start, view))
+            return self._live[-1]
 
-    def give_back(self, span: Span) -> None:
-        """The payload has been read, or will never be. (For spans.)"""
-        with self._lock:  # what was read before is read, on any processor, when others see the counter
-            span.is_released = True
+    def give_back(self, payload: RingSlice) -> None:
+        """Frees the space of a payload, for `RingSlice.release`."""
+        with self._lock:  # orders the reads before it ahead of the counter, on any processor
+            payload.is_released = True
             while self._live and self._live[0].is_released:
                 self._live.popleft()
             self._counters[_RELEASED] = self._live[0].start if self._live else self._next
 
     def close(self) -> None:
-        """Lets the sender take the socket again. Payloads that are there can still be read."""
+        """Makes the sender use the socket again. Payloads in the ring can still be read."""
         self._counters[_ACCEPTED] = 0
 
 
-class Span:
-    """A payload in a ring, until it is released."""
+@dataclass(slots=True, eq=False)
+class RingSlice:
+    """A payload in a ring, valid until it is released."""
 
-    __slots__ = ("_ring", "is_released", "start", "view")
-
-    def __init__(self, ring: RingReader, start: int, view: memoryview) -> None:
-        self._ring = ring
-        self.start = start
-        self.view = view
-        self.is_released = False
+    _ring: RingReader
+    start: int
+    view: memoryview
+    is_released: bool = False
 
     def release(self) -> None:
-        """Gives the room back: what is read from the view from now on may be anything."""
+        """Frees the space; the view's contents may change from now on."""
         if not self.is_released:
             self._ring.give_back(self)
 
 
 def _after(start: int, n_bytes: int) -> int:
-    """Where the next payload may begin."""
+    """Returns the first position behind a payload."""
     return -(-(start + n_bytes) // _LINE_BYTES) * _LINE_BYTES
 
 
 def _mapped(descriptor: int, n_bytes: int) -> tuple[_Counters, _Bytes]:
-    """The counters and the bytes. The memory is unmapped with the last array that looks at it."""
+    """Maps counters and bytes. The memory is unmapped with the last array that refers to it."""
     memory = mmap.mmap(descriptor, PAGE_BYTES + n_bytes)
     found: npt.NDArray[Any] = np.frombuffer(memory, np.uint8)
     return found[:PAGE_BYTES].view(np.uint64), found[PAGE_BYTES:]
 
 
 def _check(descriptor: int, n_bytes: int) -> None:
-    if not (0 < n_bytes <= LARGEST_RING and n_bytes % PAGE_BYTES == 0):
-        raise UnfitMemory(f"a ring of {n_bytes} bytes; whole pages up to {LARGEST_RING} bytes are taken")
+    if not (0 < n_bytes <= MAX_RING_BYTES and n_bytes % PAGE_BYTES == 0):
+        raise InvalidMemory(
+            f"a ring of {n_bytes} bytes; whole pages up to {MAX_RING_BYTES} bytes are accepted"
+        )
     status = os.fstat(descriptor)
-    # A page more than a round number: no file of huge pages has such a size, and those can fail when touched.
+    # The extra page excludes files of huge pages, whose accesses can fail: none has such a size.
     expected = PAGE_BYTES + n_bytes
     if not stat.S_ISREG(status.st_mode) or status.st_size != expected or expected % _HUGE_PAGE_BYTES == 0:
-        raise UnfitMemory(f"a file of {status.st_size} bytes is no memory of {expected} bytes")
+        raise InvalidMemory(f"a file of {status.st_size} bytes is no memory of {expected} bytes")
     seals = 0
     with contextlib.suppress(OSError):  # a file of a disk cannot be sealed
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     if seals & _SEALS != _SEALS:
-        raise UnfitMemory("the memory is not sealed, so it could vanish while it is read")
+        raise InvalidMemory("the memory is not sealed, so it could vanish while it is read")

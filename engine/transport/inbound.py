@@ -1,0 +1,129 @@
+"""Authorised senders of a mailbox, by key, and the reassembly of their messages.
+
+A sender's identity is the authenticated key that the transport passes in, never a field of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from partita.engine.protocol.events import Received
+from partita.engine.protocol.messages import Peer
+from partita.engine.transport.counters import Counters
+from partita.engine.transport.reassembly import Delivered, Reassembly
+from partita.engine.transport.shared_link import SharedLinkReceiver
+from partita.engine.transport.wire import Ack, LinkOffer
+
+_MAX_REMOVED: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    name: str
+    incarnation: int
+    machine: str
+    reassembly: Reassembly
+
+
+class InboundConnections:
+    """Authorised keys and what arrives from each; no key is authorised at first.
+
+    Args:
+        counters: of the mailbox.
+        max_payload: largest accepted payload (bytes).
+        machine: label of this host's machine (see `Peer`); senders on the same one may use shared memory.
+        accept: opens the shared-memory link that a sender, given by key, offers.
+        send_ack: acknowledges messages to a sender, given by name and incarnation; False if not connected.
+        on_ack: processes an acknowledgement from a sender.
+    """
+
+    def __init__(
+        self,
+        counters: Counters,
+        *,
+        max_payload: int,
+        machine: str = "",
+        accept: Callable[[str, LinkOffer], SharedLinkReceiver | None] = lambda key, offer: None,
+        send_ack: Callable[[str, int, Ack], bool] = lambda name, incarnation, ack: False,
+        on_ack: Callable[[str, int, Ack], None] = lambda name, incarnation, ack: None,
+    ) -> None:
+        self._counters = counters
+        self._max_payload = max_payload
+        self._machine = machine
+        self._accept, self._send_ack, self._on_ack = accept, send_ack, on_ack
+        self._by_key: dict[str, _Sender] = {}
+        self._removed: dict[str, int] = {}  # next message numbers of recently removed senders, by key
+
+    def replace(self, peers: Iterable[Peer]) -> None:
+        """Authorises exactly these peers. Unchanged peers keep their unfinished message; removed ones lose
+        it.
+
+        Raises:
+            ValueError: two peers have the same key; nothing is changed.
+        """
+        by_key: dict[str, _Sender] = {}
+        for peer in peers:
+            if peer.public_key in by_key:
+                raise ValueError(
+                    f"'{peer.name}' and '{by_key[peer.public_key].name}' have the same key; "
+                    "a key says who sends, so give every host one of its own"
+                )
+            known = self._by_key.get(peer.public_key)
+            identity = peer.name, peer.incarnation, peer.machine
+            if known is None or (known.name, known.incarnation, known.machine) != identity:
+                next_number = self._removed.get(peer.public_key, 0)
+                known = self._new(peer, next_number if known is None else known.reassembly.following)
+            by_key[peer.public_key] = known
+        before, self._by_key = self._by_key, by_key
+        for key, sender in before.items():
+            if by_key.get(key) is not sender:
+                sender.reassembly.close()
+                if key not in by_key:
+                    self._removed[key] = sender.reassembly.following
+        while len(self._removed) > _MAX_REMOVED:
+            del self._removed[next(iter(self._removed))]
+
+    def _new(self, peer: Peer, following: int) -> _Sender:
+        shares_memory = self._machine and peer.machine == self._machine
+        reassembly = Reassembly(
+            max_payload=self._max_payload,
+            following=following,
+            accept=partial(self._accept, peer.public_key) if shares_memory else lambda offer: None,
+            send_ack=partial(self._send_ack, peer.name, peer.incarnation),
+            on_ack=partial(self._on_ack, peer.name, peer.incarnation),
+        )
+        return _Sender(peer.name, peer.incarnation, peer.machine, reassembly)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._by_key
+
+    def accept(self, key: str | None, frames: Sequence[memoryview]) -> list[Received]:
+        """Returns the messages that frames complete, if their sender is authorised. Never raises.
+
+        Args:
+            key: authenticated key of the connection; None if it has none.
+            frames: of one ZeroMQ message.
+        """
+        sender = None if key is None else self._by_key.get(key)
+        if sender is None:
+            self._counters.refused_messages += 1
+            return []
+        return self._count(sender, lambda: sender.reassembly.add(frames))
+
+    def poll_link(self, key: str) -> list[Received]:
+        """Returns the messages on the shared-memory link of a sender, if it is authorised."""
+        sender = self._by_key.get(key)
+        return [] if sender is None else self._count(sender, sender.reassembly.poll_link)
+
+    def _count(self, sender: _Sender, reassemble: Callable[[], list[Delivered]]) -> list[Received]:
+        malformed = sender.reassembly.malformed
+        received = []
+        for message, payload in reassemble():
+            n_bytes, is_shared = (0, False) if payload is None else (payload.n_bytes, payload.is_shared)
+            self._counters.count_received(sender.name, message, n_bytes, is_shared=is_shared)
+            received.append(Received(sender.name, sender.incarnation, message, payload))
+        self._counters.malformed += sender.reassembly.malformed - malformed
+        return received

@@ -1,0 +1,187 @@
+"""Outbound connection to one peer: a PUSH socket, and a bounded queue of what the socket does not take yet.
+
+A PUSH socket at its high-water mark would block or drop messages, so what it refuses is queued in order. Sent
+messages are retained until the peer acknowledges them, and sent again when the peer reports a gap, because a
+broken connection loses the frames in flight.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import zmq
+
+from partita.engine.protocol.messages import Message, Peer
+from partita.engine.transport.mailbox import PeerStalled
+from partita.engine.transport.retransmission import Group, RetransmitQueue, size
+from partita.engine.transport.shared_link import SharedLinkSender
+from partita.engine.transport.wire import STREAM_BITS, Ack, SendWindow, encode_control, frames
+
+ACK_TIMEOUT_S: Final = 1.0
+"""After this time without an acknowledgement, the peer is asked for one."""
+
+_RESEND_S: Final = 0.25  # minimum interval of retransmissions, unless something was acknowledged in between
+
+
+class OutboundConnection:
+    """Sends to one peer, in order, without blocking. One thread at a time.
+
+    Invariant: the socket gets nothing while the queue holds something.
+
+    Args:
+        peer: at the other end.
+        socket: from `SocketFactory.outgoing`; closed by `close`.
+        max_backlog: bound of the queue (bytes), unless the first queued message alone is larger.
+        stream: number of the connection in its mailbox; higher for a later one to the same peer.
+        link: shared-memory link to the peer, where it is on this machine.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        socket: zmq.Socket[bytes],
+        *,
+        max_backlog: int,
+        stream: int = 0,
+        link: SharedLinkSender | None = None,
+    ) -> None:
+        self.peer = peer
+        self.socket = socket
+        self._link = link
+        self._max_backlog = max_backlog
+        self._queue: deque[Group] = deque()
+        self._waiting_bytes = 0
+        self._since = 0.0
+        self._number = stream << STREAM_BITS
+        self._unacked = RetransmitQueue()
+        self._ack_due = float("inf")
+        self._resent_at = float("-inf")
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether the queue holds something."""
+        return bool(self._queue)
+
+    def send(self, message: Message, payload: Sequence[memoryview] | None, n_bytes: int) -> bool:
+        """Sends or queues a whole message; its payload (`n_bytes` in all) is copied.
+
+        Returns:
+            Whether the payload lies in shared memory.
+
+        Raises:
+            PeerStalled: the message would take the backlog beyond its bound; nothing of it is sent.
+            ValueError: the encoded message is too large; nothing is sent.
+        """
+        if self._queue and self._waiting_bytes + n_bytes > self._max_backlog:
+            raise PeerStalled(self.peer.name, since=self._since, n_bytes=self._waiting_bytes)
+        groups: list[Group] = []
+        if self._link is not None:
+            offer = self._link.offer(n_bytes, number=self._number)
+            if offer is not None:
+                groups.append((encode_control(offer), None))
+            header = self._link.place(self._number, message, payload, n_bytes)
+            if header is not None:
+                if self._link.send(header):
+                    self._number += 1
+                else:
+                    self._send([*groups, (header, None)])
+                return n_bytes > 0
+        for envelope, chunk in frames(self._number, message, payload):
+            groups.append((envelope, None if chunk is None else _copied(chunk)))
+        self._send(groups)
+        return False
+
+    def send_control(self, envelope: Ack | SendWindow) -> None:
+        """Sends an envelope that is not retained: if it is lost, the peer asks again."""
+        self._pass(encode_control(envelope), None)
+
+    def on_ack(self, ack: Ack, now: float) -> None:
+        """Drops acknowledged messages, and sends the others again if the peer requests it.
+
+        Args:
+            ack: from the peer; anything, if the peer violates the protocol.
+            now: seconds, `time.monotonic`.
+        """
+        if ack.number > self._number:
+            return
+        if self._unacked.drop(below=ack.number):
+            self._resent_at = float("-inf")
+        self._ack_due = now + ACK_TIMEOUT_S if self._unacked else float("inf")
+        if not ack.resend or now - self._resent_at < _RESEND_S:
+            return
+        self._resent_at = now
+        first = self._unacked.first
+        self._clear_queue()
+        self.send_control(SendWindow(self._number if first is None else first))
+        for group in self._unacked.groups():
+            self._pass(*group)
+
+    def request_ack_when_due(self, now: float) -> None:
+        """Asks the peer for an acknowledgement if it is overdue."""
+        if now >= self._ack_due:
+            self._ack_due = now + ACK_TIMEOUT_S
+            first = self._unacked.first
+            if first is not None and not self._queue:
+                self.send_control(SendWindow(first, self._number))
+
+    def flush(self) -> None:
+        """Passes the queue to the socket until that takes no more."""
+        while self._queue:
+            envelope, frame = self._queue[0]
+            if not self._try_send(envelope, frame):
+                return
+            self._queue.popleft()
+            self._waiting_bytes -= size(envelope, frame)
+            self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Closes socket and shared-memory link at once, and drops what waits."""
+        if self._link is not None:
+            self._link.close()
+        self._clear_queue()
+        self._unacked = RetransmitQueue()
+        self.socket.close(linger=0)
+
+    def _clear_queue(self) -> None:
+        self._queue.clear()
+        self._waiting_bytes = 0
+
+    def _send(self, groups: list[Group]) -> None:
+        """Sends the next message through the encrypted socket."""
+        if not self._unacked:
+            self._ack_due = time.monotonic() + ACK_TIMEOUT_S
+        for group in groups:
+            self._pass(*group)
+        self._unacked.add(self._number, groups, waiting_bytes=self._waiting_bytes)
+        self._number += 1
+
+    def _pass(self, envelope: bytes, frame: zmq.Frame | None) -> None:
+        """Gives a group to the socket, or queues it."""
+        if self._queue or not self._try_send(envelope, frame):
+            if not self._queue:
+                self._since = time.monotonic()
+            self._queue.append((envelope, frame))
+            self._waiting_bytes += size(envelope, frame)
+
+    def _try_send(self, envelope: bytes, frame: zmq.Frame | None) -> bool:
+        try:
+            if frame is None:
+                self.socket.send(envelope, zmq.NOBLOCK)
+            else:
+                # libzmq counts whole messages, so it refuses the first frame or neither.
+                self.socket.send(envelope, zmq.NOBLOCK | zmq.SNDMORE)
+                self.socket.send(frame, zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            return False
+        return True
+
+
+def _copied(chunk: memoryview | bytes) -> zmq.Frame:
+    """Returns a frame with its own memory: the only copy of the payload that sending makes."""
+    frame = zmq.Frame(chunk, copy=True)
+    if isinstance(chunk, memoryview):
+        chunk.release()  # the frame would keep the caller's buffer alive
+    return frame

@@ -1,0 +1,166 @@
+"""Shared-memory link between hosts of one machine: payloads in a ring buffer, their positions on a Unix
+socket.
+
+Neither is encrypted: both were passed between two processes of one user with a token from the authenticated
+connection, so the sender is as certain as there. Message numbers run over link and socket, which lets the
+receiver restore the order. The link is used once the peer has accepted it; before that, while it is full, and
+where it cannot be opened, messages take the encrypted socket. Nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from partita.engine.protocol.messages import Message
+from partita.engine.transport.rendezvous import TOKEN_BYTES, LocalConnection, connect
+from partita.engine.transport.ring_buffer import MAX_RING_BYTES, RingReader, RingWriter
+from partita.engine.transport.wire import LinkOffer, encode_shared
+
+MAX_HEADER_BYTES: Final = 1 << 16
+"""Larger headers take the encrypted socket."""
+
+_MIN_RING_BYTES: Final = 1 << 24
+_PAYLOADS: Final = 4  # capacity of a ring; a part may be two steps ahead of another
+_MAX_HEADERS: Final = 1024  # more than a channel holds, so one read returns all that was sent before it
+
+
+class SharedLinkSender:
+    """Sending end of a link to one peer, given by public key. A larger payload opens a link with a larger
+    ring.
+    """
+
+    def __init__(self, public_key: str) -> None:
+        self._public_key = public_key
+        self._ring: RingWriter | None = None
+        self._channel: socket.socket | None = None
+        self._is_available = True
+
+    def offer(self, n_bytes: int, *, number: int) -> LinkOffer | None:
+        """Opens a new link if the payload needs one.
+
+        Args:
+            n_bytes: size of a payload that should fit.
+            number: of the following message.
+
+        Returns:
+            The offer, to be sent on the authenticated connection before any other message.
+        """
+        size = _ring_size(n_bytes)
+        if not self._is_available or size is None or (self._ring is not None and self._ring.n_bytes >= size):
+            return None
+        self.close()
+        token = secrets.token_bytes(TOKEN_BYTES)
+        try:
+            ring = RingWriter(size)
+        except OSError:
+            ring = None
+        if ring is not None:
+            self._channel = connect(self._public_key, token, ring.descriptor)
+            ring.close_descriptor()
+        if ring is None or self._channel is None:
+            self._is_available = False
+            return None
+        self._ring = ring
+        return LinkOffer(token, size, number)
+
+    def place(
+        self, number: int, message: Message, payload: Sequence[memoryview] | None, n_bytes: int
+    ) -> bytes | None:
+        """Copies the payload into the ring and returns the message's header; None where there is no space.
+
+        Raises:
+            ValueError: the encoded message is too large.
+        """
+        ring = self._ring
+        if ring is None or not ring.is_accepted:
+            return None
+        if not n_bytes:
+            return encode_shared(number, message, None if payload is None else 0, None)
+        place = ring.place(payload or (), n_bytes)
+        return None if place is None else encode_shared(number, message, n_bytes, place)
+
+    def send(self, header: bytes) -> bool:
+        """Sends a header; False if it has to take the encrypted socket."""
+        if self._channel is None or len(header) > MAX_HEADER_BYTES:
+            return False
+        try:
+            return self._channel.send(header) == len(header)
+        except OSError:  # full, or the peer has left
+            return False
+
+    def close(self) -> None:
+        """Closes the link; messages sent on it can still be received."""
+        if self._channel is not None:
+            self._channel.close()
+        self._ring = self._channel = None
+
+
+class SharedLinkReceiver:
+    """Receiving end of a link.
+
+    Attributes:
+        ring: memory that the headers of link and socket refer to.
+    """
+
+    def __init__(self, connection: LocalConnection, n_bytes: int, *, on_close: Callable[[int], None]) -> None:
+        """Takes over a connection, also where this raises.
+
+        Args:
+            connection: from the rendezvous.
+            n_bytes: size of the ring, as its sender states.
+            on_close: called with the channel's descriptor before it is closed.
+
+        Raises:
+            InvalidMemory: the descriptor is not a ring of this size.
+            OSError: it cannot be mapped.
+        """
+        try:
+            self.ring = RingReader(connection.descriptor, n_bytes)
+        except BaseException:
+            connection.channel.close()
+            raise
+        finally:
+            os.close(connection.descriptor)
+        self._channel: socket.socket | None = connection.channel
+        self._on_close = on_close
+
+    @property
+    def channel(self) -> int:
+        """Descriptor of the channel, readable when headers have arrived."""
+        assert self._channel is not None, "this link is closed"
+        return self._channel.fileno()
+
+    def headers(self) -> list[bytes]:
+        """Returns the headers that have arrived; closes the channel if the sender has."""
+        found: list[bytes] = []
+        while self._channel is not None and len(found) < _MAX_HEADERS:
+            try:
+                header = self._channel.recv(MAX_HEADER_BYTES)
+            except OSError:
+                break
+            if header:
+                found.append(header)
+            else:
+                self._close_channel()
+        return found
+
+    def close(self) -> None:
+        """Closes the link, which the sender notices."""
+        self.ring.close()
+        self._close_channel()
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._on_close(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+
+
+def _ring_size(n_bytes: int) -> int | None:
+    """Returns a power of two for payloads of this size; None where they are too large."""
+    size = max(_MIN_RING_BYTES, 1 << (_PAYLOADS * n_bytes - 1).bit_length())
+    return min(size, MAX_RING_BYTES) if 2 * n_bytes <= MAX_RING_BYTES else None
