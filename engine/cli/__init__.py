@@ -1,9 +1,9 @@
 """The command `partita`, for files that declare a network and its data.
 
-Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. What they
-share: `options` names the options, `loading` runs the user's file, `planning` makes the plan and `drivers`
-the driver that were asked for, `terminal` knows how wide text may be, and `sentences` ends a command that
-went wrong with one sentence.
+Each command is a function in a file of its own: `plan`, `train`, `profile`, `calibrate`, `kernels`. `fields`
+makes their options from the fields of dataclasses, `loading` runs the user's file, `planning` makes the plan
+and `drivers` the driver that the options ask for, and `output` knows how wide text may be and ends a command
+that went wrong with one sentence.
 """
 
 from importlib.metadata import version as version_of
@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from partita.engine.cli import calibrate, kernels, plan, profile, train
+from partita.engine.cli.fields import Command
 
 __all__ = ["app", "main"]
 
@@ -38,11 +39,8 @@ def options(
     """Holds the options of `partita` itself; `_print_version` acts on its only one."""
 
 
-app.command()(plan.plan)
-app.command()(train.train)
-app.command()(profile.profile)
-app.command()(calibrate.calibrate)
-app.command()(kernels.kernels)
+for _command in (plan.plan, train.train, profile.profile, calibrate.calibrate, kernels.kernels):
+    app.command(cls=Command)(_command)
 
 
 def main() -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Option
 
-from partita.engine.cli import options
+from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.sentences import one_sentence_each
-from partita.engine.cli.terminal import terminal_width
+from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.planning import Forget, Machines, Step
 from partita.engine.drivers.phases import Phases
 from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
@@ -19,19 +20,22 @@ from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 from partita.layers.text import counted
 
+Measured = Annotated[
+    Path | None, Argument(help="Python file with network(), whose kernels are measured too.")
+]
+ClusterOut = Annotated[
+    Path | None, Option(help="Write this machine as a cluster of so many machines, as TOML.")
+]
 
+
+@command()
 def calibrate(
-    file: Annotated[
-        Path | None, Argument(help="Python file with network(), whose kernels are measured too.")
-    ] = None,
-    machines: options.Machines = 2,
-    threads: options.Threads = 1,
-    batch: options.Batch = 32,
-    precision: options.Precision = "float32",
-    cluster_out: Annotated[
-        Path | None, Option(help="Write this machine as a cluster of so many machines, as TOML.")
-    ] = None,
-    forget: options.Forget = False,
+    file: Measured = None,
+    machines: Machines = 2,
+    *,
+    step: Step,
+    cluster_out: ClusterOut = None,
+    forget: Forget = False,
 ) -> None:
     """Measures this machine: a network's kernels and products, the runtime, links; only what is not known."""
     with one_sentence_each():
@@ -43,14 +47,12 @@ def calibrate(
             print(trouble)
         print(signature())
         network = None if file is None else UserFile.load(file).network()
-        with Phases(after_s=0.0) as tell:
+        with Phases(after_s=0.0) as on_phase:
             found = calibrate_machine(
                 network,
-                batch=batch,
-                precision=precision,
-                threads=threads,
-                progress=lambda told, done, total: tell(f"measuring {told}: {done} of {total}"),
-                bench=HostBench(tell=lambda phase: tell(f"measuring: {phase}")),
+                **asdict(step),
+                progress=lambda what, done, total: on_phase(f"measuring {what}: {done} of {total}"),
+                bench=HostBench(on_phase=lambda phase: on_phase(f"measuring: {phase}")),
                 store=store,
             )
         print(calibration_text(found, width=terminal_width()))
@@ -59,4 +61,4 @@ def calibrate(
         print(f"products: {found.record.choices()}")
         print(f"{counted(found.measured, 'kernel')} measured now; kept in {store.path}")
         if cluster_out is not None:
-            print(f"written: {found.cluster(machines, threads=threads).write(cluster_out)}")
+            print(f"written: {found.cluster(machines, threads=step.threads).write(cluster_out)}")

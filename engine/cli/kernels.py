@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from partita.engine.cli import options
-from partita.engine.cli.sentences import one_sentence_each
-from partita.engine.cli.terminal import terminal_width
+from partita.engine.cli.fields import command
+from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.planning import Forget
 from partita.engine.profile.products_table import products_text
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
 
 
-def kernels(forget: options.Forget = False) -> None:
+@command()
+def kernels(forget: Forget = False) -> None:
     """Which library computes which matrix product here: the fixed rule, and what `partita calibrate`
     measured.
     """

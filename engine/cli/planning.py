@@ -1,8 +1,12 @@
-"""The plan that a command was asked for."""
+"""Options of commands that plan a network, and the plan that they ask for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import typer
 
 from partita.engine.cli.loading import UserFile
 from partita.engine.drivers.phases import Phases
@@ -12,41 +16,77 @@ from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 
+File: TypeAlias = Annotated[
+    Path, typer.Argument(help="Python file with network() and, for training, data().")
+]
+Machines: TypeAlias = Annotated[int, typer.Option(help="Machines of one replica.")]
+Forget: TypeAlias = Annotated[
+    bool, typer.Option("--forget", help="Delete all that calibrations have measured.")
+]
 
-def make_plan(
-    file: UserFile,
-    cluster: Cluster,
-    *,
-    batch: int,
-    cuts: list[str],
-    strategy: str,
-    micro_batches: int | None = None,
-    precision: str = "float32",
-) -> Plan:
-    """The plan of the file's network.
 
-    Raises:
-        ValueError: a cut is none, or the network cannot be cut so.
+@dataclass(frozen=True)
+class Step:
+    """A machine's share of a step.
+
+    Args:
+        threads: kernel threads of each machine.
+        batch: examples in a minibatch.
+        precision: precision of activations and gradients.
     """
-    network = file.network()
-    with Phases() as tell:
-        tell(f"planning {network.name} for {counted(len(cluster), 'machine')}")
-        return partition(
-            network,
-            cluster,
-            batch=batch,
-            cuts=dict(map(parse_cut, cuts)),
-            strategy=strategy,
-            micro_batches=micro_batches,
-            precision=precision,
-        )
+
+    _meant: ClassVar = {"batch_size": ("batch",), "num_threads": ("threads",)}
+
+    threads: int = 1
+    batch: int = 32
+    precision: Literal["float32", "float64", "bfloat16"] = "float32"
 
 
-def cluster_of(file: Path | None, *, machines: int, threads: int) -> Cluster:
-    """What a file describes; without one, so many processes of this machine.
+@dataclass(frozen=True)
+class Planning(Step):
+    """How a network is cut.
 
-    Raises:
-        ValueError: the file has a mistake, or the numbers have.
-        OSError: the file cannot be read.
+    Args:
+        cluster: TOML file that describes the machines, in the place of --machines and --threads.
+        strategy: decides for layers that are not cut by hand.
+        cut: a cut by hand, LAYER=MACHINE[,MACHINE...], for example hidden=0,1, hidden=0:3,1:5,
+            pool=repeat:0,1, pool=halo:2:0,1, hidden=inputs:0,1, hidden=summed:0,1 or
+            conv=tiles:2x2:0,1,2,3; may be given several times.
+        micro_batches: micro-batches into which a minibatch is divided; if not given, those of the automatic
+            strategy, or else 1.
     """
-    return Cluster.local(machines, threads=threads) if file is None else Cluster.read(file)
+
+    cluster: Path | None = None
+    strategy: Literal["automatic", "balanced", "layers"] = "automatic"
+    cut: list[str] = field(default_factory=list)
+    micro_batches: int | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Returns the arguments of `partition`, besides network and cluster.
+
+        Raises:
+            ValueError: a cut cannot be read.
+        """
+        return {
+            "batch": self.batch,
+            "cuts": dict(map(parse_cut, self.cut)),
+            "strategy": self.strategy,
+            "micro_batches": self.micro_batches,
+            "precision": self.precision,
+        }
+
+    def plan(self, file: UserFile, machines: int) -> Plan:
+        """Plans the file's network for the described cluster, or for processes of this machine.
+
+        Raises:
+            ValueError: a cut cannot be read, the network cannot be cut so, or the cluster has a mistake.
+            OSError: the cluster file cannot be read.
+        """
+        if self.cluster is None:
+            cluster = Cluster.local(machines, threads=self.threads)
+        else:
+            cluster = Cluster.read(self.cluster)
+        network = file.network()
+        with Phases() as on_phase:
+            on_phase(f"planning {network.name} for {counted(len(cluster), 'machine')}")
+            return partition(network, cluster, **self.arguments())

@@ -2,60 +2,78 @@
 
 from __future__ import annotations
 
-from partita.engine.cli import options
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
-from partita.engine.cli.sentences import one_sentence_each
-from partita.engine.cli.terminal import terminal_width
+from partita.engine.cli.output import one_sentence_each, terminal_width
+from partita.engine.cli.planning import File, Planning
 from partita.engine.drivers.phases import Phases
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
-from partita.partitioner.assign.cut_text import parse_cut
 from partita.partitioner.cluster.cluster import Cluster
 
+Counts = Annotated[
+    str | None,
+    Option(help="Numbers of machines, with commas; 1,2,4,8 if not given, or those of a cluster."),
+]
 
-def profile(
-    file: options.File,
-    machines: options.MachineCounts = None,
-    threads: options.Threads = 1,
-    batch: options.Batch = 32,
-    cluster: options.Described = None,
-    uncalibrated: options.Uncalibrated = False,
-    strategy: options.Strategy = "automatic",
-    cut: options.CutsByHand = [],  # noqa: B006 - typer reads the default once
-    micro_batches: options.MicroBatches = None,
-    precision: options.Precision = "float32",
-    steps: options.Steps = 20,
-    trace: options.TraceFile = None,
-    page: options.PageFile = None,
-    json: options.JsonFile = None,
-) -> None:
-    """What more machines gain: measured where this machine can play them, simulated elsewhere."""
+
+@dataclass(frozen=True)
+class Measuring:
+    """What is measured and written.
+
+    Args:
+        uncalibrated: predict by guessed rates; measure no kernels and no links before.
+        steps: steps to measure of each plan.
+        trace: write what each machine did when, for https://ui.perfetto.dev.
+        page: write everything as a page of HTML.
+        json: write the numbers as JSON.
+    """
+
+    uncalibrated: bool = False
+    steps: int = 20
+    trace: Path | None = None
+    page: Path | None = None
+    json: Path | None = None
+
+
+@command()
+def profile(file: File, machines: Counts = None, *, planning: Planning, measuring: Measuring) -> None:
+    """What more machines gain: measured where this machine can play them, simulated elsewhere.
+
+    With --cluster its first machines are simulated, and nothing is measured.
+    """
     with one_sentence_each():
         users = UserFile.load(file)
-        described = None if cluster is None else Cluster.read(cluster)
+        described = None if planning.cluster is None else Cluster.read(planning.cluster)
         counts = default_counts(described) if machines is None else parse_counts(machines)
-        for target in (trace, page, json):
+        for target in (measuring.trace, measuring.page, measuring.json):
             if target is not None:
                 check_target(target)
-        with Phases(after_s=0.0) as tell:
-            tell("planning")
+        with Phases(after_s=0.0) as on_phase:
+            on_phase("planning")
             found = profile_network(
                 users.network(),
                 counts,
-                threads=threads,
-                batch=batch,
-                precision=precision,
+                threads=planning.threads,
                 cluster=described,
-                calibrated=not uncalibrated,
-                cuts=dict(map(parse_cut, cut)),
-                strategy=strategy,
-                micro_batches=micro_batches,
+                calibrated=not measuring.uncalibrated,
                 data=users.data()[0] if users.has_data else None,
-                steps=steps,
-                tell=tell,
+                steps=measuring.steps,
+                on_phase=on_phase,
+                **planning.arguments(),
             )
         print(found.report().text(terminal_width()))
-        written = [(page, found.write_page), (trace, found.write_trace), (json, found.write_json)]
+        written = [
+            (measuring.page, found.write_page),
+            (measuring.trace, found.write_trace),
+            (measuring.json, found.write_json),
+        ]
         for target, write in written:
             if target is not None:
                 print(f"written: {write(target)}")

@@ -17,33 +17,33 @@ from partita.engine.parameters.optimizers import SGD, Optimizer
 
 @dataclass(frozen=True)
 class Downpour(Driver):
-    """The driver's settings.
+    """The settings of Downpour SGD.
 
     Args:
-        replicas: copies of the network, each over all machines of the plan, each with its own share of the
-            data.
+        replicas: copies of the network, which compute side by side. Each is cut over all machines of the
+            plan and has its own share of the data.
         shards: servers among which the parameters are divided.
         optimizer: what a shard does with a gradient. Between two fetches a replica steps by the same
             optimizer with a state of its own; with SGD that is the paper's w <- w - alpha * g.
-        fetch_every, push_every: steps from one fetch, or push, to the next. The paper's experiments used 1
-            and 1.
-        run_ahead: steps that a replica may compute while a shard has not settled its last push. Then it
-            waits: what would accumulate meanwhile would be far too old when it is applied. (The paper has no
-            such bound.)
-        overlap: minibatches in a step, which follow one another through the machines of a horizontal cut:
-            while one machine is at a minibatch, those before it are at the next ones. Each is learnt as soon
-            as its errors are there, so on a machine that is n machines before the loss its gradient is up to
-            n updates late; reports count that as staleness. Fetches and pushes come between steps, and
-            `fetch_every`, `push_every` and `run_ahead` count steps. (The paper does without.)
+        fetch_every: steps from one fetch of parameters to the next. The paper's experiments used 1.
+        push_every: steps from one push of gradients to the next. The paper's experiments used 1.
+        run_ahead: steps that a replica may compute while a shard has not acknowledged its last push. Then it
+            waits: a gradient accumulated meanwhile would be too old when applied. (The paper has no bound.)
+        overlap: minibatches of a step, one after another through the machines of a horizontal cut. Each
+            updates the parameters as soon as its gradients are there, so on a machine that is n machines
+            before the loss its gradient is up to n updates late; reports count that as staleness. Fetches and
+            pushes come between steps; `fetch_every`, `push_every` and `run_ahead` count steps. (The paper
+            has one minibatch.)
 
     Raises:
-        ValueError: a number is no whole one of at least 1, or the optimizer is none.
+        ValueError: a number is not a whole number of at least 1, or the optimizer is none.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "lr": "write optimizer=SGD(0.05), or another optimizer",
         "learning_rate": "write optimizer=SGD(0.05), or another optimizer",
         "rate": "write optimizer=SGD(0.05), or another optimizer",
+        "rule": ("optimizer",),
     }
 
     replicas: int = 1

@@ -68,11 +68,11 @@ def evaluate(
     arrays = check_data(run.plan.graph, data, targets=True, precision=run.plan.precision)
     loss, correct, seen = 0.0, 0, 0
     with (
-        Phases.of(show) as tell,
-        Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=tell) as session,
+        Phases.of(show) as on_phase,
+        Session(run.plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase) as session,
     ):
         for batch, real in _batches(arrays, run.plan.batch):
-            tell(f"evaluating: {seen} of {len(next(iter(arrays.values())))} examples")
+            on_phase(f"evaluating: {seen} of {len(next(iter(arrays.values())))} examples")
             step = session.step(batch, examples=real)
             loss += step.loss * real
             correct += step.correct
@@ -126,11 +126,11 @@ def predict(
     found: dict[str, list[Array]] = {name: [] for name in names}
     seen = 0
     with (
-        Phases.of(show) as tell,
-        Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=tell) as session,
+        Phases.of(show) as on_phase,
+        Session(plan, run.parameters, hosts=hosts, timeout_s=timeout_s, show=on_phase) as session,
     ):
         for batch, real in _batches(arrays, plan.batch):
-            tell(f"predicting: {seen} of {len(next(iter(arrays.values())))} examples")
+            on_phase(f"predicting: {seen} of {len(next(iter(arrays.values())))} examples")
             step = session.step(batch, examples=real, collect=names)
             seen += real
             for name in names:

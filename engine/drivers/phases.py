@@ -11,7 +11,7 @@ from partita.engine.drivers.checks import check_choice
 from partita.engine.drivers.progress import Show
 from partita.layers.text import counted
 
-Tell: TypeAlias = Callable[[str], object]
+OnPhase: TypeAlias = Callable[[str], object]
 """Is called with each phase, and with how far it is, in a few words."""
 
 MOMENT_S: Final = 1.0
@@ -34,7 +34,7 @@ class Phases:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, show: Show | Tell) -> Phases:
+    def of(cls, show: Show | OnPhase) -> Phases:
         """Phases that are shown so, or that this function is called with.
 
         Raises:
@@ -78,12 +78,12 @@ class Phases:
 class _Told(Phases):
     """Somebody else shows them."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, on_phase: OnPhase) -> None:
         super().__init__("nothing")
-        self._tell = tell
+        self._on_phase = on_phase
 
     def __call__(self, text: str) -> None:
-        self._tell(text)
+        self._on_phase(text)
 
 
 def silent(text: str) -> None:

@@ -29,32 +29,32 @@ _LEAST_STRETCHES: Final = 16
 
 @dataclass(frozen=True)
 class Sandblaster(Driver):
-    """The driver's settings.
+    """The settings of Sandblaster.
 
     The parameters after each iteration follow, to the bit, from the plan, the data, the number of shards, and
-    those settings that say so below; not from the number of replicas, nor from who fails or is slow.
+    the settings that say so below; not from the number of replicas, from failures, or from stragglers.
 
     Args:
         method: what is done with values and gradients: `LBFGS()`, `NonlinearCG()`, `GradientDescent()`, or
             one of your own.
-        replicas: copies of the network, each over all machines of the plan. A free one gets the next
-            portions.
-        shards: servers among which the parameters and all vectors of the method are divided.
-        portion: examples in a portion, which a replica computes in one step. If not given, those of the
-            plan's batch, or of `batch` or all data where these are fewer. Changes the order of sums.
-        push_every: portions whose gradient a replica adds up before it sends it. If not given, 4, or fewer
+        replicas: copies of the network, which compute side by side. Each is cut over all machines of the
+            plan; a free one gets the next portions.
+        shards: servers among which the parameters are divided, and all vectors of the method.
+        portion: examples that a replica computes in one step; if not given, those of the plan's batch, or of
+            `batch` or all data where these are fewer. Changes the order of sums.
+        push_every: portions whose gradient a replica adds up before it sends it; if not given, 4, or fewer
             where a batch has less than 64 portions. Changes the order of sums.
         batch: examples in a sampled batch, a multiple of `portion`; all of the data if not given. Sampled
             batches follow one another through the data, in a new seeded order each epoch.
-        overlap: what part of a sampled batch the next one shares, above 0, at most 0.5: the change of the
-            gradient is told from these. Rounded to whole portions, 1 or more.
+        overlap: what part of a sampled batch the next one shares, above 0, at most 0.5. The change of the
+            gradient is computed on these examples. Rounded to whole portions, 1 or more.
         l2: adds `l2 / 2 * |x|^2` over all parameters to the mean loss.
-        backups: whether portions that others still owe at the end of a batch are handed out a second time.
+        backups: whether portions that others still compute at the end of a batch are assigned a second time.
         warm_start: a run of Downpour that comes first, in the same call; the method begins where it ends.
-        warm_epochs: of that run.
+        warm_epochs: epochs of `warm_start`.
 
     Raises:
-        ValueError: a setting is not what it should be.
+        ValueError: a setting is out of range.
     """
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {

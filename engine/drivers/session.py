@@ -7,17 +7,18 @@ fails, the session ends with one clear error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 
+from partita.engine.drivers.backends import Backend, HostedBackend, InlineBackend
 from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
 from partita.engine.drivers.data import check_data
-from partita.engine.drivers.phases import Phases, Tell
+from partita.engine.drivers.phases import OnPhase, Phases
 from partita.engine.drivers.progress import Show
-from partita.engine.drivers.stages import HostedStage, InlineStage, Stage
 from partita.engine.drivers.step import Step
 from partita.engine.drivers.tracing import Tracer
 from partita.engine.kernels.kernel import Array
@@ -36,6 +37,7 @@ from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
+from partita.layers.arguments import Arguments
 from partita.layers.text import counted
 from partita.partitioner.ir.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
@@ -43,111 +45,116 @@ from partita.partitioner.plan import Plan
 Hosts = Literal["inline", "threads", "processes"]
 
 
-class Session:
+@dataclass(eq=False, repr=False)
+class Session(Arguments):
     """Plays steps of one replica of a plan, on threads of this process or on processes of this machine.
 
-    Use it as a context manager. It belongs to one thread.
+    Making one starts the hosts and gives them their parameters. Use it as a context manager. It belongs to
+    one thread.
+
+    Args:
+        plan: what to play; `plan.for_prediction()` leaves the losses out.
+        parameters: every parameter of the network by name, `[*shape]`; or a seed, from which each machine
+            draws its own, so that no process ever holds all of them.
+        train: whether to play the backward pass too.
+        optimizer: changes the parameters after each step, on the spot; needs `train`.
+        overlap: minibatches of a step, one after another through the machines of a horizontal cut, each with
+            an update of its own; see `Downpour`.
+        hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays the
+            one machine of a plan in the calling thread, which costs least for small networks.
+        listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free port of
+            loopback if not given.
+        places: where the processes of some machines run, by machine; the others run on this machine.
+        timeout_s: seconds that any answer of a host may take. While hosts start, each process that runs and
+            each function that is compiled counts as one.
+        show: how a start that lasts is shown, as in `train`; or a function that is called with each phase.
+
+    Raises:
+        ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be these, an
+            optimizer is given without `train`, or minibatches overlap without an optimizer.
+        HostError: a host fails or does not come up.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        parameters: Mapping[str, Vector] | int,
-        *,
-        train: bool = False,
-        optimizer: Optimizer | None = None,
-        overlap: int = 1,
-        hosts: Hosts = "threads",
-        listen: str | None = None,
-        places: Mapping[int, Placement] | None = None,
-        timeout_s: float = 300.0,
-        show: Show | Tell = "auto",
-    ) -> None:
-        """Starts the hosts and gives them their parameters.
+    _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "rule": ("optimizer",),
+        "timeout": ("timeout_s",),
+        "training": ("train",),
+    }
 
-        Args:
-            plan: what to play; `plan.for_prediction()` to leave the losses out.
-            parameters: every parameter of the network by name, `[*shape]`; or a seed, from which they are
-                drawn where they belong, so that nobody ever holds them twice.
-            train: play the way down too.
-            optimizer: what changes the parameters after each step, on the spot.
-            overlap: how many minibatches a step takes, one after another through the machines of a horizontal
-                cut, each with an update of its own; see `Downpour`.
-            hosts: "threads" of this process, or "processes" that talk ZeroMQ over loopback; "inline" plays
-                the one machine of a plan in the calling thread, which costs least for small networks.
-            listen: this process's own endpoint, `tcp://ADDRESS:PORT`, where hosts are processes; any free
-                port of loopback if not given.
-            places: where the processes of some machines run, by machine; on this one if it is not in there.
-            timeout_s: how long any answer of a host may take. While hosts start, each process that runs and
-                each function that is compiled counts as one.
-            show: how a start that lasts is shown, as in `train`; or what is called with each phase instead.
+    plan: Plan
+    parameters: InitVar[Mapping[str, Vector] | int]
+    _: KW_ONLY
+    train: bool = False
+    optimizer: Optimizer | None = None
+    overlap: int = 1
+    hosts: Hosts = "threads"
+    listen: str | None = None
+    places: Mapping[int, Placement] | None = None
+    timeout_s: float = 300.0
+    show: InitVar[Show | OnPhase] = "auto"
 
-        Raises:
-            ValueError: a parameter is missing, a machine's are too many for a message, hosts cannot be
-                these, or minibatches overlap without an optimizer that could follow each.
-            HostError: a host fails or does not come up.
-        """
-        check_plan(plan)
-        check_choice(hosts, "hosts is", get_args(Hosts))
-        check_seconds(timeout_s, "timeout_s is")
-        parameters = _checked(plan, parameters)
-        overlap = whole(overlap, "overlap is", least=1)
-        if overlap > 1 and not (train and optimizer is not None):
+    def __post_init__(self, parameters: Mapping[str, Vector] | int, show: Show | OnPhase) -> None:
+        check_plan(self.plan)
+        check_choice(self.hosts, "hosts is", get_args(Hosts))
+        check_seconds(self.timeout_s, "timeout_s is")
+        parameters = _checked(self.plan, parameters)
+        self.overlap = whole(self.overlap, "overlap is", least=1)
+        if self.optimizer is not None and not self.train:
             raise ValueError(
-                f"overlap is {overlap}, but no optimizer follows each minibatch; give train=True and an "
+                "an optimizer is given, but a session without train=True computes no gradient; give "
+                "train=True, or leave the optimizer out"
+            )
+        if self.overlap > 1 and self.optimizer is None:
+            raise ValueError(
+                f"overlap is {self.overlap}, but no optimizer follows each minibatch; give train=True and an "
                 "optimizer, or overlap=1"
             )
-        self._plan, self._train, self._size = plan, train, plan.batch * overlap
+        self._size = self.plan.batch * self.overlap
         self._fed, self._step = False, 0
-        self._layout = layout_of(plan, shards=1)
-        if hosts != "inline":
+        self._layout = layout_of(self.plan, shards=1)
+        if self.hosts != "inline":
             self._check_sizes()
-        self._tasks = [SessionTask(plan, m, train, optimizer, overlap) for m in range(len(plan.cluster))]
-        with Phases.of(show) as tell:
-            self._stage = self._opened(hosts, listen, places or {}, timeout_s, tell)
-            self._tracer = Tracer([task.program for task in self._tasks], self._stage.clocks)
+        machines = range(len(self.plan.cluster))
+        self._tasks = [SessionTask(self.plan, m, self.train, self.optimizer, self.overlap) for m in machines]
+        with Phases.of(show) as on_phase:
+            self._backend = self._opened(on_phase)
+            self._tracer = Tracer([task.program for task in self._tasks], self._backend.clocks)
             try:
                 self.load(parameters)
             except BaseException:
-                self._stage.close(orderly=False)
+                self._backend.close(orderly=False)
                 raise
 
-    def _opened(
-        self,
-        hosts: Hosts,
-        listen: str | None,
-        places: Mapping[int, Placement],
-        timeout_s: float,
-        tell: Tell,
-    ) -> Stage:
+    def _opened(self, on_phase: OnPhase) -> Backend:
+        hosts, listen, places = self.hosts, self.listen, self.places or {}
         if hosts != "processes" and (places or listen is not None):
             raise ValueError(
                 f"hosts is '{hosts}', and only processes have addresses; "
                 "ask for 'processes', or leave out listen and places"
             )
         if hosts == "threads":
-            return HostedStage(self._tasks, ThreadLauncher(), timeout_s=timeout_s, tell=tell)
+            return HostedBackend(self._tasks, ThreadLauncher(), timeout_s=self.timeout_s, on_phase=on_phase)
         if hosts == "processes":
             named = {part_name(0, machine): place for machine, place in places.items()}
             launcher = ProcessLauncher(hosts=len(self._tasks), listen=listen, places=named)
-            return HostedStage(self._tasks, launcher, timeout_s=timeout_s, tell=tell)
+            return HostedBackend(self._tasks, launcher, timeout_s=self.timeout_s, on_phase=on_phase)
         if len(self._tasks) > 1:
             raise ValueError(
                 f"hosts is 'inline', which plays one machine in the calling thread, but the plan has "
                 f"{len(self._tasks)}; give 'threads' or 'processes'"
             )
-        return InlineStage(self._tasks[0], tell)
+        return InlineBackend(self._tasks[0], on_phase)
 
     @property
     def launcher(self) -> Launcher:
         """Where the hosts are; a session in line has none."""
-        assert isinstance(self._stage, HostedStage), "a session in line has no hosts"
-        return self._stage.launcher
+        assert isinstance(self._backend, HostedBackend), "a session in line has no hosts"
+        return self._backend.launcher
 
     def load(self, parameters: Mapping[str, Vector] | int) -> None:
         """Replaces the parameters, by others or by those of a seed."""
-        given, specs = _checked(self._plan, parameters), self._plan.graph.parameters
-        dtype, machines = master(self._plan.precision), self._layout.machines
+        given, specs = _checked(self.plan, parameters), self.plan.graph.parameters
+        dtype, machines = master(self.plan.precision), self._layout.machines
 
         def vector(machine: int, out: Vector | None) -> Vector:
             slots = machines[machine]
@@ -155,7 +162,7 @@ class Session:
                 return initial_vector(slots, specs, given, dtype=dtype, out=out)
             return gather(slots, given, dtype, out=out)
 
-        self._stage.load(vector)
+        self._backend.load(vector)
 
     def step(
         self,
@@ -185,9 +192,9 @@ class Session:
         inputs = None if batch is None else [list(self._inputs(task, batch)) for task in self._tasks]
         if trace:
             self._tracer.compare()
-        played = self._stage.play(self._step, inputs, real, collect, trace=trace)
+        played = self._backend.play(self._step, inputs, real, collect, trace=trace)
         self._step += 1
-        judged = bool(self._plan.graph.losses)
+        judged = bool(self.plan.graph.losses)
         tables = self._tracer.tables() if trace else []
         states, vectors = self._joined(collect, [part.collected for part in played], tables)
         return Step(
@@ -204,9 +211,9 @@ class Session:
     def _checked(
         self, batch: Mapping[str, Array] | None, real: int, collect: tuple[str, ...]
     ) -> Mapping[str, Array] | None:
-        size, graph = self._size, self._plan.graph
-        if not 1 <= real <= size or (self._train and real < size):
-            least = size if self._train else 1
+        size, graph = self._size, self.plan.graph
+        if not 1 <= real <= size or (self.train and real < size):
+            least = size if self.train else 1
             raise ValueError(
                 f"{counted(real, 'example')} of a batch of {size} cannot be played; give {least} to {size}"
             )
@@ -218,7 +225,7 @@ class Session:
             if not self._fed:
                 raise ValueError("the first step has no last batch to play again; give it one")
             return None
-        arrays = check_data(graph, batch, targets=bool(graph.losses), precision=self._plan.precision)
+        arrays = check_data(graph, batch, targets=bool(graph.losses), precision=self.plan.precision)
         examples = len(next(iter(arrays.values())))
         if examples != size:
             raise ValueError(
@@ -230,20 +237,20 @@ class Session:
     @cached_property
     def _known(self) -> frozenset[str]:
         """With an optimizer there are no errors, and a gradient only where the optimizer needs it whole."""
-        graph, task = self._plan.graph, self._tasks[0]
+        graph, task = self.plan.graph, self._tasks[0]
         if task.overlap > 1:
             return frozenset({"parameters"})
         found = {"parameters", *(grid.name for grid in graph.computed)}
         if task.keeps_gradient:
             found.add("gradient")
-        if self._train and task.keep is None:
-            found |= {edge.name for name in graph.needs_error for edge in self._plan.ownership.edges(name)}
+        if self.train and task.keep is None:
+            found |= {edge.name for name in graph.needs_error for edge in self.plan.ownership.edges(name)}
         return frozenset(found)
 
     def _check_sizes(self) -> None:
         """A machine's parameters come in one message."""
-        gib, item_bytes = float(1 << 30), master(self._plan.precision).itemsize
-        for machine in range(len(self._plan.cluster)):
+        gib, item_bytes = float(1 << 30), master(self.plan.precision).itemsize
+        for machine in range(len(self.plan.cluster)):
             n_bytes = self._layout.machine_size(machine) * item_bytes
             if n_bytes > MAX_PAYLOAD:
                 raise ValueError(
@@ -257,11 +264,11 @@ class Session:
         Raises:
             HostError: a host fails, dies, or does not answer in time.
         """
-        return self._stage.clocks()
+        return self._backend.clocks()
 
     def close(self) -> None:
         """Stops every host."""
-        self._stage.close()
+        self._backend.close()
 
     def __enter__(self) -> Self:
         return self
@@ -269,16 +276,16 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stage.close(orderly=kind is None)
+        self._backend.close(orderly=kind is None)
 
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
             grid, count = (
-                self._plan.graph[layer_of(operand.buffer)],
-                self._plan.sizes.examples(operand.buffer),
+                self.plan.graph[layer_of(operand.buffer)],
+                self.plan.sizes.examples(operand.buffer),
             )
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
-            dtype = np.dtype(np.int64) if labels else storage(self._plan.precision)
+            dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
             first = (number_of(operand.buffer) or 0) * count
             examples = batch[grid.name][first : first + count]
             for rows in operand.rows:
@@ -290,7 +297,7 @@ class Session:
         """What the parts sent back, put together; a payload holds a machine's rows of each name in order, and
         its table of what was done when.
         """
-        graph, precision = self._plan.graph, self._plan.precision
+        graph, precision = self.plan.graph, self.plan.precision
         states: dict[str, Array] = {}
         vectors: dict[str, dict[str, Vector]] = {}
         for name in collect:
@@ -300,17 +307,17 @@ class Session:
                 }
             else:
                 grid = graph[layer_of(name)]
-                kind = storage(self._plan.sizes.row(name)[1])
+                kind = storage(self.plan.sizes.row(name)[1])
                 if self._adds_up(name):
                     kind = widen_array(np.zeros(0, kind)).dtype
-                states[name] = np.zeros((*grid.shape, self._plan.batch), kind)
+                states[name] = np.zeros((*grid.shape, self.plan.batch), kind)
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
         return {name: widen_array(array) for name, array in states.items()}, vectors
 
     def _adds_up(self, name: str) -> bool:
         """Whether machines have shares of a row: of the errors of its copies, of a loss that all judge."""
-        return "<" in name or bool(self._plan.ownership.judges(name))
+        return "<" in name or bool(self.plan.ownership.judges(name))
 
     def _take(
         self,
@@ -326,15 +333,15 @@ class Session:
         for name in collect:
             if name in vectors:
                 slots = self._layout.machines[machine]
-                vector = np.zeros(self._layout.machine_size(machine), master(self._plan.precision))
+                vector = np.zeros(self._layout.machine_size(machine), master(self.plan.precision))
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
-            elif (rows := self._plan.ownership.rows(layer_of(name), machine)) is not None:
+            elif (rows := self.plan.ownership.rows(layer_of(name), machine)) is not None:
                 place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
                 own = states[name][place]
                 adds = self._adds_up(name)
                 if adds or not own.flags.c_contiguous:
-                    share = np.zeros(own.shape, storage(self._plan.sizes.row(name)[1]))
+                    share = np.zeros(own.shape, storage(self.plan.sizes.row(name)[1]))
                     finish.append(partial(_put, own, share, adds=adds))
                     own = share
                 targets.append(own)

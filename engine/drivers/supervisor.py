@@ -140,26 +140,26 @@ class Supervisor:
         return done
 
     def _run(self) -> EndRun:
-        self._tell(Opened())
+        self._dispatch(Opened())
         told_stop, ticked_at = False, float("-inf")
         while self._done is None:
             until_s = self._coordinator.wakes_at - time.monotonic()
             for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
                 self._receive(event)
             for name, incarnation in self._launcher.began():
-                self._tell(ProcessStarted(name, incarnation))
+                self._dispatch(ProcessStarted(name, incarnation))
             for name, incarnation, reason in self._launcher.ended():
-                self._tell(Died(name, incarnation, reason))
+                self._dispatch(Died(name, incarnation, reason))
             self._send_packed()
             self._look_at_disk()
             if self._stop_requested and not told_stop:
                 told_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
-                self._tell(StopRequested())
+                self._dispatch(StopRequested())
             now = time.monotonic()
             if now - ticked_at >= TICK_S or now >= self._coordinator.wakes_at:
                 ticked_at = now
-                self._tell(Tick())
+                self._dispatch(Tick())
         return self._done
 
     def _receive(self, event: Received) -> None:
@@ -179,7 +179,7 @@ class Supervisor:
                     return
             case Refused(by=by, reason=why):
                 self._warn(f"{event.sender} refused what {sentence(by)} sent: {sentence(why)}")
-        self._tell(event)
+        self._dispatch(event)
 
     def _refuse(self, sender: str, reason: str) -> None:
         self._launcher.mailbox.counters.refused_messages += 1
@@ -187,7 +187,7 @@ class Supervisor:
             self._refused.add(sender)
             self._warn(f"the coordinator refused what {sender} sent: {sentence(reason)}")
 
-    def _tell(self, event: CoordinatorEvent) -> None:
+    def _dispatch(self, event: CoordinatorEvent) -> None:
         if self._done is None:
             for effect in self._coordinator.receive(event, time.monotonic()):
                 self._carry_out(effect)
@@ -239,7 +239,7 @@ class Supervisor:
         for done in self._disk.finished():
             if done is not None:
                 event, trouble = done
-                self._tell(event)
+                self._dispatch(event)
                 if trouble is not None:
                     self._warn(trouble)
 
@@ -272,4 +272,4 @@ class Supervisor:
         for name, incarnation in restart.hosts:
             self._from[name] = incarnation, restart.checkpoint
             host = self._launcher.launch(name, incarnation)
-            self._tell(Launched(name, incarnation, host.public_key, host.machine))
+            self._dispatch(Launched(name, incarnation, host.public_key, host.machine))

@@ -16,8 +16,8 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 import psutil
 
-from partita.engine.drivers.phases import Tell, silent
-from partita.engine.drivers.stages import HostedStage, PartStep
+from partita.engine.drivers.backends import HostedBackend, PartStep
+from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher
 from partita.engine.launch.placement import Placement
@@ -57,14 +57,14 @@ class Bench(Protocol):
     """Makes measurements."""
 
     def time_kernels(
-        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], object]
     ) -> list[list[Seconds]]:
         """Rehearses groups of parts, those of a group side by side.
 
         Args:
             parts: the groups, all of the same size.
             threads: kernel threads of each part.
-            tell: called with the number of each group when it begins.
+            on_group: called with the number of each group when it begins.
 
         Returns:
             For each group and part, the seconds of each instruction.
@@ -109,28 +109,30 @@ def on_processes(places: Mapping[str, Placement]) -> Launcher:
 class HostBench(Bench):
     """Real hosts."""
 
-    def __init__(self, launch: Launch = on_processes, *, tell: Tell = silent) -> None:
+    def __init__(self, launch: Launch = on_processes, *, on_phase: OnPhase = silent) -> None:
         """No host runs yet.
 
         Args:
             launch: opens the launchers of hosts.
-            tell: is told how far hosts are that start, and what they compile.
+            on_phase: called with the phases of hosts that start and compile.
         """
-        self._launch, self._tell = launch, tell
+        self._launch, self._on_phase = launch, on_phase
 
     def time_kernels(
-        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], object]
     ) -> list[list[Seconds]]:
         """See `Bench`."""
         tasks = [
             KernelBenchmarkTask(n, tuple(group[n] for group in parts), threads) for n in range(len(parts[0]))
         ]
         found = []
-        with closing(HostedStage(tasks, self._launch({}), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
+        with closing(
+            HostedBackend(tasks, self._launch({}), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
+        ) as backend:
             for n in range(len(parts)):
-                tell(n)
-                stage.play(2 * n, None, 0, ())
-                found.append([_seconds(part) for part in stage.play(2 * n + 1, None, 0, ())])
+                on_group(n)
+                backend.play(2 * n, None, 0, ())
+                found.append([_seconds(part) for part in backend.play(2 * n + 1, None, 0, ())])
         return found
 
     def play(
@@ -143,11 +145,13 @@ class HostBench(Bench):
         )
         tasks = [StepTimingTask(machine, tuple(plans), cold) for machine in machines]
         found = []
-        with closing(HostedStage(tasks, self._launch(places), timeout_s=TIMEOUT_S, tell=self._tell)) as stage:
+        with closing(
+            HostedBackend(tasks, self._launch(places), timeout_s=TIMEOUT_S, on_phase=self._on_phase)
+        ) as backend:
             for number, plan in enumerate(plans):
-                stage.load(lambda machine, out: np.zeros(1, np.float32))
+                backend.load(lambda machine, out: np.zeros(1, np.float32))
                 inputs = [_inputs(task.session(number)) for task in tasks]
-                found.append(_typical_times(_played(stage, inputs, plan.batch, steps)))
+                found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
         return found
 
     def busy(self) -> str | None:
@@ -180,7 +184,7 @@ def _inputs(task: SessionTask) -> list[Array]:
 
 
 def _played(
-    stage: HostedStage, inputs: list[list[Array]], batch: int, steps: int
+    backend: HostedBackend, inputs: list[list[Array]], batch: int, steps: int
 ) -> list[Sequence[PartStep]]:
     """So many steps after those that are not measured, or as many as there is time for."""
     found: list[Sequence[PartStep]] = []
@@ -190,7 +194,7 @@ def _played(
             until = time.monotonic() + _LONGEST_S
         if step >= _WARM_UP + _LEAST and time.monotonic() > until:
             break
-        found.append(stage.play(step, None if step else inputs, batch, ()))
+        found.append(backend.play(step, None if step else inputs, batch, ()))
     return found[_WARM_UP:]
 
 

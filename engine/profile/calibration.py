@@ -28,8 +28,8 @@ from partita.partitioner import Cluster, KernelTimes, Link, Machine, Plan, StepK
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.predict.work import family_of
 
-Progress = Callable[[str, int, int], None]
-"""Hears what is being measured, and how much of how much has been."""
+Progress = Callable[[str, int, int], object]
+"""Called with what is being measured, how many of it are done, and how many there are."""
 
 HOST: Final = "here"
 
@@ -237,7 +237,7 @@ def _with_kernels(
     samples: dict[str, list[Timed]] = {}
     for threads, some in chosen.items():
         told = f"kernels {'alone' if contention == 'alone' else 'side by side'}"
-        seconds = bench.time_kernels(some, threads=threads, tell=_telling(progress, told, len(some)))
+        seconds = bench.time_kernels(some, threads=threads, on_group=_on_group(progress, told, len(some)))
         for group, taken in zip(some, seconds, strict=True):
             for part, times in zip(group, taken, strict=True):
                 for position, work in works(part).items():
@@ -246,7 +246,7 @@ def _with_kernels(
     return record.with_kernels(contention, {signature: _mean(some) for signature, some in samples.items()})
 
 
-def _telling(progress: Progress, told: str, total: int) -> Callable[[int], None]:
+def _on_group(progress: Progress, told: str, total: int) -> Callable[[int], object]:
     return lambda n: progress(told, n, total)
 
 

@@ -15,7 +15,7 @@ from partita.engine.profile.store import Record
 
 
 def with_products(
-    record: Record, parts: Iterable[BenchmarkPart], bench: Bench, progress: Callable[[str, int, int], None]
+    record: Record, parts: Iterable[BenchmarkPart], bench: Bench, progress: Callable[[str, int, int], object]
 ) -> tuple[Record, str | None]:
     """The record with a choice for every large product of some parts, if the machine is quiet.
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partita.engine.drivers.data import Data, check_data
-from partita.engine.drivers.phases import Tell, silent
+from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.drivers.session import Hosts, Session
 from partita.engine.numerics import master
 from partita.engine.parameters.optimizers import SGD
@@ -89,8 +89,8 @@ def measure(
     *,
     steps: int,
     hosts: Hosts = "processes",
-    tell: Callable[[int], object] = lambda done: None,
-    tell_phase: Tell = silent,
+    on_step: Callable[[int], object] = lambda done: None,
+    on_phase: OnPhase = silent,
 ) -> Measured:
     """Plays a plan: whole training steps, or the way up where the network has no loss.
 
@@ -99,8 +99,8 @@ def measure(
         batch: what every step sees: an array for each input and target, `[batch, *shape]`.
         steps: how many are measured; as many are traced, in turn.
         hosts: "processes", or "threads" of this process, which share one interpreter.
-        tell: is told how many steps are done.
-        tell_phase: is told how far the hosts are while they start.
+        on_step: called with the number of steps that are done.
+        on_phase: called with the phases of the hosts' start.
 
     Raises:
         ValueError: the batch does not fit the network.
@@ -109,7 +109,7 @@ def measure(
     train = bool(plan.graph.losses)
     found, traces = [], []
     optimizer = SGD(RATE) if train else None
-    with Session(plan, SEED, train=train, optimizer=optimizer, hosts=hosts, show=tell_phase) as session:
+    with Session(plan, SEED, train=train, optimizer=optimizer, hosts=hosts, show=on_phase) as session:
         session.step(batch)
         for _ in range(WARM_UP - 1):
             session.step()
@@ -118,7 +118,7 @@ def measure(
             trace = session.step(trace=True).trace
             assert trace is not None
             traces.append(trace)
-            tell(done + 1)
+            on_step(done + 1)
     sent = found[-1].sent
     return Measured(
         plan,

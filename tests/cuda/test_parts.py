@@ -145,8 +145,8 @@ def test_in_line_too(where: str) -> None:
     parameters, batch = given()
     with Session(plan_of(ALONE), parameters, train=True, hosts="inline") as session:
         found = session.step(batch, collect=("scores", "gradient"))
-        stage: Any = session._stage
-        kernels = stage._part.computations._kernels
+        backend: Any = session._backend
+        kernels = backend._part.computations._kernels
         assert all(isinstance(kernel, TensorKernel) for kernel in kernels.values())
     expected = played(Cluster.local())
     np.testing.assert_allclose(found.states["scores"], expected.states["scores"], rtol=1e-9)

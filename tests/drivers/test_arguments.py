@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 import pytest
 
-from partita.engine import SGD, Downpour, train
+from partita.engine import SGD, Downpour, Session, train
+from partita.engine.drivers.session import Hosts
 from partita.partitioner import Cluster, Plan, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -61,6 +63,22 @@ def test_mistakes_are_named(plan: Plan, change: dict[str, Any], sentence: str) -
 def test_mistakes_in_a_driver_are_named(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         Downpour(**change)
+
+
+def test_a_wrong_name_of_an_argument_is_answered(plan: Plan) -> None:
+    with pytest.raises(TypeError, match=r"^train has no argument 'lr'; write driver=Downpour\("):
+        train(plan, toy.data(), lr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^train\(\) missing 1 required keyword-only argument: 'driver'"):
+        train(plan, toy.data())  # type: ignore[call-arg]
+    assert inspect.signature(train).parameters["seed"].default == 0
+    assert "checkpoint_every_s: seconds from" in (train.__doc__ or "")
+
+
+@pytest.mark.parametrize("hosts", ["inline", "threads"])
+def test_an_optimizer_without_training_is_refused(hosts: Hosts) -> None:
+    whole = partition(toy.network(), Cluster.local(1), batch=16, strategy="balanced")
+    with pytest.raises(ValueError, match=r"an optimizer is given, but .*; give train=True, or leave"):
+        Session(whole, 0, optimizer=SGD(0.1), hosts=hosts)
 
 
 def test_numbers_of_numpy_are_numbers(on_threads: list[WatchedThreads], plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import tomllib
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import safetensors.numpy
+from typer.main import get_command
 
 from partita.engine import SGD, Downpour, cli, train
 from partita.engine.drivers.phases import Phases
@@ -273,6 +275,32 @@ def test_an_unknown_value_shows_what_is_known(partita: Partita) -> None:
     ended = partita("train", FILE, "--optimizer", "adamax")
     assert ended.code == 2
     assert "'adamax' is not one of 'sgd', 'momentum', 'adagrad'" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--rule", "--optimizer"),
+        ("--rate=0.1", "--learning-rate"),
+        ("--lr", "--learning-rate"),
+        ("--workers", "--replicas"),
+        ("--batch-size", "--batch"),
+    ],
+)
+def test_an_option_of_other_libraries_is_answered(partita: Partita, option: str, meant: str) -> None:
+    ended = partita("train", FILE, option, "1")
+    assert ended.code == 2
+    assert f"No such option: {option.partition('=')[0]}; did you mean {meant}?" in ended.err
+
+
+def test_every_option_has_the_help_and_the_default_of_its_field(partita: Partita) -> None:
+    ended = partita("train", "--help")
+    text = " ".join(re.sub(r"[\u2500-\u257f]", " ", ended.out).split())
+    assert "Steps from one fetch of parameters to the next. [default: 1]" in text
+    assert "Pairs that are kept. [default: 10]" in text and "[default: adagrad]" in text
+    for command in ("plan", "train", "profile", "calibrate", "kernels"):
+        for parameter in get_command(cli.app).commands[command].params:  # type: ignore[attr-defined]
+            assert len(parameter.help) > 8, (command, parameter.name)
 
 
 def test_a_port_in_use_is_one_sentence(partita: Partita) -> None:

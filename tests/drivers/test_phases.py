@@ -103,11 +103,11 @@ def test_a_phase_that_is_over_in_a_moment_is_not_shown() -> None:
             shown.set()
             return stream.write(text)
 
-    with Phases("lines", after_s=3600.0, stream=Watched()) as tell:
-        tell("planning")
+    with Phases("lines", after_s=3600.0, stream=Watched()) as on_phase:
+        on_phase("planning")
     assert stream.getvalue() == ""
-    with Phases("lines", after_s=0.0, stream=Watched()) as tell:
-        tell("planning")
+    with Phases("lines", after_s=0.0, stream=Watched()) as on_phase:
+        on_phase("planning")
         assert shown.wait(60.0)
     assert stream.getvalue() == "planning\n"
 
@@ -160,7 +160,7 @@ class Terminal(io.StringIO):
 
 def test_a_terminal_has_a_live_line_that_vanishes() -> None:
     terminal = Terminal("planning something")
-    with Phases("auto", after_s=0.0, stream=terminal) as tell:
-        tell("planning something")
+    with Phases("auto", after_s=0.0, stream=terminal) as on_phase:
+        on_phase("planning something")
         assert terminal.shown.wait(60.0)
     assert "\x1b[2K" in terminal.getvalue(), "the line is erased"

@@ -62,10 +62,10 @@ class Pretended(Bench):
         return 1 << 30
 
     def time_kernels(
-        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, tell: Callable[[int], None]
+        self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], None]
     ) -> list[list[Seconds]]:
         for n in range(len(parts)):
-            tell(n)
+            on_group(n)
         self.played_by += [group[0].plan.products_of(0) for group in parts]
         self.timed_groups += [f"{len(group)} of {len(group[0].plan.cluster)}" for group in parts]
         return [[self._seconds(part, len(group)) for part in group] for group in parts]
@@ -327,7 +327,7 @@ def test_hosts_rehearse_and_play() -> None:
     bench, told = HostBench(in_threads), []
     plan = partition(network(), Cluster.local(2), batch=8)
     group = (BenchmarkPart(plan, 0), BenchmarkPart(plan, 1))
-    (seconds,) = bench.time_kernels([group], threads=1, tell=told.append)
+    (seconds,) = bench.time_kernels([group], threads=1, on_group=told.append)
     assert told == [0]
     for part, taken in zip(group, seconds, strict=True):
         timed = [i.op in COMPUTES for i in plan.programs[part.machine].instructions]

@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from partita.engine.drivers.phases import Tell, compiling, silent, starting
+from partita.engine.drivers.phases import OnPhase, compiling, silent, starting
 from partita.engine.drivers.step import HostError, Sent
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.blas import blas_on_one_thread
@@ -75,7 +75,7 @@ class PartStep:
     collected: Payload | None
 
 
-class Stage(ABC):
+class Backend(ABC):
     """Plays steps of all parts."""
 
     @abstractmethod
@@ -115,21 +115,21 @@ class Stage(ABC):
         """Ends the parts; not `orderly`: at once."""
 
 
-class InlineStage(Stage):
+class InlineBackend(Backend):
     """One part, played by the calling thread: no message, no queue, no other thread but the machine's own.
 
     Until it is closed, the BLAS of the process has one thread: kernels call it from their own.
     """
 
-    def __init__(self, task: SessionTask, tell: Tell = silent) -> None:
-        """Sets up the part; `tell` is told how many functions it compiles."""
+    def __init__(self, task: SessionTask, on_phase: OnPhase = silent) -> None:
+        """Sets up the part; `on_phase` is called with the number of functions it compiles."""
         self._name = part_name(0, task.machine)
         self._limits = ExitStack()
         self._limits.enter_context(blas_on_one_thread())
         try:
             with (
-                self._told(),
-                reports_compiling(lambda compiled: tell(compiling(compiled))),
+                self._reporting(),
+                reports_compiling(lambda compiled: on_phase(compiling(compiled))),
             ):
                 self._part = SessionPart(task)
         except BaseException:
@@ -141,7 +141,7 @@ class InlineStage(Stage):
         self._recorder = Recorder(task.program, partial(part_name, 0))
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        """See `Stage`."""
+        """See `Backend`."""
         vector(0, self._part.parameters)
         self._part.changed()
 
@@ -154,7 +154,7 @@ class InlineStage(Stage):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """See `Stage`."""
+        """See `Backend`."""
         if inputs is not None:
             for target, given in zip(self._part.inputs, inputs[0], strict=True):
                 np.copyto(target, given)
@@ -187,7 +187,7 @@ class InlineStage(Stage):
         recorder.end(time.perf_counter())
 
     def clocks(self) -> list[Offset]:
-        """See `Stage`."""
+        """See `Backend`."""
         return [Offset(0.0, 0.0)]
 
     def _collected(self, collect: tuple[str, ...], *, trace: bool) -> Payload:
@@ -201,7 +201,7 @@ class InlineStage(Stage):
         return HostError(self._name, report.reason, report.traceback)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
@@ -210,7 +210,7 @@ class InlineStage(Stage):
             raise self._failure(error) from error
 
     def close(self, *, orderly: bool = True) -> None:
-        """See `Stage`."""
+        """See `Backend`."""
         self._part.computations.close()
         self._limits.close()
 
@@ -227,11 +227,11 @@ class HostedTask(HostTask, Protocol):
         """What it is about."""
 
 
-class HostedStage(Stage):
+class HostedBackend(Backend):
     """A host for each part, and the conversation with them."""
 
     def __init__(
-        self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float, tell: Tell = silent
+        self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float, on_phase: OnPhase = silent
     ) -> None:
         """Starts the hosts.
 
@@ -239,12 +239,12 @@ class HostedStage(Stage):
             tasks: one for each host.
             launcher: where hosts are started; the stage closes it.
             timeout_s: the longest time that hosts may leave without a sign of life who owe an answer.
-            tell: is told how far they are while they start.
+            on_phase: called with the phases of the start.
 
         Raises:
             HostError: a host fails, dies, or is silent for too long.
         """
-        self.launcher, self._timeout_s, self._tell = launcher, timeout_s, tell
+        self.launcher, self._timeout_s, self._on_phase = launcher, timeout_s, on_phase
         self._names = [part_name(0, task.machine) for task in tasks]
         self._compiled: dict[str, int] = {}
         try:
@@ -254,7 +254,7 @@ class HostedStage(Stage):
             raise
 
     def load(self, vector: Callable[[int, Vector | None], Vector]) -> None:
-        """See `Stage`."""
+        """See `Backend`."""
         for machine, name in enumerate(self._names):
             self._say(name, Load(), vector(machine, None))
         self._answers(Ready, "taking in its parameters")
@@ -268,7 +268,7 @@ class HostedStage(Stage):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """See `Stage`."""
+        """See `Backend`."""
         for n, name in enumerate(self._names):
             self._say(name, Play(step, real, collect, trace), None if inputs is None else list(inputs[n]))
         return [
@@ -284,16 +284,16 @@ class HostedStage(Stage):
         ]
 
     def clocks(self) -> list[Offset]:
-        """See `Stage`. One part after another, so that none waits for another's answer."""
+        """See `Backend`. One part after another, so that none waits for another's answer."""
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
 
     def _round(self, name: str) -> RoundTrip:
         self._say(name, Ping(time.perf_counter()))
-        [(pong, _)] = self._answers(Pong, "telling its clock", names=[name])
+        [(pong, _)] = self._answers(Pong, "sending its clock", names=[name])
         return RoundTrip(pong.sent_s, pong.heard_s, pong.said_s, time.perf_counter())
 
     def close(self, *, orderly: bool = True) -> None:
-        """See `Stage`."""
+        """See `Backend`."""
         if not orderly:
             self.launcher.close(patience_s=0.0)
             return
@@ -302,18 +302,18 @@ class HostedStage(Stage):
         self.launcher.close()
 
     def _assemble(self, tasks: Sequence[HostedTask]) -> None:
-        def tell(ready: int) -> None:
+        def on_answer(ready: int) -> None:
             hosts = counted(len(tasks), *self.launcher.kind)
-            self._tell(starting(hosts, ready=ready, compiled=sum(self._compiled.values())))
+            self._on_phase(starting(hosts, ready=ready, compiled=sum(self._compiled.values())))
 
-        tell(0)
+        on_answer(0)
         for name in self._names:
             self.launcher.launch(name, 0)
         for name, (hello, _) in zip(self._names, self._answers(Hello, "importing"), strict=True):
             self.launcher.reach(name, 0, hello.endpoint)
         for task, name in zip(tasks, self._names, strict=True):
             self._say(name, SetUp(task.title), pack_task(task))
-        self._answers(Ready, "setting up its task", tell=tell)
+        self._answers(Ready, "setting up its task", on_answer=on_answer)
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)
             self._say(name, Directory(others, revision=1))
@@ -324,8 +324,8 @@ class HostedStage(Stage):
     def _say(self, name: str, message: Message, payload: object = None) -> None:
         self.launcher.mailbox.send(name, message, payload)  # type: ignore[arg-type]
 
-    def _tell_of_compiling(self) -> None:
-        self._tell(compiling(sum(self._compiled.values())))
+    def _report_compiling(self) -> None:
+        self._on_phase(compiling(sum(self._compiled.values())))
 
     def _answers(
         self,
@@ -333,7 +333,7 @@ class HostedStage(Stage):
         doing: str,
         *,
         names: Sequence[str] | None = None,
-        tell: Callable[[int], None] | None = None,
+        on_answer: Callable[[int], None] | None = None,
     ) -> list[tuple[Answer, Payload | None]]:
         """The next message of this kind from each of some hosts, or from all in the order of the machines.
 
@@ -341,7 +341,7 @@ class HostedStage(Stage):
             kind: of the messages.
             doing: what a host does that has not answered.
             names: of the hosts.
-            tell: is called with the number of answers when it has grown, or functions were compiled.
+            on_answer: called with the number of answers when it has grown, or functions were compiled.
         """
         names = self._names if names is None else names
         found: dict[str, tuple[Answer, Payload | None]] = {}
@@ -351,12 +351,12 @@ class HostedStage(Stage):
                 _check(event)
                 if isinstance(event.message, SetUpProgress):
                     self._compiled[event.sender], alive_at = event.message.compiled, time.monotonic()
-                    self._tell_of_compiling() if tell is None else tell(len(found))
+                    self._report_compiling() if on_answer is None else on_answer(len(found))
                 elif isinstance(event.message, kind):
                     assert event.payload is None or isinstance(event.payload, Payload)
                     found.setdefault(event.sender, (event.message, event.payload))
-                    if tell is not None:
-                        tell(len(found))
+                    if on_answer is not None:
+                        on_answer(len(found))
             if self.launcher.began():
                 alive_at = time.monotonic()
             for name, _, reason in self.launcher.ended():

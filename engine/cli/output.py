@@ -1,7 +1,8 @@
-"""What goes wrong ends a command with one sentence."""
+"""Output of commands: the width of the terminal, and one sentence for whatever goes wrong."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,14 @@ from partita.engine.drivers.step import HostError
 from partita.engine.drivers.supervisor import RunFailed
 
 
+def terminal_width() -> int | None:
+    """Columns of the terminal, or the value of COLUMNS; None where standard output is no terminal."""
+    return shutil.get_terminal_size((0, 0)).columns or None
+
+
 @contextmanager
 def one_sentence_each() -> Iterator[None]:
-    """What goes wrong ends the command with one sentence and a non-zero exit. Tracebacks are the user's."""
+    """Ends the command with one sentence and a non-zero exit where it fails. Tracebacks are the user's."""
     failure: BaseException
     try:
         yield
