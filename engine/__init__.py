@@ -21,13 +21,13 @@ from partita.engine.drivers.train import train
 from partita.engine.kernels.check import GradientCheck, check_gradients
 from partita.engine.methods import (
     LBFGS,
-    Directions,
+    Direction,
+    DirectionGenerator,
     GradientDescent,
     LineSearchMethod,
     Method,
     NonlinearCG,
     Objective,
-    Toward,
 )
 from partita.engine.parameters.optimizers import (
     LARS,
@@ -55,7 +55,8 @@ __all__ = [
     "Adam",
     "AdamW",
     "Cosine",
-    "Directions",
+    "Direction",
+    "DirectionGenerator",
     "Downpour",
     "Evaluation",
     "ExponentialDecay",
@@ -81,7 +82,6 @@ __all__ = [
     "Schedule",
     "Session",
     "StepDecay",
-    "Toward",
     "check_gradients",
     "evaluate",
     "minimise",

@@ -1,30 +1,29 @@
-"""Batch methods: what is done to vectors that others hold, told scalars only.
+"""Batch methods: minimisation by operations on distributed vectors, controlled by scalars only.
 
-`method` says what one is; `objective` says what is minimised, on all data or on samples. `line_search_method`
-is all of a method but its direction, which `toward` hands it, with `line_search` on scalars. `lbfgs` (by
-`two_loop`), `nonlinear_cg` and `gradient_descent` are methods, each a direction. They play against shards, in
-one process and from a journal, and know none of them.
+`method` is the interface; `objective` makes the operations that evaluate a full or a sampled batch.
+`line_search_method` is everything but the search `direction`, by `line_search` on scalars. `lbfgs` and
+`descent` contain the methods. They run against shards, in one process, and from a journal, without knowing
+which.
 """
 
-from partita.engine.methods.gradient_descent import GradientDescent
+from partita.engine.methods.descent import GradientDescent, NonlinearCG
+from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.lbfgs import LBFGS
 from partita.engine.methods.line_search import LineSearch
 from partita.engine.methods.line_search_method import LineSearchMethod
 from partita.engine.methods.method import Method
-from partita.engine.methods.nonlinear_cg import NonlinearCG
 from partita.engine.methods.objective import GRADIENT, Objective, Value
-from partita.engine.methods.toward import Directions, Toward
 
 __all__ = [
     "GRADIENT",
     "LBFGS",
-    "Directions",
+    "Direction",
+    "DirectionGenerator",
     "GradientDescent",
     "LineSearch",
     "LineSearchMethod",
     "Method",
     "NonlinearCG",
     "Objective",
-    "Toward",
     "Value",
 ]

@@ -1,35 +1,38 @@
-"""L-BFGS whose vectors stay where they are: all products come with a trial, the direction goes with the next.
+"""L-BFGS on distributed vectors: each trial returns all products, and the direction is sent with the next
+one.
 
-Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Chen,
-Wang and Zhou 2014, "Large-scale L-BFGS using MapReduce". Which pairs make curvature when batches are sampled:
-Berahas, Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
+Source: DistBelief, section 4.2; Nocedal 1980, "Updating quasi-Newton matrices with limited storage"; Nocedal
+and Wright, "Numerical optimization", algorithm 7.4; Chen, Wang and Zhou 2014, "Large-scale L-BFGS using
+MapReduce", for the form without vectors. Curvature pairs of sampled batches: Berahas, Nocedal and Takac 2016,
+"A multi-batch L-BFGS method for machine learning".
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Final
 
+from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.line_search_method import LineSearchMethod
 from partita.engine.methods.objective import GRADIENT
-from partita.engine.methods.toward import Directions, Toward
-from partita.engine.methods.two_loop import two_loop
 from partita.engine.protocol.commands import Dots, Request, Scalars
 
 _FLAT: Final = 1e-10
-"""A move and its change of the gradient whose cosine is not above this are rounding, not curvature."""
+"""Cosine of a move and its change of the gradient, up to which they are rounding, not curvature."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LBFGS(LineSearchMethod):
-    """Limited-memory BFGS: the shards hold `2 * (history + 1)` vectors for its pairs.
+    """Limited-memory BFGS; the shards hold `2 * (history + 1)` vectors for its pairs.
 
     Args:
-        history: pairs that are kept.
+        history: number of stored pairs.
 
     Raises:
-        ValueError: `history` below 1, or what `LineSearchMethod` refuses.
+        ValueError: `history` below 1, or an invalid setting of `LineSearchMethod`.
     """
 
     history: int = 10
@@ -39,55 +42,84 @@ class LBFGS(LineSearchMethod):
         if self.history < 1:
             raise ValueError(f"history is {self.history}; keep at least 1 pair")
 
-    def directions(self) -> Directions:
+    def directions(self) -> DirectionGenerator:
         """See `LineSearchMethod.directions`."""
         pairs, note = Pairs(self.history), ""
         while True:
             s, y = pairs.free
-            step = 1.0 if pairs.kept else None
-            there = Toward(pairs.direction(), step, move=s, change=y, then=pairs.request(), note=note)
-            note = "" if pairs.take((yield there)) else "a pair without curvature was left out"
+            step = 1.0 if pairs.stored else None
+            direction = Direction(pairs.direction(), step, move=s, change=y, then=pairs.request(), note=note)
+            note = "" if pairs.add((yield direction)) else "a pair without curvature was left out"
 
 
 class Pairs:
-    """The pairs that are kept, by name, and the products of their vectors.
+    """Curvature pairs, by name, and the products of their vectors.
 
-    One slot more than are kept is free for the next move, so that a pair that is no good costs no other.
+    One slot more than `history` is free for the next pair, so that a rejected pair replaces no other.
     """
 
-    def __init__(self, most: int) -> None:
-        self.kept: list[tuple[str, str]] = []
+    def __init__(self, history: int) -> None:
+        self.stored: list[tuple[str, str]] = []
         """Names (move, change), oldest first."""
-        self._slots: Final = tuple((f"s{n}", f"y{n}") for n in range(most + 1))
+        self._slots: Final = tuple((f"s{n}", f"y{n}") for n in range(history + 1))
         self.free = self._slots[0]
-        """Where the next pair goes."""
+        """Names of the next pair."""
         self._vectors: tuple[str, ...] = self.free
-        self._rows: Final[dict[str, dict[str, float]]] = {
+        self._products: Final[dict[str, dict[str, float]]] = {
             name: {} for name in (*(name for slot in self._slots for name in slot), GRADIENT)
         }
 
     def request(self) -> Request:
-        """All that the pair in the free slot, and the gradient, bring with them."""
+        """Returns all products of the free pair and the gradient."""
         return (Dots((*self.free, GRADIENT), self._vectors),)
 
-    def take(self, scalars: Scalars) -> bool:
-        """Takes the answer; the oldest pair makes room. False: the new one lacks curvature, and is out."""
-        new, vectors, rows = self.free, self._vectors, self._rows
+    def add(self, scalars: Scalars) -> bool:
+        """Stores the free pair, given the products of `request`; False if it lacks curvature."""
+        new, vectors, products = self.free, self._vectors, self._products
         for n, left in enumerate((*new, GRADIENT)):
             found = scalars[n * len(vectors) : (n + 1) * len(vectors)]
-            rows[left].update(zip(vectors, found, strict=True))
+            products[left].update(zip(vectors, found, strict=True))
             for right, product in zip(vectors, found, strict=True):
-                rows[right][left] = product
+                products[right][left] = product
         s, y = new
-        size = math.sqrt(rows[s][s]) * math.sqrt(rows[y][y])
-        if not rows[s][y] > _FLAT * size:
+        size = math.sqrt(products[s][s]) * math.sqrt(products[y][y])
+        if not products[s][y] > _FLAT * size:
             return False
-        self.kept = [*self.kept, new][-(len(self._slots) - 1) :]
-        self.free = next(slot for slot in self._slots if slot not in self.kept)
-        moves, changes = zip(*self.kept, self.free, strict=True)
+        self.stored = [*self.stored, new][-(len(self._slots) - 1) :]
+        self.free = next(slot for slot in self._slots if slot not in self.stored)
+        moves, changes = zip(*self.stored, self.free, strict=True)
         self._vectors = (*moves, *changes)
         return True
 
     def direction(self) -> tuple[tuple[float, str], ...]:
-        """The terms of `-H g`."""
-        return two_loop(self._rows, self.kept, GRADIENT)
+        """Returns the terms of `-H g`."""
+        return two_loop(self._products, self.stored, GRADIENT)
+
+
+def two_loop(
+    products: Mapping[str, Mapping[str, float]], pairs: Sequence[tuple[str, str]], gradient: str
+) -> tuple[tuple[float, str], ...]:
+    """Computes the terms (factor, vector) of the direction `-H g` from scalars alone.
+
+    Args:
+        products: of two vectors, by their names: every `s` with every `y`, every `y` with every `y`, the
+            gradient with all.
+        pairs: names of (move, change of the gradient), oldest first, each with a product above 0. `H` starts
+            as `s'y / y'y` of the newest; without pairs it is 1.
+        gradient: its name.
+    """
+    factors = {gradient: 1.0}
+
+    def along(vector: str) -> float:
+        return math.fsum(map(mul, factors.values(), map(products[vector].__getitem__, factors)))
+
+    for s, y in reversed(pairs):
+        factors[y] = -along(s) / products[s][y]
+    if pairs:
+        s, y = pairs[-1]
+        size = products[s][y] / products[y][y]
+        first = {y: -factors[y] for _, y in pairs}
+        factors = {name: size * factor for name, factor in factors.items()}
+        for s, y in pairs:
+            factors[s] = first[y] - along(y) / products[s][y]
+    return tuple((-factor, name) for name, factor in factors.items())

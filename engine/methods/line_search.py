@@ -1,6 +1,4 @@
-"""How far to go along a direction: a strong Wolfe line search on scalars.
-
-It must not know vectors: it is told the loss and its slope at each step that it asks for.
+"""Strong Wolfe line search on scalars: the loss and its slope at each requested step.
 
 Source: More and Thuente 1994, "Line search algorithms with guaranteed sufficient decrease": the trial values
 of section 4, the auxiliary function of section 2, and the interval that must shrink of section 3.
@@ -12,20 +10,20 @@ import math
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 Verdict: TypeAlias = Literal["found", "short", "unbounded", "nothing"]
-"""`found`: the last step satisfies both conditions. `short`: `best` is lower, but the slope there is still
-steep. `unbounded`: the loss falls as far as one looks. `nothing`: no step is low enough."""
+"""`found`: the last step satisfies both conditions. `short`: `best` is lower, but its slope is still steep.
+`unbounded`: the loss falls up to the longest step. `nothing`: no step is low enough."""
 
 _SHRINKS: Final = 0.66
-"""An interval that keeps more than this of its length over two trials is cut in half."""
+"""An interval is halved if two trials leave more than this part of its length."""
 
 _NARROW: Final = 1e-3
-"""An interval this narrow, as part of its end, is not looked into any more."""
+"""The search ends in an interval this narrow, relative to its end."""
 
 _BACK: Final = 0.1
-"""Where there is no number, the next trial is at this part of the way from the best one."""
+"""After a trial that is not finite, the next is at this part of the way from the best one."""
 
 _FAR: Final = 1e10
-"""No step is longer than this many first trials."""
+"""Longest step, in first trials."""
 
 _ROUNDING: Final = 2.0**-52
 
@@ -38,31 +36,35 @@ class Trial(NamedTuple):
     slope: float
 
     def tilted(self, by: float) -> Trial:
-        """The same for the loss less `by * step`."""
+        """Returns the trial for the loss less `by * step`."""
         return Trial(self.step, self.loss - by * self.step, self.slope - by)
 
 
 class LineSearch:
     """Finds a step where the loss is below `loss + c1 * step * slope` and the slope at most `c2` of `slope`.
 
-    `step` is to be tried next; `best` is the lowest trial with enough decrease so far, if there is one.
+    Attributes:
+        step: next step to try.
+        best: lowest trial with sufficient decrease so far; None if there is none.
 
     Args:
         loss: at step 0.
-        slope: there, below 0.
-        step: the first to be tried.
+        slope: at step 0, below 0.
+        step: first step to try.
         c1: sufficient decrease.
-        c2: the curvature condition, above `c1`, below 1.
-        most: trials; at least 1.
+        c2: curvature condition, above `c1`, below 1.
+        max_trials: at least 1.
     """
 
-    def __init__(self, loss: float, slope: float, step: float, *, c1: float, c2: float, most: int) -> None:
+    def __init__(
+        self, loss: float, slope: float, step: float, *, c1: float, c2: float, max_trials: int
+    ) -> None:
         self.step = step
         self.best: Trial | None = None
         self._start: Final = Trial(0.0, loss, slope)
         self._c2: Final = c2
-        self._asked: Final = c1 * slope
-        self._most: Final = most
+        self._sufficient_slope: Final = c1 * slope
+        self._max_trials: Final = max_trials
         self._longest: Final = _FAR * step
         self._tried = 0
         self._low = self._start
@@ -72,13 +74,13 @@ class LineSearch:
         self._widths = (math.inf, math.inf)
         self._bounds = (0.0, 5 * step)
 
-    def tell(self, loss: float, slope: float) -> Verdict | None:
-        """Takes what was found at `step`. Returns None when there is a new `step` to be tried."""
+    def observe(self, loss: float, slope: float) -> Verdict | None:
+        """Processes loss and slope at `step`. Returns None if there is a new `step` to try."""
         self._tried += 1
         trial = Trial(self.step, loss, slope)
         if not (math.isfinite(loss) and math.isfinite(slope)):
             return self._turn_back()
-        enough = loss <= self._start.loss + self._asked * trial.step
+        enough = loss <= self._start.loss + self._sufficient_slope * trial.step
         if enough and (self.best is None or loss < self.best.loss):
             self.best = trial
         if enough and abs(slope) <= self._c2 * -self._start.slope:
@@ -100,8 +102,8 @@ class LineSearch:
         return self._over()
 
     def _next(self, trial: Trial, *, auxiliary: bool) -> None:
-        """The next step, and the interval in which a good one lies."""
-        tilt = self._asked if auxiliary else 0.0
+        """Updates the step, and the interval that contains a good one."""
+        tilt = self._sufficient_slope if auxiliary else 0.0
         low, far, new = self._low.tilted(tilt), self._far and self._far.tilted(tilt), trial.tilted(tilt)
         step = _trial_value(low, far, new, self._bounds)
         if new.loss > low.loss:
@@ -122,7 +124,7 @@ class LineSearch:
         return min(max(step, self._bounds[0]), self._bounds[1])
 
     def _beyond(self, step: float) -> float:
-        """Farther on, but not all the way to where there are no numbers."""
+        """Extrapolates, but not as far as a trial that was not finite."""
         reach = min(self._longest, self._low.step + (self._limit - self._low.step) / 2)
         step = min(max(step, self._bounds[0]), self._bounds[1], reach)
         self._look_beyond(step)
@@ -133,8 +135,8 @@ class LineSearch:
         self._bounds = (step + 1.1 * ahead, step + 4 * ahead)
 
     def _over(self) -> Verdict | None:
-        """Whether there is no sense in another trial."""
-        if self._tried < self._most and not self._hopeless():
+        """Returns a verdict if another trial is pointless."""
+        if self._tried < self._max_trials and not self._hopeless():
             return None
         return "short" if self.best else "nothing"
 
@@ -148,7 +150,7 @@ class LineSearch:
 
 
 def _trial_value(low: Trial, far: Trial | None, new: Trial, bounds: tuple[float, float]) -> float:
-    """Where the minimum lies, by what is known of both ends: section 4's four cases."""
+    """Interpolates the minimum: section 4's four cases."""
     if new.loss > low.loss:  # 1: higher; the minimum is between
         cubic, quadratic = _cubic(low, new), _quadratic(low, new)
         near = abs(cubic - low.step) < abs(quadratic - low.step)
@@ -164,7 +166,7 @@ def _trial_value(low: Trial, far: Trial | None, new: Trial, bounds: tuple[float,
 
 
 def _farther(low: Trial, far: Trial | None, new: Trial, bounds: tuple[float, float]) -> float:
-    """The cubic only counts where its minimum is beyond the new trial."""
+    """Extrapolates by the cubic where its minimum is beyond the new trial, else by the secant."""
     end = bounds[1] if new.step > low.step else bounds[0]
     cubic, secant = _cubic(low, new, beyond=end), _secant(low, new)
     nearer = abs(cubic - new.step) < abs(secant - new.step)
@@ -176,7 +178,7 @@ def _farther(low: Trial, far: Trial | None, new: Trial, bounds: tuple[float, flo
 
 
 def _cubic(a: Trial, b: Trial, *, beyond: float | None = None) -> float:
-    """The minimum of the cubic through both; `beyond`, where given, unless that is farther on than `b`."""
+    """Minimum of the cubic through both; `beyond`, where given, unless the minimum is farther than `b`."""
     ahead = b.step - a.step
     mean = 3 * (a.loss - b.loss) / ahead + a.slope + b.slope
     size = max(abs(mean), abs(a.slope), abs(b.slope))
@@ -191,11 +193,11 @@ def _cubic(a: Trial, b: Trial, *, beyond: float | None = None) -> float:
 
 
 def _quadratic(a: Trial, b: Trial) -> float:
-    """The minimum of the parabola with both losses and the slope at `a`."""
+    """Minimum of the parabola with both losses and the slope at `a`."""
     ahead = b.step - a.step
     return a.step + a.slope / ((a.loss - b.loss) / ahead + a.slope) / 2 * ahead
 
 
 def _secant(a: Trial, b: Trial) -> float:
-    """Where the slopes at both say that it is 0."""
+    """Zero of the linear interpolation of both slopes."""
     return b.step + b.slope / (b.slope - a.slope) * (a.step - b.step)

@@ -1,16 +1,16 @@
-"""A method that chooses a direction and searches along it: all but the direction.
+"""Methods with a line search: everything but the choice of the direction.
 
-The loop is here: evaluations, trials, tolerances, what happens when nothing is lower, and what is told. It
-must not know how a direction comes about.
+The loop evaluates, searches, checks tolerances and reports iterations; it does not know how a direction is
+computed.
 
-An iteration whose first trial is accepted is one request. It combines the direction and goes to the trial;
-after the evaluation it makes the move, the change of the gradient, and what the next direction needs, as if
-the trial were accepted: most are. Another trial of the search writes over all of that. What the point and the
-gradient were before the search is kept by a change of names, so neither is copied.
+An iteration whose first trial is accepted is one request: it combines the direction, moves to the trial and
+evaluates; then it computes the move, the change of the gradient and the products for the next direction as if
+the trial were accepted, as most are. A further trial overwrites all of that. Point and gradient before the
+search are preserved by swapping names, so neither is copied.
 
-With sampled batches a trial evaluates the next batch at once, and only the examples that both batches share
-tell whether the loss fell: their loss is tilted so that its slope is the whole batch's. So one evaluation
-makes an iteration, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared
+With sampled batches a trial evaluates the next batch, and the decrease of the loss is measured on the
+examples that both batches share: their loss is tilted so that its slope is the whole batch's. So an iteration
+needs one evaluation, and a step that satisfies the curvature condition has a pair with `s'y > 0` over shared
 examples.
 """
 
@@ -22,10 +22,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
+from partita.engine.methods.direction import Direction, DirectionGenerator
 from partita.engine.methods.line_search import LineSearch, Verdict
 from partita.engine.methods.method import Method
 from partita.engine.methods.objective import GRADIENT, Objective, Value
-from partita.engine.methods.toward import Directions, Toward
 from partita.engine.protocol.commands import (
     POINT,
     Combine,
@@ -41,24 +41,24 @@ from partita.engine.protocol.commands import (
 from partita.layers.text import counted
 
 DIRECTION: Final = "d"
-"""The vector along which a line search goes."""
+"""Vector of the search direction."""
 
 _BEFORE: Final = "{}_before"
-"""The name of a vector as it was where the search began."""
+"""Name of a vector as it was at the start of the search."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LineSearchMethod(Method):
-    """A subclass writes `directions`; the line search is strong Wolfe, by More and Thuente.
+    """A method whose subclass writes `directions`; the line search is strong Wolfe, by More and Thuente.
 
     Args:
-        gtol: done when no number in the gradient is larger.
-        ftol: done when an iteration lowers the loss by no more than this part of it (of 1, where the loss is
-            below 1). Not looked at with sampled batches, whose losses are of different examples.
-        max_iterations: never more than these.
-        c1: a step must lower the loss by this part of what the slope promises.
-        c2: and the slope must fall to this part.
-        max_evaluations: of one line search.
+        gtol: converged when no absolute value in the gradient is larger.
+        ftol: converged when an iteration lowers the loss by no more than this part of it (of 1, where the
+            loss is below 1). Ignored with sampled batches, whose losses are of different examples.
+        max_iterations: limit of iterations.
+        c1: sufficient decrease: a step must lower the loss by this part of what the slope predicts.
+        c2: curvature condition: the slope must fall to this part.
+        max_evaluations: limit of one line search.
 
     Raises:
         ValueError: a tolerance below 0, a number of iterations or evaluations below 1, or constants that are
@@ -80,7 +80,7 @@ class LineSearchMethod(Method):
         "learning_rate": "a line search finds the length of each step; leave it out",
         "line_search_fn": "the line search is strong Wolfe; leave it out",
     }
-    """What PyTorch and SciPy call the settings."""
+    """Names of the settings in PyTorch and SciPy."""
 
     gtol: float = 1e-5
     ftol: float = 2.2e-9
@@ -100,11 +100,11 @@ class LineSearchMethod(Method):
             raise ValueError(f"c1 is {self.c1} and c2 is {self.c2}; they must be 0 < c1 < c2 < 1")
 
     @abstractmethod
-    def directions(self) -> Directions:
-        """Yields one `Toward` after the other, and is sent what its `then` gives at the accepted point. What
-        else it needs to know it may ask in requests between them.
+    def directions(self) -> DirectionGenerator:
+        """Yields directions, and receives the scalars of their `then` at the accepted point. May also yield
+        requests between them.
 
-        Begun anew when nothing along a direction is lower: then the first one should be `-g`.
+        Restarted when no point along a direction is lower; so the first one should be `-g`.
         """
 
     def steps(self, objective: Objective) -> Steps:
@@ -122,7 +122,7 @@ class _Found:
 
 
 class _Descent:
-    """One run of a method."""
+    """State of one run of a method."""
 
     def __init__(self, method: LineSearchMethod, objective: Objective) -> None:
         self._method: Final = method
@@ -130,96 +130,99 @@ class _Descent:
         self._batch = 0
         self._evaluations = 0
         self._last: _Found | None = None
-        self._there: Final = _BEFORE.format(POINT)
+        self._start: Final = _BEFORE.format(POINT)
         self._tail: Final = _BEFORE.format(objective.tail)
         self._n_scalars: Final = objective.n_scalars()
 
     def steps(self) -> Steps:
-        """The loop."""
         method, done, note = self._method, 0, ""
-        now = yield from self._evaluated()
+        now = yield from self._evaluate()
         if not now.finite:
             return _no_start(now)
         if now.largest <= method.gtol:
             return _flat(now)
         directions, fresh = method.directions(), True
         while done < method.max_iterations:
-            toward = yield from self._aim(directions, begun=not fresh)
-            if toward is None:
+            direction = yield from self._next_direction(directions, begun=not fresh)
+            if direction is None:
                 return Outcome(
                     "stopped", f"After {counted(done, 'iteration')} the method knows no further direction."
                 )
-            found = yield from self._along(toward, now)
+            found = yield from self._search(direction, now)
             if found is None:
-                now = yield from self._back(now)
+                now = yield from self._revert(now)
                 if fresh:
                     return _stuck(done, now)
                 directions, fresh, note = method.directions(), True, "begun anew"
                 continue
             before, now, fresh, done = now, found.value, False, done + 1
-            yield self._iterated(done, found, note or toward.note)
-            if outcome := self._judged(before, found):
+            yield self._iterated(done, found, note or direction.note)
+            if outcome := self._outcome(before, found):
                 return outcome
             note = ""
         return Outcome("stopped", f"Stopped after {counted(done, 'iteration')}, as max_iterations says.")
 
-    def _aim(self, directions: Directions, *, begun: bool) -> Generator[Request, Scalars, Toward | None]:
+    def _next_direction(
+        self, directions: DirectionGenerator, *, begun: bool
+    ) -> Generator[Request, Scalars, Direction | None]:
         answer = self._last.answer if self._last else ()
         try:
             wish = directions.send(answer) if begun else next(directions)
-            while not isinstance(wish, Toward):
+            while not isinstance(wish, Direction):
                 wish = directions.send((yield wish))
         except StopIteration:
             return None
         return wish
 
-    def _along(self, toward: Toward, now: Value) -> Generator[Request, Scalars, _Found | None]:
-        """Searches; None when nothing is lower."""
-        opening = self._opening(toward)
+    def _search(self, direction: Direction, now: Value) -> Generator[Request, Scalars, _Found | None]:
+        """Runs one line search; None if no point is lower."""
+        opening = self._opening(direction)
         known: Scalars = ()
-        step = self._first_step(toward)
+        step = self._first_step(direction)
         if step is None:
             known = yield opening
-            step = self._first_step(toward, known)
+            step = self._first_step(direction, known)
             if step is None or not known[0] < 0:
                 return None
             opening = ()
-        told = known + (yield (*opening, *self._trial(toward, step)))
-        slope, tilt, told = told[0], told[0] - told[1], told[3:]
+        scalars = known + (yield (*opening, *self._trial(direction, step)))
+        slope, tilt, scalars = scalars[0], scalars[0] - scalars[1], scalars[3:]
         if not slope < 0:
             return None
         method = self._method
-        search = LineSearch(now.tail, slope, step, c1=method.c1, c2=method.c2, most=method.max_evaluations)
-        value = self._value(told)
-        while (verdict := search.tell(value.head + step * tilt, told[self._n_scalars] + tilt)) is None:
+        search = LineSearch(
+            now.tail, slope, step, c1=method.c1, c2=method.c2, max_trials=method.max_evaluations
+        )
+        value = self._value(scalars)
+        while (verdict := search.observe(value.head + step * tilt, scalars[self._n_scalars] + tilt)) is None:
             step = search.step
-            told = yield self._trial(toward, step)
-            value = self._value(told)
+            scalars = yield self._trial(direction, step)
+            value = self._value(scalars)
         if search.best is None:
             return None
         if search.best.step != step:
             step = search.best.step
-            told = yield self._trial(toward, step)
-            value = self._value(told)
+            scalars = yield self._trial(direction, step)
+            value = self._value(scalars)
         self._batch = self._next_batch
-        self._last = _Found(value, step, slope, verdict, told[self._n_scalars + 1 :])
+        self._last = _Found(value, step, slope, verdict, scalars[self._n_scalars + 1 :])
         return self._last
 
-    def _opening(self, toward: Toward) -> Request:
-        """The direction and its slopes; the point and the gradient are then those before the search."""
+    def _opening(self, direction: Direction) -> Request:
+        """Returns operations for the direction and its slopes, which also preserve point and gradient."""
         tail = self._objective.tail
         return (
-            Combine(DIRECTION, toward.terms),
+            Combine(DIRECTION, direction.terms),
             Dots((DIRECTION,), (GRADIENT, tail, DIRECTION)),
-            Swap(POINT, self._there),
+            Swap(POINT, self._start),
             Swap(tail, self._tail),
         )
 
-    def _first_step(self, toward: Toward, slopes: Scalars = ()) -> float | None:
-        """None: the slope must be asked for, or, where it is known, it is no good."""
-        slope = slopes[0] if slopes else toward.slope
-        if toward.step is not None and (slope is None or slope < 0):
-            return toward.step
+    def _first_step(self, direction: Direction, slopes: Scalars = ()) -> float | None:
+        """Returns None if the slope must be requested first, or is not below 0."""
+        slope = slopes[0] if slopes else direction.slope
+        if direction.step is not None and (slope is None or slope < 0):
+            return direction.step
         if slope is None or not slope < 0:
             return None
         step = math.inf
@@ -229,36 +232,36 @@ class _Descent:
             step = 1 / math.sqrt(slopes[2])
         return step if 0 < step < math.inf else None
 
-    def _trial(self, toward: Toward, step: float) -> Request:
-        """To a point, and all that is wanted if it is accepted. A sampled batch is left with the first."""
+    def _trial(self, direction: Direction, step: float) -> Request:
+        """Returns operations for a trial point, and for what follows if it is accepted."""
         self._evaluations += 1
         head = self._objective.head
         return (
-            Combine(POINT, ((1.0, self._there), (step, DIRECTION))),
+            Combine(POINT, ((1.0, self._start), (step, DIRECTION))),
             *self._objective.evaluation(self._next_batch),
             Dots((DIRECTION,), (head,)),
-            Combine(toward.move, ((1.0, POINT), (-1.0, self._there))),
-            Combine(toward.change, ((1.0, head), (-1.0, self._tail))),
-            *toward.then,
+            Combine(direction.move, ((1.0, POINT), (-1.0, self._start))),
+            Combine(direction.change, ((1.0, head), (-1.0, self._tail))),
+            *direction.then,
         )
 
-    def _back(self, now: Value) -> Generator[Request, Scalars, Value]:
-        """To where the search began. A sampled batch's gradient is gone: the next one is evaluated there."""
-        back = Swap(POINT, self._there)
+    def _revert(self, now: Value) -> Generator[Request, Scalars, Value]:
+        """Returns to the start of the search, and evaluates the next sampled batch there."""
+        back = Swap(POINT, self._start)
         if not self._objective.sampled:
             yield (back, Swap(GRADIENT, self._tail))
             return now
         self._batch = self._next_batch
-        return (yield from self._evaluated(back))
+        return (yield from self._evaluate(back))
 
-    def _evaluated(self, *first: Operation) -> Generator[Request, Scalars, Value]:
+    def _evaluate(self, *first: Operation) -> Generator[Request, Scalars, Value]:
         self._evaluations += 1
         scalars = yield (*first, *self._objective.evaluation(self._batch))
         return self._objective.value(self._batch, scalars)
 
-    def _value(self, told: Scalars) -> Value:
-        """A trial's. Where a part is not finite, nothing that decides is."""
-        value = self._objective.value(self._next_batch, told[: self._n_scalars])
+    def _value(self, scalars: Scalars) -> Value:
+        """Reads a trial's value; its `head`, which decides, is NaN if any part is not finite."""
+        value = self._objective.value(self._next_batch, scalars[: self._n_scalars])
         return value if value.finite else replace(value, head=math.nan)
 
     @property
@@ -272,7 +275,7 @@ class _Descent:
         value = found.value
         return Iterated(done, value.loss, value.largest, found.step, self._evaluations, ", ".join(notes))
 
-    def _judged(self, before: Value, found: _Found) -> Outcome | None:
+    def _outcome(self, before: Value, found: _Found) -> Outcome | None:
         now = found.value
         if now.largest <= self._method.gtol:
             return _flat(now)

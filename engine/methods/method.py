@@ -1,4 +1,4 @@
-"""What a batch method is: something that asks for operations until it is done."""
+"""Interface of batch methods."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from partita.layers.arguments import Arguments
 
 
 class Method(Arguments, ABC):
-    """A way to minimise. A subclass is immutable: settings, no state; a run's state lives in its `steps`.
+    """A minimisation method. Subclasses are immutable settings; a run's state is in its `steps`.
 
-    Most methods are a direction and a line search: see `LineSearchMethod`, which has all but the direction.
+    Most methods are a direction and a line search, see `LineSearchMethod`.
     """
 
     @abstractmethod
     def steps(self, objective: Objective) -> Steps:
-        """Minimises the objective from the point that `x` holds; at the end `x` holds the point that was
-        found.
+        """Minimises the objective from the point in `x`, where the result is at the end.
 
-        It must ask for the same again when it is told the same scalars: an interrupted run is repeated from
-        its journal. So no clock, no random numbers without a fixed seed, nothing kept between two calls.
+        Must yield the same requests when it receives the same scalars, because an interrupted run is repeated
+        from its journal: no clock, no random numbers without a fixed seed, no state between two calls.
 
         Args:
             objective: makes the operations that evaluate it, and reads their scalars.

@@ -1,7 +1,6 @@
-"""What is minimised, as operations: the mean loss of all examples, or of a sample that moves on.
+"""Objective of a batch method as operations: the mean loss of all examples, or of a moving sample.
 
-It says which portions a batch has, what becomes of their sums, and how the scalars are read. It must not know
-how a method chooses its steps.
+This module does not know how a method chooses its steps.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from partita.engine.protocol.commands import (
 from partita.layers.text import counted
 
 GRADIENT: Final = "g"
-"""The vector of the batch's gradient at `x`."""
+"""Vector of the batch's gradient at `x`."""
 
 _HEAD: Final = "head"
 _TAIL: Final = "tail"
@@ -33,13 +32,13 @@ _TAIL: Final = "tail"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Args:
         loss: of the batch.
-        head: of the examples that it shares with the batch before.
-        tail: of those that it shares with the next one. A full batch shares everything.
-        largest: absolute value in the gradient.
+        head: loss of the examples shared with the previous batch.
+        tail: loss of the examples shared with the next batch. A full batch shares everything.
+        largest: largest absolute value in the gradient.
     """
 
     loss: float
@@ -49,7 +48,7 @@ class Value:
 
     @property
     def finite(self) -> bool:
-        """Whether loss and gradient are numbers that one can go on with."""
+        """Whether loss and gradient are finite."""
         return all(map(math.isfinite, (self.loss, self.head, self.tail, self.largest)))
 
 
@@ -57,21 +56,21 @@ class Value:
 class Objective:
     """The mean loss over a batch plus `l2 / 2 * |x|^2`, over all parameters.
 
-    A replica sums the gradients of a portion's examples and divides by `portions.size`, also where the
-    portion has fewer; so the mean is that sum times `size / examples`.
+    A replica divides the sum of a portion's gradients by `portions.size`, also where the portion has fewer
+    examples; so the mean is that sum times `size / examples`.
 
     Args:
-        portions: how the data is cut.
-        batch: portions in a sampled batch; None, or all there are, is the full batch. Sampled batches follow
-            each other through the data, epoch after epoch.
-        overlap: portions that a sampled batch shares with the next one, so that a change of the gradient can
-            be told from a change of the examples. At least 1, at most half of the batch. Few examples
-            know little of the curvature: let them be hundreds, and a quarter of the batch. Source: Berahas,
-            Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
-        l2: not below 0.
+        portions: of the data.
+        batch: number of portions in a sampled batch; None, or all, is the full batch. Sampled batches follow
+            one another through the data, epoch after epoch.
+        overlap: number of portions that a sampled batch shares with the next one, so that a change of the
+            gradient is distinguished from a change of the examples. At least 1, at most half of the batch.
+            Few examples give a poor estimate of the curvature: use hundreds, and a quarter of the batch.
+            Source: Berahas, Nocedal and Takac 2016, "A multi-batch L-BFGS method for machine learning".
+        l2: factor of the penalty, at least 0.
 
     Raises:
-        ValueError: a batch larger than the data, an overlap that a batch cannot have, or a negative `l2`.
+        ValueError: a batch larger than the data, an impossible overlap, or a negative `l2`.
     """
 
     portions: Portions
@@ -100,27 +99,27 @@ class Objective:
 
     @property
     def sampled(self) -> bool:
-        """Whether batches differ."""
+        """Whether batches are samples of the data."""
         return self.batch is not None and self.batch < self.portions.per_epoch
 
     @property
     def head(self) -> str:
-        """The vector of the gradient over what a batch shares with the one before."""
+        """Vector of the gradient over the examples shared with the previous batch."""
         return _HEAD if self.sampled else GRADIENT
 
     @property
     def tail(self) -> str:
-        """The vector of the gradient over what it shares with the next one."""
+        """Vector of the gradient over the examples shared with the next batch."""
         return _TAIL if self.sampled else GRADIENT
 
     def evaluation(self, number: int) -> Request:
-        """Operations after which the vectors hold the gradients of batch `number` at `x`."""
+        """Returns operations that compute the gradients of batch `number` at `x`."""
         segments = self._segments(number)
         squares = (Dots((POINT,), (POINT,)),) if self.l2 else ()
         return (Evaluate(segments), *squares, *self._means(segments), Largest(GRADIENT))
 
     def n_scalars(self) -> int:
-        """How many scalars an evaluation gives."""
+        """Returns the number of scalars of an evaluation."""
         return sum(map(n_scalars, self.evaluation(0)))
 
     def value(self, number: int, scalars: Scalars) -> Value:
@@ -145,7 +144,7 @@ class Objective:
         return (Segment(_HEAD, first, self.overlap), *middle, tail)
 
     def _means(self, segments: tuple[Segment, ...]) -> Request:
-        """Sums become means, and the penalty is added."""
+        """Returns operations that turn sums into means and add the penalty."""
         penalty = ((self.l2, POINT),) if self.l2 else ()
         factor = self.portions.size / self._examples(*segments)
         if not self.sampled and factor == 1 and not penalty:

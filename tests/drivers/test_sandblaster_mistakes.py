@@ -16,13 +16,13 @@ import pytest
 from partita.engine import (
     LBFGS,
     SGD,
-    Directions,
+    Direction,
+    DirectionGenerator,
     Downpour,
     LineSearchMethod,
     Run,
     RunFailed,
     Sandblaster,
-    Toward,
     train,
 )
 from partita.engine.methods import GRADIENT
@@ -217,17 +217,17 @@ def test_a_loss_that_is_not_finite_at_the_start(on_threads: list[WatchedThreads]
 class Uphill(LineSearchMethod):
     """A method that has its sign wrong."""
 
-    def directions(self) -> Directions:
+    def directions(self) -> DirectionGenerator:
         while True:
-            yield Toward(((1.0, GRADIENT),))
+            yield Direction(((1.0, GRADIENT),))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Broken(LineSearchMethod):
     """A method whose second direction raises."""
 
-    def directions(self) -> Directions:
-        yield Toward(((-1.0, GRADIENT),))
+    def directions(self) -> DirectionGenerator:
+        yield Direction(((-1.0, GRADIENT),))
         raise KeyError("no direction")
 
 

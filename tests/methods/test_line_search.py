@@ -16,15 +16,15 @@ Function = Callable[[float], tuple[float, float]]
 
 
 def searched(
-    function: Function, step: float, *, c1: float = 1e-3, c2: float = 0.9, most: int = 20
+    function: Function, step: float, *, c1: float = 1e-3, c2: float = 0.9, max_trials: int = 20
 ) -> tuple[Verdict, list[float], LineSearch]:
     """The verdict and the steps that were tried."""
-    search = LineSearch(*function(0.0), step, c1=c1, c2=c2, most=most)
+    search = LineSearch(*function(0.0), step, c1=c1, c2=c2, max_trials=max_trials)
     tried: list[float] = []
     verdict = None
     while verdict is None:
         tried.append(search.step)
-        verdict = search.tell(*function(search.step))
+        verdict = search.observe(*function(search.step))
     return verdict, tried, search
 
 
@@ -55,7 +55,7 @@ def test_an_accepted_step_satisfies_the_strong_wolfe_conditions(
     """Or the search has ended in an interval that is not looked into any more: 1e-3 of its end."""
     loss, slope = function(0.0)
     assume(slope < -1e-3)
-    verdict, tried, search = searched(function, step, c2=c2, most=60)
+    verdict, tried, search = searched(function, step, c2=c2, max_trials=60)
     there, slope_there = function(tried[-1])
     if verdict == "short":
         last, near = tried[-1], min(tried[:-1], key=lambda other: abs(other - tried[-1]))
@@ -67,12 +67,12 @@ def test_an_accepted_step_satisfies_the_strong_wolfe_conditions(
     assert abs(slope_there) <= c2 * abs(slope)
 
 
-@given(function=wavy(), step=numbers(1e-3, 100), most=st.integers(1, 4))
-def test_no_more_trials_than_allowed(function: Function, step: float, most: int) -> None:
+@given(function=wavy(), step=numbers(1e-3, 100), max_trials=st.integers(1, 4))
+def test_no_more_trials_than_allowed(function: Function, step: float, max_trials: int) -> None:
     loss, slope = function(0.0)
     assume(slope < -1e-3)
-    verdict, tried, search = searched(function, step, c2=0.01, most=most)
-    assert len(tried) <= most
+    verdict, tried, search = searched(function, step, c2=0.01, max_trials=max_trials)
+    assert len(tried) <= max_trials
     low = [t for t in tried if function(t)[0] <= loss + 1e-3 * t * slope]
     assert (verdict == "nothing") == (not low)
     if verdict == "short":

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine import LBFGS, GradientDescent, Method, NonlinearCG, minimise
-from partita.engine.methods import GRADIENT, Directions, LineSearchMethod, Objective, Toward
+from partita.engine.methods import GRADIENT, Direction, DirectionGenerator, LineSearchMethod, Objective
 from partita.engine.parameters.vectors import VectorStore
 from partita.engine.protocol.commands import (
     POINT,
@@ -256,10 +256,10 @@ def test_a_pair_without_curvature_is_left_out_and_said() -> None:
 class OnceUphill(LineSearchMethod):
     """Goes down twice, then up; begun anew, it goes down."""
 
-    def directions(self) -> Directions:
-        yield Toward(((-1.0, GRADIENT),))
-        yield Toward(((-1.0, GRADIENT),))
-        yield Toward(((1.0, GRADIENT),), step=0.1)
+    def directions(self) -> DirectionGenerator:
+        yield Direction(((-1.0, GRADIENT),))
+        yield Direction(((-1.0, GRADIENT),))
+        yield Direction(((1.0, GRADIENT),), step=0.1)
 
 
 def test_a_direction_that_leads_up_is_begun_anew() -> None:
@@ -273,8 +273,8 @@ def test_a_direction_that_leads_up_is_begun_anew() -> None:
 def test_a_method_may_know_no_further_direction() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Once(LineSearchMethod):
-        def directions(self) -> Directions:
-            yield Toward(((-1.0, GRADIENT),))
+        def directions(self) -> DirectionGenerator:
+            yield Direction(((-1.0, GRADIENT),))
 
     function, start, _ = quadratic(5, 30.0)
     found = minimise(function, start, Once())
@@ -344,10 +344,10 @@ def test_in_one_process_a_method_may_do_what_it_may_do_against_shards(method: Me
 class BarzilaiBorwein(LineSearchMethod):
     """What it needs to know comes with the evaluation."""
 
-    def directions(self) -> Directions:
+    def directions(self) -> DirectionGenerator:
         step = None
         while True:
-            ss, sy = yield Toward(((-1.0, GRADIENT),), step, then=(Dots(("s",), ("s", "y")),))
+            ss, sy = yield Direction(((-1.0, GRADIENT),), step, then=(Dots(("s",), ("s", "y")),))
             step = ss / sy if sy > 0 else None
 
 
@@ -355,11 +355,11 @@ class BarzilaiBorwein(LineSearchMethod):
 class InRequestsOfItsOwn(LineSearchMethod):
     """The same; it asks when the trial is accepted."""
 
-    def directions(self) -> Directions:
-        yield Toward(((-1.0, GRADIENT),))
+    def directions(self) -> DirectionGenerator:
+        yield Direction(((-1.0, GRADIENT),))
         while True:
             ss, sy = yield (Dots(("s",), ("s", "y")),)
-            yield Toward(((-1.0, GRADIENT),), step=ss / sy if sy > 0 else None)
+            yield Direction(((-1.0, GRADIENT),), step=ss / sy if sy > 0 else None)
 
 
 def test_a_direction_may_ask_for_what_it_needs() -> None:

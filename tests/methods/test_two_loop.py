@@ -9,7 +9,7 @@ import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.methods.two_loop import two_loop
+from partita.engine.methods.lbfgs import two_loop
 
 Array = npt.NDArray[Any]
 
