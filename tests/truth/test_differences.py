@@ -198,7 +198,7 @@ def _() -> bool:
     return one() and one(count_include_pad=False)
 
 
-@row("errors of `L2Pool2D` where its patch is zero")
+@row("gradient of `L2Pool2D` where its patch is zero")
 def _() -> bool:
     given_case = case(L2Pool2D(2), (2, 2, 1), batch=1)
     given_case.inputs[0][...] = 0
@@ -281,7 +281,7 @@ def _() -> bool:
     return steps_agree(Momentum(0.1, 0.8), lambda p: torch.optim.SGD(p, 0.1, momentum=0.8))
 
 
-@row("how much `Momentum` keeps by default")
+@row("factor of `Momentum` by default")
 def _() -> bool:
     assert steps_agree(SGD(0.1), lambda p: torch.optim.SGD(p, 0.1))
     assert steps_agree(Momentum(0.1), lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
