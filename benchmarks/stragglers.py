@@ -26,7 +26,7 @@ from partita.partitioner.plan import Plan
 
 PROBLEM: Final = "large digits, two layers"
 PORTION: Final = 256
-STRETCH: Final = 4
+UNIT_SIZE: Final = 4
 
 REPLICAS: Final = 4
 
@@ -84,7 +84,7 @@ def variants(problem: Problem, plan: Plan, losses: set[float]) -> dict[str, Call
         slowed = Slowed({f"part {first + n}.0": factor for n, factor in enumerate(factors)})
         with slowed:
             method = Watched(SamePoint(SKIPPED + batches), begun=slowed.begin, done=slowed.end)
-            found = play(problem, plan, method, replicas=replicas, push_every=STRETCH, backups=backups)
+            found = play(problem, plan, method, replicas=replicas, push_every=UNIT_SIZE, backups=backups)
         losses.update(iterated.loss for iterated, _ in found.method.iterated)
         return statistics.median(found.evaluation_s[SKIPPED:])
 

@@ -102,7 +102,7 @@ class DownpourTraining(Training):
             job.initial,
             job.precision,
             self._acknowledged,
-            self._patience.pace,
+            self._timeouts.heartbeats,
         )
 
     def _part(self, *, replica: int, machine: int) -> TrainTask:
@@ -130,7 +130,7 @@ class DownpourTraining(Training):
         """Folder in which parts note what shards have acknowledged: of this run alone."""
         return self.job.folder / f"acknowledged-{self.run_id}"
 
-    def _coordinator(self, patience: Timeouts) -> DownpourCoordinator:
+    def _coordinator(self, timeouts: Timeouts) -> DownpourCoordinator:
         return DownpourCoordinator(
             self.topology,
             steps=self.steps,
@@ -138,7 +138,7 @@ class DownpourTraining(Training):
             done=self.done,
             next_checkpoint=self.store.next_number(),
             versions=versions(),
-            patience=patience,
+            timeouts=timeouts,
         )
 
     def _gauge(self) -> Meter:

@@ -136,7 +136,7 @@ class Sandblaster(Driver):
             )
         return Objective(portions, batch=n, overlap=shared, l2=self.l2)
 
-    def stretch(self, objective: Objective) -> int:
+    def unit_size(self, objective: Objective) -> int:
         """Portions whose gradient is sent at once. It must not follow from the replicas (the same bits)."""
         if self.push_every is not None:
             return self.push_every

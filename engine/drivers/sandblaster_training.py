@@ -51,7 +51,7 @@ class SandblasterTraining(Training):
         super().__init__(job, driver)
         self.driver: Final = driver
         self.objective: Final = driver.objective(plan_batch=job.plan.batch, examples=job.examples)
-        self.stretch: Final = driver.stretch(self.objective)
+        self.unit_size: Final = driver.unit_size(self.objective)
         self.plan: Final = job.plan.with_batch(self.objective.portions.size)
         self._journal: Final = RunJournal(self.store, self._header())
         self._position = 0
@@ -69,7 +69,7 @@ class SandblasterTraining(Training):
             data=job.checksum if job.keep else "",  # nobody compares it, and it reads all of the data
             examples=job.examples,
             portion=objective.portions.size,
-            stretch=self.stretch,
+            stretch=self.unit_size,
             batch=objective.batch,
             overlap=objective.overlap,
             l2=objective.l2,
@@ -102,8 +102,8 @@ class SandblasterTraining(Training):
             checkpoint,
             self._start,
             job.precision,
-            self.stretch,
-            self._patience.pace,
+            self.unit_size,
+            self._timeouts.heartbeats,
         )
 
     def _part(self, *, replica: int, machine: int) -> PortionTask:
@@ -126,20 +126,20 @@ class SandblasterTraining(Training):
         """The file of the parameters that the method began with."""
         return self._journal.start or self.job.initial
 
-    def _coordinator(self, patience: Timeouts) -> SandblasterCoordinator:
+    def _coordinator(self, timeouts: Timeouts) -> SandblasterCoordinator:
         next_checkpoint = self.store.next_number()
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
                 begin=lambda: self.driver.method.steps(self.objective),
-                stretch=self.stretch,
+                unit_size=self.unit_size,
                 journal=[(entry.digest, entry.scalars) for entry in self._journal.entries],
                 position=self._position,
                 backups=self.driver.backups,
                 run=self.run_id,
                 next_checkpoint=next_checkpoint,
                 versions=versions(),
-                patience=patience,
+                timeouts=timeouts,
             )
         except JournalMismatch:
             raise
@@ -168,7 +168,7 @@ class SandblasterTraining(Training):
         batch = self.objective.batch
         n, of = (portions.per_epoch, "all data") if batch is None else (batch, "a batch")
         whole = counted(n, "portion")
-        yield f"{self.driver.method!r} on {of}: {whole} of {size}, {self.stretch} for each push"
+        yield f"{self.driver.method!r} on {of}: {whole} of {size}, {self.unit_size} for each push"
         if self._journal.found:
             coordinating = self._coordinating
             where = "the start" if self.resumed is None else f"checkpoint {self.resumed}"

@@ -86,7 +86,7 @@ class Training(ABC):
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
         self.skipped: tuple[str, ...] = ()
-        self._patience = Timeouts()
+        self._timeouts = Timeouts()
 
     def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
         """What is said of a file from before networks had texts."""
@@ -119,11 +119,11 @@ class Training(ABC):
 
     def _run(self, launcher: Launcher, display: Display, keeping: Keeping, start_timeout_s: float) -> Run:
         self._keeping = keeping
-        self._patience = patience = Timeouts(
+        self._timeouts = timeouts = Timeouts(
             checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
         )
         self._display = display
-        supervisor = Supervisor(launcher, self._coordinator(patience), self, warn=display.say)
+        supervisor = Supervisor(launcher, self._coordinator(timeouts), self, warn=display.say)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce(display)
             display.follow(self._gauge())
@@ -201,7 +201,7 @@ class Training(ABC):
     def _shard(self, shard: int, checkpoint: int | None) -> HostTask: ...
 
     @abstractmethod
-    def _coordinator(self, patience: Timeouts) -> Coordinator: ...
+    def _coordinator(self, timeouts: Timeouts) -> Coordinator: ...
 
     @abstractmethod
     def _gauge(self) -> Gauge:

@@ -1,16 +1,17 @@
-"""Conversations: what hosts say to one another, and the machines that decide what follows. No I/O, no arrays.
+"""Protocols as pure state machines: `receive(event, now) -> effects`, with `validate()`. No I/O, no arrays.
 
-`messages` is the closed union of everything that travels; `events` holds the words that all machines share.
-Each machine is `receive(event, now) -> effects` with `validate()`: `part` plays a program, `replica` is
-Downpour as a part speaks it and `portion_client` Sandblaster, `shard` applies each push once and
-`vector_shard` does a batch method's operations (`evaluation`, `sum_tree`), under a `lease`; `membership` says
-who is alive. `supervision` is what every coordinator does, with the help of `roster` (who there is), `rounds`
-(checkpoints) and `orders` (what it asks of its interpreter): `coordinator` is Downpour's, `sandblaster` that
-of batch methods, with a `method_at_work`, `hand_out` (who computes what, of what is `waiting`) and `recovery`
-(what is done again). `commands` is what a method asks of the shards' vectors. `failure` makes a report of
-whatever was raised; `stuck` notices who waits for whom for long, and `unanswered` keeps what they say of
-it; `names` says what hosts are called, `verbs` who may say what to whom; `clocks` is how far apart two hosts'
-clocks are, `repeats` when what was not answered is sent again. This folder imports none of its neighbours.
+- Shared: `messages` (the closed union of what travels), `events` (events and effects of all machines),
+  `names` (of hosts), `permissions` (who may send what), `retry`, `failure` (error reports), `clocks`.
+- A part: `instruction_scheduler` runs a program, `downpour_client` and `sandblaster_client` exchange with
+  the shards, `stall_detector` reports long waits.
+- A shard, under a `lease`: `parameter_shard` applies every push once; `vector_shard` executes a batch
+  method's `commands` and sums gradients (`evaluation`, `sum_tree`).
+- The coordinator: `coordinator` is common to all drivers, with `coordinator_effects`, `membership`
+  (liveness), `host_registry`, `checkpointing` and `wait_graph`. `downpour_coordinator` and
+  `sandblaster_coordinator` derive from it; the latter has a `journaled_method`, a `work_scheduler` over a
+  `work_queue`, and `recovery`.
+
+This folder imports none of its neighbours.
 """
 
 from partita.engine.protocol.downpour_client import DownpourClient

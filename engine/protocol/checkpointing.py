@@ -149,7 +149,7 @@ class CheckpointTracker:
         """Whether this is the round under way."""
         return self.round is not None and self.round.checkpoint == checkpoint
 
-    def lose(self, patience: Timeouts, now: float, *, last: bool) -> tuple[int, float, float]:
+    def lose(self, timeouts: Timeouts, now: float, *, last: bool) -> tuple[int, float, float]:
         """The round under way could not be written. `last`: it held all of the work.
 
         Returns:
@@ -158,7 +158,7 @@ class CheckpointTracker:
         """
         assert self.round is not None
         lost, self.round = self.round.checkpoint, None
-        wait_s = min(patience.retry_s * 2.0**self._lost_rounds, patience.longest_retry_s)
+        wait_s = min(timeouts.retry_s * 2.0**self._lost_rounds, timeouts.longest_retry_s)
         self._lost_rounds, self.retry_at = self._lost_rounds + 1, now + wait_s
         if last and self._last_lost_at is None:
             self._last_lost_at = now

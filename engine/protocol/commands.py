@@ -223,7 +223,7 @@ class WorkUnit:
 
 
 def work_units_of(evaluate: Evaluate, length: int) -> tuple[WorkUnit, ...]:
-    """The stretches of an evaluation: `length` portions each, fewer at the end of a segment.
+    """The work units of an evaluation: `length` portions each, fewer at the end of a segment.
 
     They follow from the request alone, never from who computes, and so does what is added to what.
     """

@@ -81,28 +81,28 @@ class Coordinator(ABC):
 
     def __init__(
         self,
-        roster: HostRegistry,
+        registry: HostRegistry,
         *,
         run: str = "",
         next_checkpoint: int = 1,
         versions: Mapping[str, str] | None = None,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """A run that has not started; `Opened` starts it.
 
         Args:
-            roster: its hosts.
+            registry: its hosts.
             run: the run's id, said in `SetUp`.
             next_checkpoint: the number of the next checkpoint.
             versions: what every host must say in `Hello`; anything goes for keys that are not here.
-            patience: waits and limits.
+            timeouts: waits and limits.
         """
         self.phase = Phase.LAUNCHING
-        self._roster: Final = roster
-        self._patience: Final = patience or Timeouts()
+        self._registry: Final = registry
+        self._timeouts: Final = timeouts or Timeouts()
         self._run: Final = run
         self._versions: Final = dict(versions or {})
-        self._membership: Final = Membership(self._patience.pace)
+        self._membership: Final = Membership(self._timeouts.heartbeats)
         self._checkpoints: Final = CheckpointTracker(next_checkpoint)
         self._next_round_at = float("inf")
         self._stop_at = float("inf")
@@ -123,12 +123,12 @@ class Coordinator(ABC):
     @property
     def gone(self) -> tuple[str, ...]:
         """Parts that ended, or fell silent, after their work was done, and were not replaced."""
-        return tuple(h.name for h in self._roster.hosts.values() if h.state is HostState.GONE)
+        return tuple(h.name for h in self._registry.hosts.values() if h.state is HostState.GONE)
 
     @property
     def waits_for(self) -> tuple[tuple[str, str, float], ...]:
         """Who is waited for, for what, and since when (seconds): for status lines and errors."""
-        awaited = (host for host in self._roster.present() if host.state in _AWAITED)
+        awaited = (host for host in self._registry.present() if host.state in _AWAITED)
         return tuple((host.name, host.state.value, host.since) for host in awaited)
 
     def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
@@ -141,16 +141,16 @@ class Coordinator(ABC):
             case Tick():
                 return self._tick(now)
             case Died(name=name, incarnation=incarnation, reason=reason):
-                host = self._roster.current(name, incarnation)
+                host = self._registry.current(name, incarnation)
                 return self._died(host, reason or "its process ended", now) if host is not None else []
             case Launched():
-                launched = self._roster.current(event.name, event.incarnation)
+                launched = self._registry.current(event.name, event.incarnation)
                 if launched is not None and launched.state is HostState.LAUNCHED:
                     launched.public_key, launched.machine = event.public_key, event.machine
                     launched.since = now
                 return []
             case ProcessStarted(name=name, incarnation=incarnation):
-                begun = self._roster.current(name, incarnation)
+                begun = self._registry.current(name, incarnation)
                 if begun is not None:
                     self._lives(begun, now)
                 return []
@@ -166,7 +166,7 @@ class Coordinator(ABC):
     # Bringing hosts to work.
 
     def _start(self, now: float) -> list[CoordinatorEffect]:
-        hosts = tuple(self._roster.present())
+        hosts = tuple(self._registry.present())
         if not hosts:
             return self._end(complete=True)
         for host in hosts:
@@ -174,7 +174,7 @@ class Coordinator(ABC):
         return [Restart(tuple((host.name, host.incarnation) for host in hosts), None, "the run starts")]
 
     def _received(self, event: Received, now: float) -> list[CoordinatorEffect]:
-        host = self._roster.current(event.sender, event.incarnation)
+        host = self._registry.current(event.sender, event.incarnation)
         if host is None:
             return self._from_the_past(event)
         effects: list[CoordinatorEffect] = []
@@ -193,7 +193,7 @@ class Coordinator(ABC):
         match message:
             case Saved(file=file) if not _FILE.fullmatch(file):
                 return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
-            case WaitReport(host=other) if other not in self._roster.hosts:
+            case WaitReport(host=other) if other not in self._registry.hosts:
                 return f"that it waits for {sentence(other)!r}, which is no host of this run"
             case LostPushes(part=part) if not self._is_part(part):
                 return f"lost pushes of {sentence(part)!r}, which is no part of this run"
@@ -201,7 +201,7 @@ class Coordinator(ABC):
                 return None
 
     def _is_part(self, name: str) -> bool:
-        host = self._roster.hosts.get(name)
+        host = self._registry.hosts.get(name)
         return host is not None and host.replica is not None
 
     def _from_the_past(self, event: Received) -> list[CoordinatorEffect]:
@@ -209,7 +209,7 @@ class Coordinator(ABC):
 
         But why it ended may be known before what it had to say about that, and an error counts (I13).
         """
-        host = self._roster.hosts.get(event.sender)
+        host = self._registry.hosts.get(event.sender)
         if host is None or not isinstance(event.message, Failed) or event.incarnation in host.failed:
             return []
         return self._count_failure(host, event.message, event.incarnation)
@@ -217,7 +217,7 @@ class Coordinator(ABC):
     def _understood(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
             case DirectoryAck(revision=revision):
-                host.informed = max(host.informed, min(revision, self._roster.revision))
+                host.informed = max(host.informed, min(revision, self._registry.revision))
                 return []
             case Hello():
                 return self._hello(host, message, now)
@@ -265,23 +265,23 @@ class Coordinator(ABC):
             return []
         host.state, host.since, host.endpoint, host.runs = HostState.PREPARING, now, hello.endpoint, True
         if host.replica is None:
-            self._shards_revision = self._roster.revision + 1
+            self._shards_revision = self._registry.revision + 1
         # Who is where is told for the first time when all are there, then after each change.
-        if self._roster.revision == 0 and not self._roster.all_in(HostState.PREPARING, HostState.READY):
+        if self._registry.revision == 0 and not self._registry.all_in(HostState.PREPARING, HostState.READY):
             return [task]
-        return [task, *self._roster.publish(now)]
+        return [task, *self._registry.publish(now)]
 
     def _ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
         if host.state is not HostState.PREPARING:
             return []
         host.state, host.since = HostState.READY, now
         self._membership.watch(host.name, host.incarnation, now)
-        if self.phase is Phase.LAUNCHING and self._roster.all_in(HostState.READY):
+        if self.phase is Phase.LAUNCHING and self._registry.all_in(HostState.READY):
             self.phase = Phase.RUNNING
             self._schedule_round(now)
-        elif host.replica is None and self._patience.checkpoint_every_s is not None:
+        elif host.replica is None and self._timeouts.checkpoint_every_s is not None:
             # Its work since the last checkpoint is lost; until there is a new one, it would be lost again.
-            self._next_round_at = min(self._next_round_at, now + self._patience.restart_s)
+            self._next_round_at = min(self._next_round_at, now + self._timeouts.restart_s)
         return self._go_on(now) if self.phase is not Phase.LAUNCHING else []
 
     # What the work is.
@@ -321,7 +321,7 @@ class Coordinator(ABC):
     # Checkpoints.
 
     def _schedule_round(self, now: float) -> None:
-        every_s = self._patience.checkpoint_every_s
+        every_s = self._timeouts.checkpoint_every_s
         self._next_round_at = float("inf") if every_s is None else now + every_s
 
     def _saved(self, host: HostRecord, saved: Saved, now: float) -> list[CoordinatorEffect]:
@@ -337,13 +337,13 @@ class Coordinator(ABC):
     def _come_further(self, now: float) -> None:
         """After Ctrl-C, the last checkpoint has time as long as it comes further."""
         if self.phase is Phase.STOPPING:
-            self._stop_at = max(self._stop_at, now + self._patience.stop_s)
+            self._stop_at = max(self._stop_at, now + self._timeouts.stop_s)
 
     def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
         """A checkpoint is there. One whose round was dropped meanwhile is there too, and is not used."""
         if not self._checkpoints.kept(checkpoint):
             return []
-        for shard in self._roster.shards:
+        for shard in self._registry.shards:
             shard.deaths = 0
         over = self.phase in (Phase.FINISHING, Phase.STOPPING)
         return self._end(complete=self._round_is_last) if over else []
@@ -351,11 +351,11 @@ class Coordinator(ABC):
     def _lose_round(self, reason: str, now: float) -> list[CoordinatorEffect]:
         """A round that could not be written is lost, and another one follows: disks become free again."""
         last = self.phase is Phase.FINISHING
-        checkpoint, wait_s, tried_s = self._checkpoints.lose(self._patience, now, last=last)
-        if self._patience.checkpoint_every_s is not None:
+        checkpoint, wait_s, tried_s = self._checkpoints.lose(self._timeouts, now, last=last)
+        if self._timeouts.checkpoint_every_s is not None:
             self._next_round_at = min(self._next_round_at, now + wait_s)
         what = f"checkpoint {checkpoint} was not written: {sentence(reason)}"
-        if last and tried_s >= self._patience.save_s:
+        if last and tried_s >= self._timeouts.save_s:
             return self._fail(f"{what}; the last one was tried for {tried_s:.0f} s, so make room for it")
         self.phase = Phase.RUNNING if last else self.phase
         return [Warn(f"{what}; it is tried again in {wait_s:g} s")]
@@ -365,8 +365,8 @@ class Coordinator(ABC):
         if under_way is None:
             return []
         waited_s = now - under_way.progress_at
-        if waited_s < self._patience.save_s:
-            return list(under_way.ask_again(now, self._patience.retry_s))
+        if waited_s < self._timeouts.save_s:
+            return list(under_way.ask_again(now, self._timeouts.retry_s))
         missing = ", ".join(under_way.missing) or "its manifest"
         what = f"checkpoint {under_way.checkpoint} waits for {missing} since {waited_s:.0f} s"
         if self.phase is Phase.FINISHING:
@@ -378,7 +378,7 @@ class Coordinator(ABC):
 
     def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         host.deaths += 1
-        if host.deaths >= self._patience.deaths and not self._is_dispensable(host):
+        if host.deaths >= self._timeouts.deaths and not self._is_dispensable(host):
             return self._fail(f"{host.name} died {host.deaths} times without getting any further: {reason}")
         return self._lose(host, reason, now)
 
@@ -390,7 +390,7 @@ class Coordinator(ABC):
     def _count_failure(self, host: HostRecord, failed: Failed, incarnation: int) -> list[CoordinatorEffect]:
         failed = bounded(failed)
         host.failed += (incarnation,)
-        times, limit = len(host.failed), self._patience.failures
+        times, limit = len(host.failed), self._timeouts.failures
         if failed.final:
             return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
         if self.phase is Phase.LAUNCHING:  # nothing has run yet, and what cannot be set up now never can
@@ -408,10 +408,10 @@ class Coordinator(ABC):
 
     def _watch_answers(self, now: float) -> list[CoordinatorEffect]:
         """Looks for a shard that has left a part without an answer for too long."""
-        for old in self._roster.shards:
+        for old in self._registry.shards:
             if old.replaced is not None and now >= old.replaced[0]:
                 return self._lose(old, old.replaced[1], now)
-        hosts, limit_s = self._roster.hosts, self._patience.answer_s
+        hosts, limit_s = self._registry.hosts, self._timeouts.answer_s
         for part, shard, since in self._unanswered:
             waiting, asked = hosts[part], hosts[shard]
             if asked.replica is not None or {waiting.state, asked.state} != {HostState.READY}:
@@ -420,7 +420,7 @@ class Coordinator(ABC):
             if waited_s < limit_s:
                 continue
             why = f"{part} has no answer of {shard} for {waited_s:.0f} s ({limit_s:g} s are allowed)"
-            others = (r for r in self._roster.replicas if r.index != waiting.replica)
+            others = (r for r in self._registry.replicas if r.index != waiting.replica)
             if any(replica.progress_at > now - waited_s for replica in others):
                 return self._died(waiting, f"{why}, which answers another replica", now)
             return self._replace_mute(asked, why, now)
@@ -438,32 +438,33 @@ class Coordinator(ABC):
         if shard.replaced is not None:
             return []
         shard.mute += 1
-        if shard.mute >= self._patience.deaths and not self._is_dispensable(shard):
+        if shard.mute >= self._timeouts.deaths and not self._is_dispensable(shard):
             return self._fail(
                 f"{shard.name} is heard and does not answer, also after {shard.mute - 1} replacements: "
                 f"{why}; look at what it printed, and at the network between these hosts"
             )
         self._membership.revoke(shard.name)
-        shard.replaced = now + self._patience.pace.dead_s, why
+        shard.replaced = now + self._timeouts.heartbeats.dead_s, why
         return [Warn(f"{shard.name}: {why}; it is replaced when its lease has ended")]
 
     def _shards_answer(self) -> None:
         """The run gets on."""
-        for shard in self._roster.shards:
+        for shard in self._registry.shards:
             shard.mute = 0
 
     def _waits_for_shard(self, replica: ReplicaRecord) -> bool:
         """Whether a replica cannot be blamed for standing still."""
         parts = {part.name for part in replica.parts}
-        return not self._roster.shards_ready or any(
-            part in parts and self._roster.hosts[other].replica is None for part, other, _ in self._unanswered
+        return not self._registry.shards_ready or any(
+            part in parts and self._registry.hosts[other].replica is None
+            for part, other, _ in self._unanswered
         )
 
     def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         self._membership.forget(host.name)
         if self._is_dispensable(host):
             return self._gone(host, reason, now)
-        replica = self._roster.replica_of(host)
+        replica = self._registry.replica_of(host)
         if replica is None:
             return self._restart_shard(host, reason, now)
         return self._restart_replica(replica, f"{host.name}: {reason}", now)
@@ -482,7 +483,7 @@ class Coordinator(ABC):
         for sign in self._membership.receive(Tick(), now):
             match sign:
                 case Died(name=name, incarnation=incarnation, reason=reason):
-                    host = self._roster.current(name, incarnation)
+                    host = self._registry.current(name, incarnation)
                     effects += self._died(host, reason, now) if host is not None else []
                 case Suspected():
                     effects.append(Warn(f"{sign.name} has been silent for {sign.silent_s:.1f} s"))
@@ -495,12 +496,12 @@ class Coordinator(ABC):
             if self.phase is not Phase.OVER:
                 effects += watch(now)
         if self.phase is not Phase.OVER:
-            effects += self._roster.publish_again(now, self._patience.retry_s)
+            effects += self._registry.publish_again(now, self._timeouts.retry_s)
         return effects
 
     def _watch_deadlines(self, now: float) -> list[CoordinatorEffect]:
-        limit_s = self._patience.start_s
-        for host in self._roster.present():
+        limit_s = self._timeouts.start_s
+        for host in self._registry.present():
             if host.state not in _AWAITED or now - host.since < limit_s:
                 continue
             silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
@@ -516,7 +517,7 @@ class Coordinator(ABC):
         """Reports the hosts' start until the run has begun."""
         if self.phase is not Phase.LAUNCHING:
             return []
-        hosts = list(self._roster.present())
+        hosts = list(self._registry.present())
         ready = sum(host.state is HostState.READY for host in hosts)
         running = sum(host.runs for host in hosts)
         return [Starting(len(hosts), running, ready, sum(host.compiled for host in hosts))]
@@ -526,10 +527,10 @@ class Coordinator(ABC):
     def _stop_requested(self, now: float) -> list[CoordinatorEffect]:
         if self.phase is Phase.STOPPING:
             return []
-        if self.phase is Phase.LAUNCHING or not self._roster.shards_ready:
+        if self.phase is Phase.LAUNCHING or not self._registry.shards_ready:
             return self._end()
         self.phase = Phase.STOPPING
-        self._stop_at = now + self._patience.stop_s
+        self._stop_at = now + self._timeouts.stop_s
         return self._last_round(now)
 
     def _watch_stop(self, now: float) -> list[CoordinatorEffect]:
@@ -537,12 +538,12 @@ class Coordinator(ABC):
             return []
         committed = self._checkpoints.committed
         kept = "there is none before it" if committed is None else f"checkpoint {committed} is kept"
-        late = f"the last checkpoint has come no further for {self._patience.stop_s:g} s; {kept}"
+        late = f"the last checkpoint has come no further for {self._timeouts.stop_s:g} s; {kept}"
         return [Warn(late), *self._end()]
 
     def _stop_all(self) -> list[CoordinatorEffect]:
         self.phase = Phase.OVER
-        return [Send(host.name, Stop()) for host in self._roster.reachable()]
+        return [Send(host.name, Stop()) for host in self._registry.reachable()]
 
     def _end(self, *, complete: bool = False) -> list[CoordinatorEffect]:
         return [*self._stop_all(), self._done(complete=complete)]
@@ -554,7 +555,7 @@ class Coordinator(ABC):
         """Its invariants. Raises AssertionError."""
         self._membership.validate()
         watched, over = self._membership.watched, self.phase is Phase.OVER
-        for host in self._roster.hosts.values():
+        for host in self._registry.hosts.values():
             assert (host.name in watched) == (host.state is HostState.READY) or over, host
-            assert len(host.failed) < self._patience.failures or over, host
+            assert len(host.failed) < self._timeouts.failures or over, host
         self._checkpoints.validate()

@@ -246,7 +246,7 @@ class Timeouts:
             shard by a committed checkpoint), and that a shard may be replaced because it does not answer.
     """
 
-    pace: HeartbeatPolicy = field(default_factory=HeartbeatPolicy)
+    heartbeats: HeartbeatPolicy = field(default_factory=HeartbeatPolicy)
     checkpoint_every_s: float | None = 30.0
     start_s: float = START_TIMEOUT_S
     save_s: float = 120.0

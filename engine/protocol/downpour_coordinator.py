@@ -39,7 +39,7 @@ class DownpourCoordinator(Coordinator):
         next_checkpoint: int = 1,
         incarnations: Mapping[str, int] | None = None,
         versions: Mapping[str, str] | None = None,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """A run that has not started; `Opened` starts it.
 
@@ -51,7 +51,7 @@ class DownpourCoordinator(Coordinator):
             next_checkpoint: the number of the next checkpoint.
             incarnations: of the first processes, where not 0.
             versions: what every host must say in `Hello`.
-            patience: waits and limits.
+            timeouts: waits and limits.
 
         Raises:
             ValueError: `done` does not fit the replicas.
@@ -62,23 +62,23 @@ class DownpourCoordinator(Coordinator):
                 f"the steps done are {done}, and the run has {topology.replicas} replicas; "
                 "give one number, 0 or more, for each"
             )
-        stall_s = (patience or Timeouts()).stall_s
-        roster = HostRegistry.of(
+        stall_s = (timeouts or Timeouts()).stall_s
+        registry = HostRegistry.of(
             topology, done=done, steps=steps, stall_s=stall_s, incarnations=incarnations or {}
         )
         super().__init__(
-            roster, run=run, next_checkpoint=next_checkpoint, versions=versions, patience=patience
+            registry, run=run, next_checkpoint=next_checkpoint, versions=versions, timeouts=timeouts
         )
         self._steps: Final = steps
 
     @property
     def steps_done(self) -> tuple[int, ...]:
         """Steps of each replica, as far as all of its parts have reported."""
-        return tuple(replica.steps_done for replica in self._roster.replicas)
+        return tuple(replica.steps_done for replica in self._registry.replicas)
 
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for replica in self._roster.replicas:
+        for replica in self._registry.replicas:
             effects += self._begin(replica, now)
         return effects + self._finish_if_complete(now)
 
@@ -99,7 +99,7 @@ class DownpourCoordinator(Coordinator):
         return [*(again if replica.restarted else ()), *begin]
 
     def _begin_if_ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
-        replica = self._roster.replica_of(host)
+        replica = self._registry.replica_of(host)
         return [] if replica is None or self.phase is Phase.LAUNCHING else self._begin(replica, now)
 
     # Work.
@@ -120,7 +120,7 @@ class DownpourCoordinator(Coordinator):
 
     def _report(self, host: HostRecord, report: Report, now: float) -> list[CoordinatorEffect]:
         host.acknowledged = True
-        replica = self._roster.replica_of(host)
+        replica = self._registry.replica_of(host)
         if replica is None or not host.step < report.step <= self._steps:
             return []  # a repeat, or one that was overtaken
         before = replica.steps_done
@@ -129,7 +129,7 @@ class DownpourCoordinator(Coordinator):
             host.furthest, host.deaths = host.step, 0
         if replica.steps_done > before:
             self._shards_answer()
-            replica.progress_at, replica.stall_s = now, self._patience.stall_s
+            replica.progress_at, replica.stall_s = now, self._timeouts.stall_s
         sums = (report.examples, report.loss, report.correct, report.staleness, report.pushes)
         return [Progress(host.name, report.step, *sums)]
 
@@ -137,11 +137,11 @@ class DownpourCoordinator(Coordinator):
         if host.replica is None:
             return []
         host.acknowledged, host.step = True, max(host.step, min(finished.step, self._steps))
-        host.finished = max(host.finished, min(finished.directory, self._roster.revision))
+        host.finished = max(host.finished, min(finished.directory, self._registry.revision))
         return self._finish_if_complete(now)
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
-        if self.phase is not Phase.RUNNING or not self._roster.shards_ready or not self._is_complete:
+        if self.phase is not Phase.RUNNING or not self._registry.shards_ready or not self._is_complete:
             return []
         if now < self._checkpoints.retry_at:
             return []
@@ -150,7 +150,7 @@ class DownpourCoordinator(Coordinator):
 
     @property
     def _is_complete(self) -> bool:
-        return all(replica.is_complete(self._shards_revision) for replica in self._roster.replicas)
+        return all(replica.is_complete(self._shards_revision) for replica in self._registry.replicas)
 
     def _lost_pushes(self, host: HostRecord, lost: LostPushes) -> list[CoordinatorEffect]:
         if not self._checkpoints.found(host.name, lost):
@@ -160,7 +160,7 @@ class DownpourCoordinator(Coordinator):
     # Checkpoints.
 
     def _begin_round(self, now: float) -> list[CoordinatorEffect]:
-        epochs = {shard.name: shard.incarnation for shard in self._roster.shards}
+        epochs = {shard.name: shard.incarnation for shard in self._registry.shards}
         self._round_is_last = self._is_complete
         self._schedule_round(now)
         return list(self._checkpoints.begin(epochs, steps=self.steps_done, now=now))
@@ -169,7 +169,7 @@ class DownpourCoordinator(Coordinator):
         effects = self._watch_replicas(now) + self._finish_if_complete(now)
         due_at = self._checkpoints.retry_at if self.phase is Phase.STOPPING else self._next_round_at
         none = self._checkpoints.round is None and self.phase in (Phase.RUNNING, Phase.STOPPING)
-        if none and now >= max(due_at, self._checkpoints.retry_at) and self._roster.shards_ready:
+        if none and now >= max(due_at, self._checkpoints.retry_at) and self._registry.shards_ready:
             effects += self._begin_round(now)
         return effects
 
@@ -182,7 +182,7 @@ class DownpourCoordinator(Coordinator):
     # Death.
 
     def _is_dispensable(self, host: HostRecord) -> bool:
-        replica = self._roster.replica_of(host)
+        replica = self._registry.replica_of(host)
         return self.phase is Phase.STOPPING or (replica is not None and replica.is_complete(0))
 
     def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
@@ -209,7 +209,7 @@ class DownpourCoordinator(Coordinator):
 
     def _watch_replicas(self, now: float) -> list[CoordinatorEffect]:
         effects: list[CoordinatorEffect] = []
-        for replica in self._roster.replicas:
+        for replica in self._registry.replicas:
             if not replica.begun or replica.is_complete(0):
                 continue
             if self._waits_for_shard(replica):
@@ -218,7 +218,7 @@ class DownpourCoordinator(Coordinator):
                 reason = f"no step reported for {replica.stall_s:.0f} s"
                 effects += self._restart_replica(replica, reason, now)
                 replica.stall_s *= 2
-            elif now - replica.asked_at >= self._patience.retry_s:
+            elif now - replica.asked_at >= self._timeouts.retry_s:
                 replica.asked_at = now
                 begin = Begin(replica.step, self._steps)
                 effects += [Send(part.name, begin) for part in replica.parts if not part.acknowledged]
@@ -227,9 +227,9 @@ class DownpourCoordinator(Coordinator):
     def validate(self) -> None:
         """Its invariants. Raises AssertionError."""
         super().validate()
-        for host in self._roster.hosts.values():
+        for host in self._registry.hosts.values():
             assert 0 <= host.step <= self._steps, host
-        for replica in self._roster.replicas:
+        for replica in self._registry.replicas:
             for part in replica.parts:
                 assert part.step >= replica.step or not replica.begun, (replica.index, part)
             assert not replica.begun or self.phase is not Phase.LAUNCHING, replica

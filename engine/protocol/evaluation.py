@@ -1,4 +1,4 @@
-"""What has come of an evaluation: for each segment and machine a tree of stretches.
+"""What has come of an evaluation: for each segment and machine a tree of work units.
 
 It must not know numbers, nor who computed what.
 """
@@ -15,21 +15,21 @@ from partita.engine.protocol.sum_tree import SumTree
 
 
 class Evaluation:
-    """Of one shard. Stretches are numbered through all segments, as `stretches_of` has them."""
+    """Of one shard. Work units are numbered through all segments, as `stretches_of` has them."""
 
     def __init__(self, evaluate: Evaluate, length: int, machines: Collection[int]) -> None:
         """Nothing has come.
 
         Args:
             evaluate: what is asked.
-            length: portions in a stretch.
+            length: portions in a work unit.
             machines: those that have numbers on the shard.
         """
         counts = [-(-segment.count // length) for segment in evaluate.segments]
-        self.stretches: Final = sum(counts)
-        self.missing = self.stretches * len(machines)
+        self.units: Final = sum(counts)
+        self.missing = self.units * len(machines)
         self._machines: Final = machines
-        self._starts: Final = [0, *accumulate(counts)]  # the first stretch of each segment, and the end
+        self._starts: Final = [0, *accumulate(counts)]  # the first work unit of each segment, and the end
         self._vectors: Final = [segment.vector for segment in evaluate.segments]
         self._trees: Final = [{m: SumTree(n) for m in machines} if n else {} for n in counts]
 
@@ -38,32 +38,32 @@ class Evaluation:
         """The vectors to which nobody contributes: segments of no portions, and all in a shard of nobody."""
         return [vector for vector, trees in zip(self._vectors, self._trees, strict=True) if not trees]
 
-    def has(self, machine: int, stretch: int) -> bool:
-        """Whether this stretch of the machine has come."""
-        segment = bisect_right(self._starts, stretch) - 1
-        return self._trees[segment][machine].has(stretch - self._starts[segment])
+    def has(self, machine: int, unit: int) -> bool:
+        """Whether this work unit of the machine has come."""
+        segment = bisect_right(self._starts, unit) - 1
+        return self._trees[segment][machine].has(unit - self._starts[segment])
 
-    def add(self, machine: int, stretch: int) -> list[tuple[int, int]]:
-        """It comes; returns the sums to be taken now, (into, of) by the numbers of stretches."""
-        segment = bisect_right(self._starts, stretch) - 1
+    def add(self, machine: int, unit: int) -> list[tuple[int, int]]:
+        """It comes; returns the sums to be taken now, (into, of) by the numbers of work units."""
+        segment = bisect_right(self._starts, unit) - 1
         start = self._starts[segment]
         self.missing -= 1
-        sums = self._trees[segment][machine].add(stretch - start)
+        sums = self._trees[segment][machine].add(unit - start)
         return [(start + into, start + of) for into, of in sums]
 
     def sums(self) -> list[tuple[int, int, str]]:
-        """Where all sums are, once everything has come: (machine, stretch, vector that it is for)."""
+        """Where all sums are, once everything has come: (machine, work unit, vector that it is for)."""
         segments = zip(self._starts, self._vectors, self._trees, strict=False)
         return [(machine, start, vector) for start, vector, trees in segments for machine in trees]
 
     def missing_ranges(self) -> tuple[tuple[int, int], ...]:
-        """Stretches that a machine has not contributed, as ascending ranges `[start, stop)`."""
+        """Work units that a machine has not contributed, as ascending ranges `[start, stop)`."""
         ranges: list[tuple[int, int]] = []
-        for stretch in range(self.stretches):
-            if all(self.has(machine, stretch) for machine in self._machines):
+        for unit in range(self.units):
+            if all(self.has(machine, unit) for machine in self._machines):
                 continue
-            start = ranges.pop()[0] if ranges and ranges[-1][1] == stretch else stretch
-            ranges.append((start, stretch + 1))
+            start = ranges.pop()[0] if ranges and ranges[-1][1] == unit else unit
+            ranges.append((start, unit + 1))
         return tuple(ranges)
 
     def validate(self) -> None:

@@ -137,10 +137,10 @@ class HostRegistry:
         works = any(replica.parts for replica in replicas)
         names = topology.shard_names if works else ()
         shards = tuple(HostRecord(name, incarnations.get(name, 0), None) for name in names)
-        roster = cls(shards, replicas)
-        roster.hosts = {host.name: host for host in shards}
-        roster.hosts |= {host.name: host for replica in replicas for host in replica.parts}
-        return roster
+        registry = cls(shards, replicas)
+        registry.hosts = {host.name: host for host in shards}
+        registry.hosts |= {host.name: host for replica in replicas for host in replica.parts}
+        return registry
 
     def current(self, name: str, incarnation: int) -> HostRecord | None:
         """The host, if this is its newest process and it has not ended."""

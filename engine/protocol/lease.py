@@ -60,7 +60,7 @@ class LeasedShard:
         """Whether it may apply and acknowledge at this time (seconds, its own monotonic clock)."""
         return not self.fenced and now < self._leased_until
 
-    def may_say(self, message: Message, now: float) -> bool:
+    def may_send(self, message: Message, now: float) -> bool:
         """Whether a message may leave at this time (seconds, its own monotonic clock).
 
         Whoever carries out effects asks this before each `Send`: an operation takes a while, and the process

@@ -94,8 +94,8 @@ class Membership:
     that has ended; either way the coordinator `forget`s the host.
     """
 
-    def __init__(self, pace: HeartbeatPolicy | None = None) -> None:
-        self.pace = pace or DEFAULT_HEARTBEATS
+    def __init__(self, heartbeats: HeartbeatPolicy | None = None) -> None:
+        self.heartbeats = heartbeats or DEFAULT_HEARTBEATS
         self._members: dict[str, _Member] = {}
         self._next_heartbeat = float("-inf")
         self._last_tick: float | None = None
@@ -153,14 +153,14 @@ class Membership:
         effects: list[MembershipEffect] = []
         beats = now >= self._next_heartbeat
         if beats:
-            self._next_heartbeat = now + self.pace.heartbeat_s
+            self._next_heartbeat = now + self.heartbeats.heartbeat_s
         for name, member in list(self._members.items()):
             silent_s = now - member.heard_at
-            if silent_s >= self.pace.dead_s:
+            if silent_s >= self.heartbeats.dead_s:
                 self.forget(name)
                 effects.append(Died(name, member.incarnation, f"silent for {silent_s:.1f} s"))
                 continue
-            if silent_s >= self.pace.suspect_s and not member.suspected:
+            if silent_s >= self.heartbeats.suspect_s and not member.suspected:
                 member.suspected = True
                 effects.append(Suspected(name, silent_s))
             if beats:
@@ -175,7 +175,7 @@ class Membership:
         """
         pause = now - self._last_tick if self._last_tick is not None else 0.0
         self._last_tick = now
-        if pause > self.pace.suspect_s / 2:
+        if pause > self.heartbeats.suspect_s / 2:
             for member in self._members.values():
                 member.heard_at = min(now, member.heard_at + pause)
 

@@ -353,24 +353,24 @@ class CommandResult(_Message, frozen=True, tag=True):
 
 
 class MissingUnits(_Message, frozen=True, tag=True):
-    """Answers a repeat of a command whose evaluation is under way: the stretches that a shard still lacks.
+    """Answers a repeat of a command whose evaluation is under way: the work units that a shard still lacks.
 
     Ranges `[start, stop)` of their numbers, ascending; empty where it is at work on the command itself.
     """
 
     number: Count
-    stretches: tuple[tuple[Count, Count], ...]
+    units: tuple[tuple[Count, Count], ...]
 
 
 class Assignment(_Message, frozen=True, tag=True):
-    """Gives all parts of a replica a stretch of an evaluation: portions `[first, first + count)`.
+    """Gives all parts of a replica a work unit of an evaluation: portions `[first, first + count)`.
 
     Turns count what a replica's process was given, from 0; they are played in this order.
     """
 
     evaluation: Count
-    turn: Count
-    stretch: Count
+    sequence: Count
+    unit: Count
     first: Count
     count: Count
 
@@ -381,9 +381,9 @@ class AssignmentResult(_Message, frozen=True, tag=True):
     Said again for a repeat of its `Assignment`.
     """
 
-    turn: Count
+    sequence: Count
     evaluation: Count
-    stretch: Count
+    unit: Count
     loss: float
     correct: Count
 
@@ -401,17 +401,17 @@ class Point(_Message, frozen=True, tag=True):
 
 
 class Contribution(_Message, frozen=True, tag=True):
-    """The gradient (the payload) of a machine's numbers on a shard, summed over the portions of a stretch."""
+    """The payload: a machine's gradient of a shard's numbers, summed over the portions of a work unit."""
 
     evaluation: Count
-    stretch: Count
+    unit: Count
 
 
 class ContributionAck(_Message, frozen=True, tag=True):
-    """Acknowledges `Contribution`: it counts, another of this stretch does, or the evaluation is over."""
+    """Acknowledges `Contribution`: it counts, another of this work unit does, or the evaluation is over."""
 
     evaluation: Count
-    stretch: Count
+    unit: Count
 
 
 class Failed(_Message, frozen=True, tag=True):

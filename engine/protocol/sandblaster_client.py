@@ -42,7 +42,7 @@ class AssignmentDone:
     Where its evaluation was over, the turn may have been cut short, and the sums are anything.
     """
 
-    turn: int
+    sequence: int
     loss: float
     correct: int
 
@@ -51,16 +51,16 @@ class AssignmentDone:
 class RunAssignment:
     """Effect: compute portions `[first, first + count)` and accumulate their gradient, from nothing.
 
-    `AssignmentDone` reports its end. `hollow`: only for the other parts of the replica, which may wait for
+    `AssignmentDone` reports its end. `discarded`: only for the other parts of the replica, which may wait for
     this one's messages; nobody wants the numbers.
     """
 
-    turn: int
+    sequence: int
     evaluation: int
-    stretch: int
+    unit: int
     first: int
     count: int
-    hollow: bool = False
+    discarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _Link:
 
 @dataclass(slots=True)
 class _InFlight:
-    """The gradient of a stretch, and the shards that have not taken their range of it yet."""
+    """The gradient of a work unit, and the shards that have not taken their range of it yet."""
 
     message: Contribution
     untold: dict[str, PendingRequest] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class SandblasterClient:
         self._item_bytes: Final = item_bytes
         self._newest = 0  # evaluation that was heard of
         self._next = 0  # turn that is played next, or now
-        self._handed: dict[int, Assignment] = {}  # from the next one on
+        self._assigned: dict[int, Assignment] = {}  # from the next one on
         self._results: dict[int, AssignmentResult] = {}  # the last ones
         self._playing: RunAssignment | None = None
         self._in_flight: _InFlight | None = None
@@ -145,17 +145,17 @@ class SandblasterClient:
         """The turn that will be played after the one that is played now, as far as is known. Any thread may
         ask.
         """
-        return self._handed.get(self._next + (self._playing is not None))
+        return self._assigned.get(self._next + (self._playing is not None))
 
     @property
     def waits_for(self) -> tuple[str, ...]:
         """The shards that a known turn cannot go on without, for reports and error messages."""
         if self._accumulated is not None and self._in_flight is not None:
             return tuple(self._in_flight.untold)
-        turn = self._handed.get(self._next)
-        if turn is None or self._playing is not None:
+        assignment = self._assigned.get(self._next)
+        if assignment is None or self._playing is not None:
             return ()
-        return tuple(link.shard for link in self._links.values() if link.newest < turn.evaluation)
+        return tuple(link.shard for link in self._links.values() if link.newest < assignment.evaluation)
 
     # What happens
 
@@ -166,9 +166,9 @@ class SandblasterClient:
     def _follow(self, event: SandblasterEvent, now: float) -> Iterator[SandblasterEffect]:
         match event:
             case AssignmentDone():
-                yield from self._turn_over(event, now)
-            case Received(message=Assignment() as turn):
-                yield from self._hand_out(event.sender, turn, now)
+                yield from self._assignment_done(event, now)
+            case Received(message=Assignment() as assignment):
+                yield from self._schedule(event.sender, assignment, now)
             case Received(message=Point() as point):
                 yield from self._point(event, point, now)
             case Received(sender=sender, message=ContributionAck() as taken):
@@ -193,34 +193,41 @@ class SandblasterClient:
         if self._accumulated is not None and self._in_flight is None:
             yield from self._contribute(self._accumulated, now)
             self._accumulated = None
-        while self._playing is None and self._accumulated is None and self._next in self._handed:
-            turn = self._handed[self._next]
-            over = self.is_over(turn.evaluation)
+        while self._playing is None and self._accumulated is None and self._next in self._assigned:
+            assignment = self._assigned[self._next]
+            over = self.is_over(assignment.evaluation)
             if over and self._alone:
-                yield self._computed(AssignmentDone(turn.turn, math.nan, 0))
-            elif over or all(link.newest == turn.evaluation for link in self._links.values()):
-                yield from self._begin(turn, hollow=over)
+                yield self._computed(AssignmentDone(assignment.sequence, math.nan, 0))
+            elif over or all(link.newest == assignment.evaluation for link in self._links.values()):
+                yield from self._begin(assignment, discarded=over)
             else:
                 return
 
-    def _begin(self, turn: Assignment, *, hollow: bool) -> Iterator[SandblasterEffect]:
+    def _begin(self, assignment: Assignment, *, discarded: bool) -> Iterator[SandblasterEffect]:
         for link in self._links.values():
-            if not hollow and link.staged:
+            if not discarded and link.staged:
                 link.installed, link.staged = link.staged, 0
                 yield Install(link.span("parameters"))
         self._playing = RunAssignment(
-            turn.turn, turn.evaluation, turn.stretch, turn.first, turn.count, hollow
+            assignment.sequence,
+            assignment.evaluation,
+            assignment.unit,
+            assignment.first,
+            assignment.count,
+            discarded,
         )
         yield self._playing
 
-    def _turn_over(self, event: AssignmentDone, now: float) -> Iterator[SandblasterEffect]:
+    def _assignment_done(self, event: AssignmentDone, now: float) -> Iterator[SandblasterEffect]:
         played = self._playing
-        assert played is not None and played.turn == event.turn, f"{event} was not played, but {played}"
+        assert played is not None and played.sequence == event.sequence, (
+            f"{event} was not played, but {played}"
+        )
         self._playing = None
         if self.is_over(played.evaluation):
-            event = AssignmentDone(event.turn, math.nan, 0)
+            event = AssignmentDone(event.sequence, math.nan, 0)
         elif self._links:
-            self._accumulated = Contribution(played.evaluation, played.stretch)
+            self._accumulated = Contribution(played.evaluation, played.unit)
             if self._in_flight is None:  # the gradient leaves before the sums do: it takes longer
                 yield from self._contribute(self._accumulated, now)
                 self._accumulated = None
@@ -228,17 +235,19 @@ class SandblasterClient:
 
     def _computed(self, event: AssignmentDone) -> Send:
         """Tells the coordinator that the next turn is through; of one that nobody wants, NaN."""
-        turn = self._handed.pop(self._next)
-        assert turn.turn == event.turn, (turn, event)
-        result = AssignmentResult(turn.turn, turn.evaluation, turn.stretch, event.loss, event.correct)
-        self._results[turn.turn] = result
-        self._results.pop(turn.turn - REMEMBERED, None)
+        assignment = self._assigned.pop(self._next)
+        assert assignment.sequence == event.sequence, (assignment, event)
+        result = AssignmentResult(
+            assignment.sequence, assignment.evaluation, assignment.unit, event.loss, event.correct
+        )
+        self._results[assignment.sequence] = result
+        self._results.pop(assignment.sequence - REMEMBERED, None)
         self._next += 1
         return Send(COORDINATOR, result)
 
     def _contribute(self, message: Contribution, now: float) -> Iterator[SandblasterEffect]:
         self._in_flight = _InFlight(
-            message, {name: PendingRequest(message.stretch, now) for name in self._links}
+            message, {name: PendingRequest(message.unit, now) for name in self._links}
         )
         yield SwapBuffers()
         for link in self._links.values():
@@ -248,18 +257,24 @@ class SandblasterClient:
         link.fetch = PendingRequest(link.newest, now)
         return Send(link.shard, FetchPoint(link.fetch.number))
 
-    def _hand_out(self, sender: str, turn: Assignment, now: float) -> Iterator[SandblasterEffect]:
-        if turn.turn < self._next:
-            result = self._results.get(turn.turn)
+    def _schedule(self, sender: str, assignment: Assignment, now: float) -> Iterator[SandblasterEffect]:
+        if assignment.sequence < self._next:
+            result = self._results.get(assignment.sequence)
             if result is not None:
                 yield Send(sender, result)
             return
-        if turn.turn > self._next + AHEAD or self._handed.get(turn.turn, turn) != turn or turn.count < 1:
-            yield Refuse(sender, f"{turn} does not fit turn {self._next} and what was handed out before")
+        if (
+            assignment.sequence > self._next + AHEAD
+            or self._assigned.get(assignment.sequence, assignment) != assignment
+            or assignment.count < 1
+        ):
+            yield Refuse(
+                sender, f"{assignment} does not fit turn {self._next} and what was handed out before"
+            )
             return
-        self._handed[turn.turn] = turn
-        if turn.evaluation > self._newest:
-            self._newest = turn.evaluation
+        self._assigned[assignment.sequence] = assignment
+        if assignment.evaluation > self._newest:
+            self._newest = assignment.evaluation
             for link in self._links.values():  # it begins now: no answer is no longer a matter of course
                 if link.fetch is not None:
                     link.fetch.renew(now)
@@ -285,9 +300,9 @@ class SandblasterClient:
             yield Refuse(sender, "it holds no parameters of this machine")
             return
         sent = self._in_flight
-        if sent is None or (taken.evaluation, taken.stretch) != (
+        if sent is None or (taken.evaluation, taken.unit) != (
             sent.message.evaluation,
-            sent.message.stretch,
+            sent.message.unit,
         ):
             return  # of one before
         sent.untold.pop(sender, None)
@@ -328,13 +343,17 @@ class SandblasterClient:
         playing, sent = self._playing, self._in_flight
         if playing is not None:
             assert self._accumulated is None, "a turn overwrites a gradient that was not sent"
-            assert playing.turn == self._next and self._next in self._handed, (playing, self._next)
+            assert playing.sequence == self._next and self._next in self._assigned, (playing, self._next)
             installed = {link.installed for link in self._links.values()}
-            assert playing.hollow or installed <= {playing.evaluation}, (playing, installed)
+            assert playing.discarded or installed <= {playing.evaluation}, (playing, installed)
         for message in (self._accumulated, None if sent is None else sent.message):
             assert message is None or message.evaluation == self._newest, (message, self._newest)
         assert sent is None or set(sent.untold) <= set(self._links), sent
         assert sent is None or sent.untold, sent
         assert self._accumulated is None or sent is not None
-        assert all(self._next <= turn <= self._next + AHEAD for turn in self._handed), self._handed
-        assert all(self._next - REMEMBERED <= turn < self._next for turn in self._results), self._results
+        assert all(self._next <= assignment <= self._next + AHEAD for assignment in self._assigned), (
+            self._assigned
+        )
+        assert all(self._next - REMEMBERED <= assignment < self._next for assignment in self._results), (
+            self._results
+        )

@@ -6,7 +6,7 @@ before the method hears of them. So everything can be done again: after a shard'
 the last checkpoint, and after the coordinator's own the method is started anew and told what the journal
 holds; either way the requests since the checkpoint that still matter are repeated (`recovery.py`).
 
-What every coordinator does stands in `supervision.py`, who computes what in `hand_out.py`.
+What every coordinator does stands in `supervision.py`, who computes what in `schedule.py`.
 
 Source: DistBelief, section 4.2, algorithm 1.2.
 """
@@ -50,7 +50,7 @@ from partita.engine.protocol.journaled_method import JournaledMethod, JournalEnt
 from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.names import Topology, part_indices
 from partita.engine.protocol.recovery import still_needed
-from partita.engine.protocol.work_scheduler import Handed, WorkScheduler
+from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler
 
 MOST_REPEATED: Final = 4096
 """Requests since the last checkpoint after which the next one is due: they are kept, to be done again."""
@@ -73,7 +73,7 @@ class SandblasterCoordinator(Coordinator):
         topology: Topology,
         *,
         begin: Callable[[], Steps],
-        stretch: int,
+        unit_size: int,
         journal: Sequence[JournalEntry] = (),
         position: int = 0,
         backups: bool = True,
@@ -81,14 +81,14 @@ class SandblasterCoordinator(Coordinator):
         next_checkpoint: int = 1,
         incarnations: Mapping[str, int] | None = None,
         versions: Mapping[str, str] | None = None,
-        patience: Timeouts | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         """A run that has not started; `Opened` starts it.
 
         Args:
             topology: how many hosts of each kind.
             begin: starts the method.
-            stretch: portions whose gradient is sent at once.
+            unit_size: portions whose gradient is sent at once.
             journal: the entries of a run that is resumed.
             position: how many of them the vectors hold that the shards start from.
             backups: whether portions are handed out again at the end of an evaluation.
@@ -96,18 +96,18 @@ class SandblasterCoordinator(Coordinator):
             next_checkpoint: the number of the next checkpoint.
             incarnations: of the first processes, where not 0.
             versions: what every host must say in `Hello`.
-            patience: waits and limits.
+            timeouts: waits and limits.
 
         Raises:
             JournalMismatch: the journal is not this method's.
         """
-        patience = patience or Timeouts()
+        timeouts = timeouts or Timeouts()
         done = (0,) * topology.replicas
-        roster = HostRegistry.of(
-            topology, done=done, steps=1, stall_s=patience.stall_s, incarnations=incarnations or {}
+        registry = HostRegistry.of(
+            topology, done=done, steps=1, stall_s=timeouts.stall_s, incarnations=incarnations or {}
         )
         super().__init__(
-            roster, run=run, next_checkpoint=next_checkpoint, versions=versions, patience=patience
+            registry, run=run, next_checkpoint=next_checkpoint, versions=versions, timeouts=timeouts
         )
         if position > len(journal):
             raise JournalMismatch(
@@ -115,11 +115,11 @@ class SandblasterCoordinator(Coordinator):
                 "its end is lost, so train from the start, or resume from an older copy of the folder"
             )
         self._method: Final = JournaledMethod(begin(), journal)
-        self._stretch: Final = stretch
+        self._unit_size: Final = unit_size
         self._held = position  # requests that the committed checkpoint holds
         self._method.forget(position)
         self._in_round = position  # those that the round under way does
-        self._hand: Final = WorkScheduler(topology.machines, backups=backups)
+        self._scheduler: Final = WorkScheduler(topology.machines, backups=backups)
         self._replay: deque[Request] = deque(still_needed_of(self._method, position))
         self._rewind = False  # shards must go back first
         self._number = 0
@@ -148,7 +148,7 @@ class SandblasterCoordinator(Coordinator):
     @property
     def wakes_at(self) -> float:
         """When a `Tick` is wanted, beyond the usual ones: portions may then be handed out again."""
-        return self._hand.next_backup_at if self._evaluates else math.inf
+        return self._scheduler.next_backup_at if self._evaluates else math.inf
 
     def _start(self, now: float) -> list[CoordinatorEffect]:
         if self.outcome is not None and self._held == self.recorded:  # the checkpoint holds all of it
@@ -156,11 +156,11 @@ class SandblasterCoordinator(Coordinator):
         return super()._start(now)
 
     def _go_on(self, now: float) -> list[CoordinatorEffect]:
-        for replica in self._roster.replicas:
+        for replica in self._registry.replicas:
             ready = all(part.state is HostState.READY for part in replica.parts)
-            if ready and not self._hand.has(replica.index):
-                self._hand.add(replica.index, now)
-        return self._next(now) + self._hand_out(now)
+            if ready and not self._scheduler.has(replica.index):
+                self._scheduler.add(replica.index, now)
+        return self._next(now) + self._schedule(now)
 
     # Commands.
 
@@ -168,13 +168,13 @@ class SandblasterCoordinator(Coordinator):
         """The next command, when nothing is under way and all shards are there."""
         if self._command is not None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return []
-        if not self._roster.shards_ready:
+        if not self._registry.shards_ready:
             return []
         if self._rewind:
             self._rewind = False
-            return self._give((Restore(self._checkpoints.committed),), Purpose.RESTORE, now)
+            return self._assign((Restore(self._checkpoints.committed),), Purpose.RESTORE, now)
         if self._replay:
-            return self._give(self._replay.popleft(), Purpose.REPLAY, now)
+            return self._assign(self._replay.popleft(), Purpose.REPLAY, now)
         asks = self._method.asks
         if asks is None or self.phase is Phase.STOPPING:
             written = self._checkpoints.round
@@ -182,15 +182,15 @@ class SandblasterCoordinator(Coordinator):
                 return []  # the last checkpoint, or the one before it, is being written
             if now < self._checkpoints.retry_at:
                 return []
-            return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
+            return self._assign((self._snapshot(now),), Purpose.SNAPSHOT, now)
         due = self.recorded - self._held >= MOST_REPEATED or now >= self._next_round_at
         if due and now >= self._checkpoints.retry_at and self._checkpoints.round is None:
             asks = (self._snapshot(now), *asks)
-        return self._give(asks, Purpose.REQUEST, now)
+        return self._assign(asks, Purpose.REQUEST, now)
 
     def _snapshot(self, now: float) -> Snapshot:
         """All vectors, as they are after what is recorded. It travels in the next command."""
-        epochs = {shard.name: shard.incarnation for shard in self._roster.shards}
+        epochs = {shard.name: shard.incarnation for shard in self._registry.shards}
         self._schedule_round(now)
         self._round_is_last = self.outcome is not None
         self._in_round = self.recorded
@@ -198,18 +198,20 @@ class SandblasterCoordinator(Coordinator):
         (checkpoint,) = {send.message.checkpoint for send in asked}  # type: ignore[union-attr]
         return Snapshot(checkpoint)
 
-    def _give(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
+    def _assign(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
         self._number += 1
         self._command, self._purpose = Command(self._number, request), purpose
         self._asked_at = self._given_at = now
         self._answers.clear()
         self._works_since.clear()
-        self._heard_at = {shard.name: now for shard in self._roster.shards}
-        effects: list[CoordinatorEffect] = [Send(shard.name, self._command) for shard in self._roster.shards]
+        self._heard_at = {shard.name: now for shard in self._registry.shards}
+        effects: list[CoordinatorEffect] = [
+            Send(shard.name, self._command) for shard in self._registry.shards
+        ]
         evaluate = evaluation_in(request)
         if evaluate is not None:
-            self._hand.begin(self._number, work_units_of(evaluate, self._stretch))
-            effects += self._hand_out(now)
+            self._scheduler.begin(self._number, work_units_of(evaluate, self._unit_size))
+            effects += self._schedule(now)
         return effects
 
     def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
@@ -219,14 +221,14 @@ class SandblasterCoordinator(Coordinator):
             case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
                 self._answers.setdefault(host.name, scalars)
                 return self._finish_if_complete(now)
-            case MissingUnits(number=number, stretches=ranges) if self._is_asked(number):
+            case MissingUnits(number=number, units=ranges) if self._is_asked(number):
                 self._heard_at[host.name] = now
                 if ranges:
                     self._works_since.pop(host.name, None)
                 else:
                     self._works_since.setdefault(host.name, now)
-                self._hand.lacking(ranges)
-                return self._hand_out(now)
+                self._scheduler.missing(ranges)
+                return self._schedule(now)
             case _:
                 return []
 
@@ -239,11 +241,15 @@ class SandblasterCoordinator(Coordinator):
                 expected = scalars_of_shard(self._command.operations)
                 if len(scalars) != expected:
                     return f"{len(scalars)} scalars for command {number}, which gives {expected}"
-            case MissingUnits(number=number, stretches=ranges) if self._is_asked(number):
-                if not self._hand.are_ranges(ranges):
-                    return f"that it lacks stretches which command {number} does not have"
-            case AssignmentResult() if indices is not None and not self._hand.was_handed(*indices, message):
-                return f"a result of stretch {message.stretch} in turn {message.turn}, which it was not given"
+            case MissingUnits(number=number, units=ranges) if self._is_asked(number):
+                if not self._scheduler.are_ranges(ranges):
+                    return f"that it lacks work units which command {number} does not have"
+            case AssignmentResult() if indices is not None and not self._scheduler.was_assigned(
+                *indices, message
+            ):
+                return (
+                    f"a result of work unit {message.unit} in turn {message.sequence}, which it was not given"
+                )
         return super()._refusal(host, message)
 
     def _is_asked(self, number: int) -> bool:
@@ -254,25 +260,25 @@ class SandblasterCoordinator(Coordinator):
         if indices is None:
             return []
         host.deaths = 0
-        replica = self._roster.replicas[indices[0]]
-        replica.stall_s, replica.progress_at = self._patience.stall_s, now
-        self._hand.computed(*indices, message, now)
-        return self._finish_if_complete(now) or self._hand_out(now)
+        replica = self._registry.replicas[indices[0]]
+        replica.stall_s, replica.progress_at = self._timeouts.stall_s, now
+        self._scheduler.computed(*indices, message, now)
+        return self._finish_if_complete(now) or self._schedule(now)
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         command = self._command
-        if command is None or len(self._answers) < len(self._roster.shards):
+        if command is None or len(self._answers) < len(self._registry.shards):
             return []
         evaluate = evaluation_in(command.operations)
-        if evaluate is not None and not self._hand.complete:
+        if evaluate is not None and not self._scheduler.complete:
             return []
         effects = self._finished(command, evaluate)
         return effects if self.phase is Phase.OVER else effects + self._next(now)
 
     def _finished(self, command: Command, evaluate: Evaluate | None) -> list[CoordinatorEffect]:
         """Every shard has answered, and every portion was counted."""
-        losses = () if evaluate is None else self._hand.losses(evaluate)
-        self._hand.end()
+        losses = () if evaluate is None else self._scheduler.losses(evaluate)
+        self._scheduler.end()
         self._command = None
         if self._purpose is Purpose.SNAPSHOT:
             if self._checkpoints.round is not None:
@@ -283,7 +289,7 @@ class SandblasterCoordinator(Coordinator):
         if self._purpose is not Purpose.REQUEST:
             return []
         self._shards_answer()
-        answers = [self._answers[shard.name] for shard in self._roster.shards]
+        answers = [self._answers[shard.name] for shard in self._registry.shards]
         scalars = joined(command.operations, answers, losses)
         index, asked = self.recorded, self._method.asks
         assert asked is not None
@@ -298,13 +304,15 @@ class SandblasterCoordinator(Coordinator):
         except BaseException as error:  # noqa: BLE001 - reported to the user, whatever it is
             report = report_of(error)
             return self._fail(f"the method failed: {report.reason}", report.traceback)
-        hand = self._hand
-        return [IterationDone(iterated, hand.redone, hand.busy, hand.replicas) for iterated in done]
+        scheduler = self._scheduler
+        return [
+            IterationDone(iterated, scheduler.redone, scheduler.busy, scheduler.replicas) for iterated in done
+        ]
 
     # Portions.
 
-    def _hand_out(self, now: float) -> list[CoordinatorEffect]:
-        return self._tell_replicas(self._hand.hand_out(now)) if self._evaluates else []
+    def _schedule(self, now: float) -> list[CoordinatorEffect]:
+        return self._tell_replicas(self._scheduler.schedule(now)) if self._evaluates else []
 
     @property
     def _answers_since(self) -> float:
@@ -315,11 +323,11 @@ class SandblasterCoordinator(Coordinator):
     def _evaluates(self) -> bool:
         return self._command is not None and evaluation_in(self._command.operations) is not None
 
-    def _tell_replicas(self, handed: Sequence[Handed]) -> list[CoordinatorEffect]:
+    def _tell_replicas(self, dispatched: Sequence[Dispatch]) -> list[CoordinatorEffect]:
         return [
             Send(part.name, order)
-            for replica, order in handed
-            for part in self._roster.replicas[replica].parts
+            for replica, order in dispatched
+            for part in self._registry.replicas[replica].parts
         ]
 
     # Checkpoints.
@@ -355,7 +363,7 @@ class SandblasterCoordinator(Coordinator):
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
         """What it owed goes to others. What it had computed may be on its way: shards are asked."""
-        self._hand.remove(replica.index)
+        self._scheduler.remove(replica.index)
         for part in replica.parts:
             self._membership.forget(part.name)
         hosts = tuple(part.relaunch(now) for part in replica.parts)
@@ -363,7 +371,7 @@ class SandblasterCoordinator(Coordinator):
             Warn(f"{reason}; replica {replica.index} starts again, and others take its portions"),
             Restart(hosts, self._checkpoints.committed, reason),
             *self._ask_again(now),
-            *self._hand_out(now),
+            *self._schedule(now),
         ]
 
     def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
@@ -371,17 +379,17 @@ class SandblasterCoordinator(Coordinator):
         if self.phase is Phase.FINISHING:
             self.phase = Phase.RUNNING
         self._checkpoints.shard_died(host.name)
-        self._hand.end()
+        self._scheduler.end()
         self._command, self._rewind = None, True
         self._replay = deque(still_needed_of(self._method, self._held))
         committed = self._checkpoints.committed
         what = "the start" if committed is None else f"checkpoint {committed}"
-        again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
+        resend = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         effects: list[CoordinatorEffect] = [
-            Warn(f"{host.name}: {reason}; all shards go back to {what}, and {again}"),
+            Warn(f"{host.name}: {reason}; all shards go back to {what}, and {resend}"),
             Restart((host.relaunch(now),), committed, reason),
         ]
-        for replica in self._roster.replicas:  # one that was not needed any more is needed again
+        for replica in self._registry.replicas:  # one that was not needed any more is needed again
             if any(part.state is HostState.GONE for part in replica.parts):
                 effects += self._restart_replica(replica, f"replica {replica.index} had ended", now)
         return effects
@@ -394,30 +402,30 @@ class SandblasterCoordinator(Coordinator):
             return effects
         stalls = {
             replica.index: math.inf if self._waits_for_shard(replica) else replica.stall_s
-            for replica in self._roster.replicas
+            for replica in self._registry.replicas
         }
-        for index in self._hand.stalled(now, stalls):
-            replica = self._roster.replicas[index]
+        for index in self._scheduler.stalled(now, stalls):
+            replica = self._registry.replicas[index]
             effects += self._restart_replica(replica, f"no portion done for {replica.stall_s:.0f} s", now)
             replica.stall_s *= 2
-        if now - self._asked_at >= self._patience.retry_s:
+        if now - self._asked_at >= self._timeouts.retry_s:
             effects += self._ask_again(now)
-        effects += self._tell_replicas(self._hand.again(now, self._patience.retry_s))
-        return effects + self._hand_out(now) + self._next(now)  # a checkpoint that was lost is tried again
+        effects += self._tell_replicas(self._scheduler.resend(now, self._timeouts.retry_s))
+        return effects + self._schedule(now) + self._next(now)  # a checkpoint that was lost is tried again
 
     def _watch_command(self, now: float) -> list[CoordinatorEffect]:
         """Looks for a shard that does not answer the command, or is at work on it for too long."""
         if self._command is None:
             return []
         what = f"command {self._command.number} ({self._purpose.value})"
-        for shard in self._roster.shards:
+        for shard in self._registry.shards:
             if shard.name in self._answers or shard.state is not HostState.READY:
                 continue
             silent_s = now - max(self._heard_at[shard.name], shard.since)
             worked_s = now - self._works_since.get(shard.name, now)
-            if silent_s >= self._patience.answer_s:
+            if silent_s >= self._timeouts.answer_s:
                 return self._replace_mute(shard, f"no answer to {what} for {silent_s:.0f} s", now)
-            if worked_s >= self._patience.work_s:
+            if worked_s >= self._timeouts.work_s:
                 return self._replace_mute(shard, f"it is at {what} since {worked_s:.0f} s", now)
         return []
 
@@ -427,12 +435,12 @@ class SandblasterCoordinator(Coordinator):
         if command is None:
             return []
         self._asked_at = now
-        return [Send(s.name, command) for s in self._roster.shards if s.name not in self._answers]
+        return [Send(s.name, command) for s in self._registry.shards if s.name not in self._answers]
 
     def validate(self) -> None:
         """Its invariants. Raises AssertionError."""
         super().validate()
-        self._hand.validate()
+        self._scheduler.validate()
         assert self._held <= self.recorded, (self._held, self.recorded)
         if self._command is not None:
             assert self._command.number == self._number, self._command

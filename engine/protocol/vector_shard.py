@@ -1,8 +1,8 @@
 """The protocol of a shard under batch optimisation: each command is done once, each contribution counts once.
 
 A command's operations are done in order. At an evaluation the shard pauses: it gives every part that asks its
-slice of the point, and takes the gradient of every (stretch, machine) once, whoever computed it; they are
-added in a tree that follows from the numbers of the stretches alone. Then it does the rest, and answers.
+slice of the point, and takes the gradient of every (work unit, machine) once, whoever computed it; they are
+added in a tree that follows from the numbers of the work units alone. Then it does the rest, and answers.
 
 It must not know the numbers, the disk or the network: it asks for all of them by effects, which are carried
 out in the order given, each finished before the next one starts (`Persist` when what it keeps is marked).
@@ -86,10 +86,10 @@ class LoadCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class StoreGradient:
-    """Effect: the payload is a machine's gradient over this stretch; keep its numbers under these names."""
+    """Effect: the payload is a machine's gradient over this work unit; keep its numbers under these names."""
 
     machine: int
-    stretch: int
+    unit: int
     payload: object
 
 
@@ -104,10 +104,10 @@ class AddGradient:
 
 @dataclass(frozen=True, slots=True)
 class MoveGradient:
-    """Effect: what is kept of a machine under this stretch becomes this span of a vector, and is free."""
+    """Effect: what is kept of a machine under this work unit becomes this span of a vector, and is free."""
 
     machine: int
-    stretch: int
+    unit: int
     span: Span
 
 
@@ -140,7 +140,7 @@ class VectorShard(LeasedShard):
         *,
         epoch: int,
         ranges: Mapping[int, tuple[int, int]],
-        stretch: int,
+        unit_size: int,
         number: int = 0,
         item_bytes: int = 4,
         lease_s: float = DEFAULT_HEARTBEATS.lease_s,
@@ -152,7 +152,7 @@ class VectorShard(LeasedShard):
             name: "shard K".
             epoch: the incarnation of this process.
             ranges: for each machine, its `(start, stop)` in the shard's own flat vectors.
-            stretch: portions in a stretch.
+            unit_size: portions in a work unit.
             number: of the last command in the checkpoint it starts from; only those above it are done.
             item_bytes: bytes of one number of a payload.
             lease_s: how long an echoed clock reading lets it work: less than what the coordinator takes for
@@ -162,7 +162,7 @@ class VectorShard(LeasedShard):
         super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)
         self.number = number
         self._ranges: Final = dict(ranges)
-        self._stretch: Final = stretch
+        self._unit_size: Final = unit_size
         self._item_bytes: Final = item_bytes
         self._rest: deque[Operation] = deque()  # of the command under way
         self._scalars: list[float] = []
@@ -301,7 +301,7 @@ class VectorShard(LeasedShard):
     def _begin(self, evaluate: Evaluate) -> list[VectorShardEffect]:
         """Segments to which nobody contributes are zeros; where that is all of them, there is no pause."""
         assert not any(isinstance(operation, Evaluate) for operation in self._rest), "one for each command"
-        evaluation = Evaluation(evaluate, self._stretch, self._ranges)
+        evaluation = Evaluation(evaluate, self._unit_size, self._ranges)
         self._rest.extendleft(zero(vector) for vector in evaluation.empty)
         if not evaluation.missing:
             return []
@@ -339,7 +339,7 @@ class VectorShard(LeasedShard):
     def _contribution(
         self, event: Received, contribution: Contribution, now: float
     ) -> list[VectorShardEffect]:
-        """Counts if it is the first of its stretch and machine in the evaluation under way. Always
+        """Counts if it is the first of its work unit and machine in the evaluation under way. Always
         acknowledged.
         """
         if not self.holds_lease(now):
@@ -348,12 +348,12 @@ class VectorShard(LeasedShard):
         reason = self._why_not(event, contribution, evaluation)
         if reason is not None:
             return [Refuse(event.sender, reason)]
-        machine, stretch = machine_of(event.sender), contribution.stretch
-        taken = Send(event.sender, ContributionAck(contribution.evaluation, stretch))
-        if evaluation is None or evaluation.has(machine, stretch):
+        machine, unit = machine_of(event.sender), contribution.unit
+        taken = Send(event.sender, ContributionAck(contribution.evaluation, unit))
+        if evaluation is None or evaluation.has(machine, unit):
             return [taken]
-        effects: list[VectorShardEffect] = [StoreGradient(machine, stretch, event.payload)]
-        effects += (AddGradient(machine, into, of) for into, of in evaluation.add(machine, stretch))
+        effects: list[VectorShardEffect] = [StoreGradient(machine, unit, event.payload)]
+        effects += (AddGradient(machine, into, of) for into, of in evaluation.add(machine, unit))
         if evaluation.missing:
             return [*effects, taken]
         self._owed.append(taken)  # everybody waits for the answer, and nobody for this
@@ -363,8 +363,8 @@ class VectorShard(LeasedShard):
         """Everything has come: the sums go to their vectors, and the command goes on."""
         self._evaluation = None
         effects: list[VectorShardEffect] = [
-            MoveGradient(machine, stretch, Span(vector, *self._ranges[machine]))
-            for machine, stretch, vector in evaluation.sums()
+            MoveGradient(machine, unit, Span(vector, *self._ranges[machine]))
+            for machine, unit, vector in evaluation.sums()
         ]
         return effects + self._go_on()
 
@@ -379,10 +379,10 @@ class VectorShard(LeasedShard):
         expected, found = (stop - start) * self._item_bytes, payload_bytes(event.payload)
         if found != expected:
             return f"a contribution of {event.sender!r} to {self.name} has {expected} bytes, not {found}"
-        if evaluation is not None and not 0 <= contribution.stretch < evaluation.stretches:
+        if evaluation is not None and not 0 <= contribution.unit < evaluation.units:
             return (
-                f"evaluation {self.number} has stretches 0 to {evaluation.stretches - 1}; "
-                f"{event.sender!r} contributes to {contribution.stretch}"
+                f"evaluation {self.number} has work units 0 to {evaluation.units - 1}; "
+                f"{event.sender!r} contributes to {contribution.unit}"
             )
         return None
 

@@ -1,4 +1,4 @@
-"""Stretches that nobody has yet: a range for each replica, and those that have lost theirs.
+"""Work units that nobody has yet: a range for each replica, and those that have lost theirs.
 
 A replica takes from its own range, in order, so that sequential portions go to it again and again; then what
 belongs to nobody; then the end of the longest range.
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 
 class WorkQueue:
-    """The stretches of one evaluation after another, by number."""
+    """The work units of one evaluation after another, by number."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, deque[int]] = {}
@@ -28,17 +28,17 @@ class WorkQueue:
         for numbers in self._ranges.values():
             yield from numbers
 
-    def begin(self, stretches: int, replicas: Sequence[int]) -> None:
-        """So many stretches, divided evenly among these replicas."""
+    def begin(self, units: int, replicas: Sequence[int]) -> None:
+        """So many work units, divided evenly among these replicas."""
         self.clear()
-        self._left = stretches
+        self._left = units
         for n, replica in enumerate(replicas):
-            first, stop = (stretches * k // len(replicas) for k in (n, n + 1))
+            first, stop = (units * k // len(replicas) for k in (n, n + 1))
             self._ranges[replica] = deque(range(first, stop))
             self._longest.append((first - stop, replica))
         heapq.heapify(self._longest)
         if not replicas:
-            self._orphans.extend(range(stretches))
+            self._orphans.extend(range(units))
 
     def clear(self) -> None:
         """Nothing waits."""

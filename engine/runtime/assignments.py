@@ -26,11 +26,11 @@ Finish = Callable[[AssignmentDone], None]
 """Takes in that a turn is over, and may begin the next one."""
 
 
-class Turns(ABC):
+class AssignmentRunner(ABC):
     """Plays one turn at a time."""
 
     @abstractmethod
-    def begin(self, turn: RunAssignment) -> None:
+    def begin(self, assignment: RunAssignment) -> None:
         """Begins a turn."""
 
     @abstractmethod
@@ -59,7 +59,7 @@ class Turns(ABC):
         """Ends the kernel threads."""
 
 
-class TurnsAlone(Turns):
+class SinglePartRunner(AssignmentRunner):
     """One thread that makes all calls of a turn in their order."""
 
     def __init__(
@@ -83,61 +83,61 @@ class TurnsAlone(Turns):
         self._computations, self._prepare, self._finish = computations, prepare, finish
         self._is_over, self._wake = is_over, wake
         self._positions: Final = [n for n, call in enumerate(computations.calls) if call is not None]
-        self._turns: SimpleQueue[RunAssignment | None] = SimpleQueue()
+        self._assignments: SimpleQueue[RunAssignment | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._refused: list[Refuse] = []
         self._thread = threading.Thread(target=self._work, name="kernel 0", daemon=True)
         self._thread.start()
 
-    def begin(self, turn: RunAssignment) -> None:
-        """See `Turns`."""
-        self._turns.put(turn)
+    def begin(self, assignment: RunAssignment) -> None:
+        """See `AssignmentRunner`."""
+        self._assignments.put(assignment)
 
     def poll(self) -> None:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         if self._error is not None:
             raise self._error
 
     def receive(self, event: Received) -> None:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         self._refused.append(Refuse(event.sender, "this part's program has no messages"))
 
     def refused(self) -> list[Refuse]:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         refused, self._refused = self._refused, []
         return refused
 
     def close(self) -> None:
-        """See `Turns`: after the portion that is going on."""
+        """See `AssignmentRunner`: after the portion that is going on."""
         self._is_over = lambda evaluation: True
-        self._turns.put(None)
+        self._assignments.put(None)
         self._thread.join()
         self._computations.close()
 
     def _work(self) -> None:
         with np.errstate(all="ignore"):  # what is not finite is told like any other number
-            while (turn := self._turns.get()) is not None:
+            while (assignment := self._assignments.get()) is not None:
                 try:
-                    self._finish(self._played(turn))
+                    self._finish(self._played(assignment))
                 except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
                     self._error = error
                     self._wake()
 
-    def _played(self, turn: RunAssignment) -> AssignmentDone:
+    def _played(self, assignment: RunAssignment) -> AssignmentDone:
         metrics, run = self._computations.metrics, self._computations.run
         metrics.clear()
-        for n in range(turn.count):
-            if self._is_over(turn.evaluation):
+        for n in range(assignment.count):
+            if self._is_over(assignment.evaluation):
                 break
-            self._prepare(turn, n)
+            self._prepare(assignment, n)
             self._computations.watch.begin()
             for position in self._positions:
                 run(position)
         self._computations.finish()
-        return AssignmentDone(turn.turn, metrics.loss, metrics.correct)
+        return AssignmentDone(assignment.sequence, metrics.loss, metrics.correct)
 
 
-class TurnsTogether(Turns):
+class MultiPartRunner(AssignmentRunner):
     """A player's steps, one for each portion, numbered through all turns: every part plays all of them."""
 
     def __init__(
@@ -154,19 +154,19 @@ class TurnsTogether(Turns):
         self._player, self._computations = player, computations
         self._prepare, self._finish = prepare, finish
         self._player.start(0)
-        self._turn: RunAssignment | None = None
+        self._assignment: RunAssignment | None = None
         self._step = self._done = 0
         self._playing = False
 
-    def begin(self, turn: RunAssignment) -> None:
-        """See `Turns`."""
-        assert self._turn is None, f"{turn} begins inside {self._turn}"
-        self._turn, self._done = turn, 0
+    def begin(self, assignment: RunAssignment) -> None:
+        """See `AssignmentRunner`."""
+        assert self._assignment is None, f"{assignment} begins inside {self._assignment}"
+        self._assignment, self._done = assignment, 0
         self._computations.metrics.clear()
         self._go_on()
 
     def receive(self, event: Received) -> None:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         self._player.receive(event)
 
     @property
@@ -175,33 +175,33 @@ class TurnsTogether(Turns):
         return self._player.stuck_on if self._playing else (self._step, ())
 
     def refused(self) -> list[Refuse]:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         return self._player.refused()
 
     def poll(self) -> None:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         for over in self._player.poll():
             assert over.step == self._step, (over, self._step)
             self._playing = False
             self._step += 1
             self._done += 1
-        turn = self._turn
-        if turn is None or self._playing:
+        assignment = self._assignment
+        if assignment is None or self._playing:
             return
-        if self._done < turn.count:
+        if self._done < assignment.count:
             self._go_on()
             return
-        self._turn = None
+        self._assignment = None
         self._computations.finish()
         metrics = self._computations.metrics
-        self._finish(AssignmentDone(turn.turn, metrics.loss, metrics.correct))
+        self._finish(AssignmentDone(assignment.sequence, metrics.loss, metrics.correct))
 
     def _go_on(self) -> None:
-        if self._turn is not None and self._player.may_begin():
-            self._prepare(self._turn, self._done)
+        if self._assignment is not None and self._player.may_begin():
+            self._prepare(self._assignment, self._done)
             self._playing = True
             self._player.begin(self._step)
 
     def close(self) -> None:
-        """See `Turns`."""
+        """See `AssignmentRunner`."""
         self._player.close()

@@ -58,7 +58,7 @@ class ShardTask:
     initial: Path
     precision: str
     acknowledged: Path
-    pace: HeartbeatPolicy = DEFAULT_HEARTBEATS
+    heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
 
     @property
     def threads(self) -> int:
@@ -108,8 +108,8 @@ class ShardRole(LeasedRole):
             stops=start.stops,
             acknowledged=pushes_to_shard(task.acknowledged, link.name),
             item_bytes=self._storage.dtype.itemsize,
-            lease_s=task.pace.lease_s,
-            heartbeat_s=task.pace.heartbeat_s,
+            lease_s=task.heartbeats.lease_s,
+            heartbeat_s=task.heartbeats.heartbeat_s,
         )
         writer = CheckpointWriter(self._checkpoints, self._slots, task.run, link)
         super().__init__(self._machine, writer, waiting=(Fetch, Push))  # a part has one of each under way

@@ -16,7 +16,7 @@ _MOST_FREE: Final = 8
 
 
 class GradientPool:
-    """Of the machines that have numbers on a shard, known by the numbers of their stretches."""
+    """Of the machines that have numbers on a shard, known by the numbers of their work units."""
 
     def __init__(self, sizes: Mapping[int, int], dtype: npt.DTypeLike) -> None:
         """Nothing is kept.
@@ -33,13 +33,13 @@ class GradientPool:
         """How many arrays are in use."""
         return len(self._kept)
 
-    def keep(self, machine: int, stretch: int, payload: Payload) -> None:
+    def keep(self, machine: int, unit: int, payload: Payload) -> None:
         """Takes the numbers of a payload, and releases it."""
         free = self._free[machine]
         numbers = free.pop() if free else np.empty(self._sizes[machine], self._dtype)
         payload.copy_into(numbers)
         payload.release()
-        self._kept[machine, stretch] = numbers
+        self._kept[machine, unit] = numbers
 
     def join(self, machine: int, into: int, of: int) -> None:
         """`into` becomes `into + of`; what has run away stays so, and nothing is said."""
@@ -48,9 +48,9 @@ class GradientPool:
             np.add(numbers, more, out=numbers)
         self._reuse(machine, more)
 
-    def move(self, machine: int, stretch: int, out: Vector) -> None:
+    def move(self, machine: int, unit: int, out: Vector) -> None:
         """The numbers are wanted in `out`, and here no more."""
-        numbers = self._kept.pop((machine, stretch))
+        numbers = self._kept.pop((machine, unit))
         np.copyto(out, numbers)
         self._reuse(machine, numbers)
 

@@ -65,7 +65,7 @@ class LeasedRole(Role):
         """Sends what the machine wants said, if the lease has not ended since: since `now`, when the machine
         was told of the event, which was `began` by `time.monotonic()`.
         """
-        if self._lease.may_say(message, now + time.monotonic() - began):
+        if self._lease.may_send(message, now + time.monotonic() - began):
             self._link.send(to, message, payload)
 
     def _replaced(self, epoch: int) -> RuntimeError:

@@ -29,7 +29,7 @@ from partita.engine.protocol.sandblaster_client import (
     SwapBuffers,
 )
 from partita.engine.protocol.stall_detector import StallDetector
-from partita.engine.runtime.assignments import Turns, TurnsAlone, TurnsTogether
+from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
@@ -92,7 +92,7 @@ class PortionRole(Role):
         )
         self._lock = threading.Lock()  # the client's: a kernel thread tells it that a turn is over
         self._unsaid: SimpleQueue[SandblasterEffect] = SimpleQueue()  # by the thread of the mailbox
-        self._turns = self._turns_of(program, computations, buffers)
+        self._assignments = self._turns_of(program, computations, buffers)
         self._wanted = {shard_name(o.shard) for o in overlaps}
         self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
         self._staged: dict[int, Payload] = {}
@@ -101,9 +101,9 @@ class PortionRole(Role):
         self._early: dict[tuple[str, type, int], Received] = {}
         self._known: dict[str, int] | None = None
 
-    def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> Turns:
+    def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> AssignmentRunner:
         if all(instruction.op in COMPUTES for instruction in program.instructions):
-            return TurnsAlone(
+            return SinglePartRunner(
                 computations,
                 prepare=self._prepare,
                 finish=self._finish,
@@ -119,7 +119,7 @@ class PortionRole(Role):
             wake=self._link.wake,
             lanes=self._task.threads,
         )
-        return TurnsTogether(player, computations, prepare=self._prepare, finish=self._finish_here)
+        return MultiPartRunner(player, computations, prepare=self._prepare, finish=self._finish_here)
 
     def _is_over(self, evaluation: int) -> bool:
         return len(self._task.plan.cluster) == 1 and self._client.is_over(evaluation)
@@ -130,10 +130,12 @@ class PortionRole(Role):
         """Messages of other parts go to the player, all others to the client."""
         match event.message:
             case Tensor() | Credit():
-                self._turns.receive(event)
+                self._assignments.receive(event)
             case Assignment() | Point() | ContributionAck():
                 if self._known is None:
-                    self._early[event.sender, type(event.message), getattr(event.message, "turn", 0)] = event
+                    self._early[event.sender, type(event.message), getattr(event.message, "sequence", 0)] = (
+                        event
+                    )
                 else:
                     self._tell(event, now)
             case Heartbeat():
@@ -171,26 +173,26 @@ class PortionRole(Role):
             shards = self._client.waits_for
         if shards:
             return None, [(shard, "an answer") for shard in shards]
-        step, missing = self._turns.stuck_on
+        step, missing = self._assignments.stuck_on
         return step, list(missing)
 
     def wakened(self, now: float) -> None:
         """Says what a kernel thread has left to be said, and plays on."""
         while not self._unsaid.empty():
             self._say(self._unsaid.get())
-        self._turns.poll()
-        for refused in self._turns.refused():
+        self._assignments.poll()
+        for refused in self._assignments.refused():
             self._link.refuse(refused.sender, refused.reason)
 
     # What it does
 
-    def _prepare(self, turn: RunAssignment, n: int) -> None:
+    def _prepare(self, assignment: RunAssignment, n: int) -> None:
         """Chooses portion number n of a turn, and has the one after it brought."""
         self._sum.begin(first=n == 0)
-        self._feed.choose(turn.first + n)
+        self._feed.choose(assignment.first + n)
         following = self._client.following
-        if n + 1 < turn.count:
-            self._feed.ahead(turn.first + n + 1)
+        if n + 1 < assignment.count:
+            self._feed.ahead(assignment.first + n + 1)
         elif following is not None:
             self._feed.ahead(following.first)
 
@@ -237,7 +239,7 @@ class PortionRole(Role):
             case SwapBuffers():
                 self._sum.swap_buffers()
             case RunAssignment():
-                self._turns.begin(effect)
+                self._assignments.begin(effect)
             case Refuse(sender=sender, reason=reason):
                 self._link.refuse(sender, reason)
 
@@ -252,5 +254,5 @@ class PortionRole(Role):
 
     def close(self) -> None:
         """Ends the kernel threads, then the one that brings examples."""
-        self._turns.close()
+        self._assignments.close()
         self._feed.close()

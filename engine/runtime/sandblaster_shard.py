@@ -66,7 +66,7 @@ class VectorShardTask:
         checkpoint: the one to start from, of this driver; None starts from `initial`.
         initial: a safetensors file of whole parameters: `x`, and no other vector.
         precision: of all numbers, "float32" or "float64".
-        stretch: portions in a stretch.
+        unit_size: portions in a work unit.
         pace: of the coordinator.
     """
 
@@ -77,8 +77,8 @@ class VectorShardTask:
     checkpoint: int | None
     initial: Path
     precision: str
-    stretch: int
-    pace: HeartbeatPolicy = DEFAULT_HEARTBEATS
+    unit_size: int
+    heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
 
     @property
     def threads(self) -> int:
@@ -113,11 +113,11 @@ class VectorShardRole(LeasedRole):
             link.name,
             epoch=link.incarnation,
             ranges=ranges,
-            stretch=task.stretch,
+            unit_size=task.unit_size,
             number=self.version,
             item_bytes=self._store.dtype.itemsize,
-            lease_s=task.pace.lease_s,
-            heartbeat_s=task.pace.heartbeat_s,
+            lease_s=task.heartbeats.lease_s,
+            heartbeat_s=task.heartbeats.heartbeat_s,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
         self._beside: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", link.wake)
@@ -177,16 +177,16 @@ class VectorShardRole(LeasedRole):
 
     def _carry_out(self, effect: VectorShardEffect, *, now: float, began: float) -> None:
         match effect:
-            case StoreGradient(machine=machine, stretch=stretch, payload=payload):
+            case StoreGradient(machine=machine, unit=unit, payload=payload):
                 assert isinstance(payload, Payload)
-                self._gradients.keep(machine, stretch, payload)
+                self._gradients.keep(machine, unit, payload)
             case AddGradient(machine=machine, into=into, of=of):
                 self._gradients.join(machine, into, of)
             case Send(to=to, message=message, payload=span):
                 numbers = None if span is None else self._store.vector(span.vector)[_slice(span)]
                 self._say(to, message, numbers, now=now, began=began)
-            case MoveGradient(machine=machine, stretch=stretch, span=settled):
-                self._settle(machine, stretch, settled)
+            case MoveGradient(machine=machine, unit=unit, span=settled):
+                self._settle(machine, unit, settled)
             case Persist():
                 self._snapshots.append(self._store.snapshot())
                 self._writer.write(effect, self._snapshots[-1], finite=False)
@@ -225,12 +225,12 @@ class VectorShardRole(LeasedRole):
         if self._closing.is_set():
             raise RuntimeError(f"{self._link.name} is closed")
 
-    def _settle(self, machine: int, stretch: int, span: Span) -> None:
+    def _settle(self, machine: int, unit: int, span: Span) -> None:
         try:
             vector = self._store.target(span.vector)
         except ValueError as error:
             raise CannotBeDone(f"an evaluation cannot be done: {error}") from error
-        self._gradients.move(machine, stretch, vector[_slice(span)])
+        self._gradients.move(machine, unit, vector[_slice(span)])
 
 
 def _slice(span: Span) -> slice:

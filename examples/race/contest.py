@@ -115,7 +115,7 @@ class SandblasterLBFGS(Method):
     """Replicas of any size.
 
     Args:
-        most: replicas; more would not find two stretches each in an evaluation.
+        most: replicas; more would not find two work units each in an evaluation.
     """
 
     most: int = 48

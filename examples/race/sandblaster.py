@@ -58,11 +58,11 @@ from partita.engine.protocol.vector_shard import (
 )
 from partita.engine.runtime.simulation.world import Delivery
 
-STRETCH = 2
+UNIT_SIZE = 2
 """Portions whose gradient is sent at once."""
 
 NOTHING_FAILS = Timeouts(
-    pace=HeartbeatPolicy(1e9, 2e9, 3e9),
+    heartbeats=HeartbeatPolicy(1e9, 2e9, 3e9),
     checkpoint_every_s=None,
     start_s=inf,
     save_s=inf,
@@ -79,7 +79,7 @@ class VectorServer(Host):
         super().__init__(clock, name, setting.ways_of_group(fleet))
         self.store, self.number = VectorStore(start[first:stop]), number
         self.machine = VectorShard(
-            name, epoch=1, ranges={0: (0, stop - first)}, stretch=STRETCH, lease_s=inf, heartbeat_s=inf
+            name, epoch=1, ranges={0: (0, stop - first)}, unit_size=UNIT_SIZE, lease_s=inf, heartbeat_s=inf
         )
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
         self._kept: dict[int, Vector] = {}
@@ -103,13 +103,13 @@ class VectorServer(Host):
                 case RunOperations(operations=operations):
                     self.occupied(self._pass_s * sum(map(passes, operations)))
                     self._do(OperationsDone([scalar for one in operations for scalar in self.store.do(one)]))
-                case StoreGradient(stretch=stretch, payload=Numbers(array=array)):
-                    self._kept[stretch] = array.copy()
+                case StoreGradient(unit=unit, payload=Numbers(array=array)):
+                    self._kept[unit] = array.copy()
                 case AddGradient(into=into, of=of):
                     self._kept[into] += self._kept.pop(of)
                     self.occupied(3 * self._pass_s)
-                case MoveGradient(stretch=stretch, span=Span(vector=name, start=start, stop=stop)):
-                    self.store.target(name)[start:stop] = self._kept.pop(stretch)
+                case MoveGradient(unit=unit, span=Span(vector=name, start=start, stop=stop)):
+                    self.store.target(name)[start:stop] = self._kept.pop(unit)
                     self.occupied(2 * self._pass_s)
                 case Send(message=message, payload=None):
                     self.world.at(self.occupied(0.0), self, self.on_done, effect)
@@ -153,17 +153,19 @@ class Worker(Host):
         sender, incarnation, data, payload = delivery
         self._do(Received(sender, incarnation, decode(data), payload))
 
-    def on_played(self, turn: RunAssignment) -> None:
-        """The gradients of a stretch, at the point with which it began."""
+    def on_played(self, assignment: RunAssignment) -> None:
+        """The gradients of a work unit, at the point with which it began."""
         loss, correct, batch = 0.0, 0, self._setting.digits.batch
         self.vectors["accumulated"][:] = 0.0
-        for portion in range(turn.first, turn.first + turn.count) if not turn.hollow else ():
+        for portion in (
+            range(assignment.first, assignment.first + assignment.count) if not assignment.discarded else ()
+        ):
             start = portion * batch % EXAMPLES
             found = self._setting.digits.gradient(self.vectors["parameters"], slice(start, start + batch))
             self.vectors["accumulated"] += found.gradient
             loss += found.loss * batch
             correct += found.correct
-        self._do(AssignmentDone(turn.turn, loss, correct))
+        self._do(AssignmentDone(assignment.sequence, loss, correct))
 
     def _do(self, event: SandblasterEvent) -> None:
         vectors = self.vectors
@@ -201,9 +203,9 @@ class Director(Host):
         self.machine = SandblasterCoordinator(
             topology,
             begin=lambda: method.steps(objective),
-            stretch=STRETCH,
+            unit_size=UNIT_SIZE,
             incarnations=dict.fromkeys(self._hosts, self.incarnation),
-            patience=NOTHING_FAILS,
+            timeouts=NOTHING_FAILS,
         )
         self._wakes_at = inf
         self.advances: list[tuple[float, IterationDone]] = []

@@ -111,17 +111,17 @@ def test_what_a_batch_is() -> None:
 def test_the_stretch_follows_from_the_cut_alone(
     examples: int, portion: int, share: int, replicas: int
 ) -> None:
-    """And there are at least 16 stretches, where there are as many portions."""
+    """And there are at least 16 work units, where there are as many portions."""
     driver = Sandblaster(portion=portion, batch=min(portion * share, examples), replicas=replicas)
     try:
         objective = driver.objective(plan_batch=1, examples=examples)
     except ValueError:
         return
     n = objective.batch or objective.portions.per_epoch
-    stretch = driver.stretch(objective)
-    assert 1 <= stretch <= 4 and n / stretch >= min(n, 16)
-    assert stretch == dataclasses.replace(driver, replicas=1, shards=3).stretch(objective)
-    assert dataclasses.replace(driver, push_every=7).stretch(objective) == 7
+    unit_size = driver.unit_size(objective)
+    assert 1 <= unit_size <= 4 and n / unit_size >= min(n, 16)
+    assert unit_size == dataclasses.replace(driver, replicas=1, shards=3).unit_size(objective)
+    assert dataclasses.replace(driver, push_every=7).unit_size(objective) == 7
 
 
 @dataclasses.dataclass(frozen=True)

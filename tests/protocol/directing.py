@@ -53,7 +53,7 @@ from partita.engine.protocol.names import Topology, part_indices, shard_index
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 
 PORTIONS = 7
-STRETCH = 2
+UNIT_SIZE = 2
 STEPS = 4
 
 
@@ -175,9 +175,9 @@ class Stage:
             loss += sum((shard.vectors["x"] - p) ** 2 / 2 for p in portions)
             if command is None or command.number != order.evaluation:
                 continue
-            shard.taken.setdefault(order.stretch, sum(shard.vectors["x"] - p for p in portions))
+            shard.taken.setdefault(order.unit, sum(shard.vectors["x"] - p for p in portions))
             self._finish(shard_name, shard, command)
-        self._say(name, AssignmentResult(order.turn, order.evaluation, order.stretch, loss, 0))
+        self._say(name, AssignmentResult(order.sequence, order.evaluation, order.unit, loss, 0))
 
     def _command(self, name: str, shard: Shard, command: Command) -> None:
         if command.number < shard.number:
@@ -188,8 +188,8 @@ class Stage:
                 self._say(name, shard.answer)
                 return
             evaluate = next(one for one in command.operations if isinstance(one, Evaluate))
-            stretches = range(len(work_units_of(evaluate, STRETCH)))
-            lacks = tuple((n, n + 1) for n in stretches if n not in shard.taken)
+            units = range(len(work_units_of(evaluate, UNIT_SIZE)))
+            lacks = tuple((n, n + 1) for n in units if n not in shard.taken)
             self._say(name, MissingUnits(command.number, lacks))
             return
         shard.number, shard.evaluates, shard.answer = command.number, None, None
@@ -198,11 +198,11 @@ class Stage:
 
     def _finish(self, name: str, shard: Shard, command: Command) -> None:
         evaluate = next(one for one in command.operations if isinstance(one, Evaluate))
-        stretches = work_units_of(evaluate, STRETCH)
-        if len(shard.taken) == len(stretches):
+        units = work_units_of(evaluate, UNIT_SIZE)
+        if len(shard.taken) == len(units):
             shard.evaluates = None
             self.evaluations += 1
-            shard.vectors["g"] = sum(shard.taken[n] for n in range(len(stretches)))
+            shard.vectors["g"] = sum(shard.taken[n] for n in range(len(units)))
             after = command.operations[command.operations.index(evaluate) + 1 :]
             self._do(name, shard, Command(command.number, after), ())
 
@@ -247,7 +247,7 @@ def staged(
     coordinator = SandblasterCoordinator(
         Topology(replicas, machines, shards),
         begin=begin,
-        stretch=STRETCH,
+        unit_size=UNIT_SIZE,
         journal=journal,
         position=position,
         **more,  # type: ignore[arg-type]

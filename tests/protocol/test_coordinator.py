@@ -110,7 +110,7 @@ def test_a_host_that_does_not_get_ready_is_named_with_what_it_was_doing(
     signs: int, what: str, limit_s: float
 ) -> None:
     """Each sign of life gives it the whole time again."""
-    run, late = Run(patience=Timeouts(start_s=limit_s)), "part 1.0"
+    run, late = Run(timeouts=Timeouts(start_s=limit_s)), "part 1.0"
     others = [name for name in HOSTS if name != late]
     run.tell(Opened())
     for name in others:
@@ -186,7 +186,7 @@ def test_a_report_is_progress_once(run: Run) -> None:
 
 
 def test_a_replica_that_stands_still_is_restarted_and_given_more_time() -> None:
-    run = Run(patience=Timeouts(stall_s=20.0, checkpoint_every_s=None)).start()
+    run = Run(timeouts=Timeouts(stall_s=20.0, checkpoint_every_s=None)).start()
     for part in PARTS[:2]:
         run.report(part, 4)
     assert not of(Restart, run.wait(19.5))
@@ -232,7 +232,7 @@ def test_a_round_in_which_a_shard_dies_is_dropped(run: Run) -> None:
 
 
 def test_a_round_that_takes_too_long_is_given_up() -> None:
-    run = Run(patience=Timeouts(save_s=5.0, checkpoint_every_s=10.0)).start()
+    run = Run(timeouts=Timeouts(save_s=5.0, checkpoint_every_s=10.0)).start()
     run.wait(10.0)
     run.saved("shard 0", 1)
     [warning] = of(Warn, run.wait(5.0))
@@ -242,7 +242,7 @@ def test_a_round_that_takes_too_long_is_given_up() -> None:
 
 
 def test_without_an_interval_there_is_only_the_last_round() -> None:
-    run = Run(patience=Timeouts(checkpoint_every_s=None)).start()
+    run = Run(timeouts=Timeouts(checkpoint_every_s=None)).start()
     assert messages(Save, run.wait(100.0)) == {}
     assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
 

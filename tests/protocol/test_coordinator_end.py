@@ -78,7 +78,7 @@ def test_a_shard_that_dies_at_the_end_is_asked_again_when_all_parts_have_met_the
 
 
 def test_the_last_round_must_end() -> None:
-    run = Run(patience=Timeouts(save_s=5.0)).start()
+    run = Run(timeouts=Timeouts(save_s=5.0)).start()
     run.finish(*PARTS)
     run.saved("shard 0", 1)
     [failure] = of(AbortRun, run.wait(5.0))
@@ -135,7 +135,7 @@ def test_ctrl_c_waits_as_long_as_the_last_checkpoint_comes_further(run: Run) -> 
 
 
 def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
-    run = Run(patience=Timeouts(checkpoint_every_s=30.0)).start()
+    run = Run(timeouts=Timeouts(checkpoint_every_s=30.0)).start()
     run.commits = False
     run.wait(30.0)
     [warning] = run.hear("shard 1", SaveFailed(1, 0, "No space left on device"))
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_cannot_be_written_is_lost_and_tried_again() -> None:
 
 
 def test_the_last_checkpoint_is_tried_again_until_its_time_is_over() -> None:
-    run = Run(patience=Timeouts(save_s=20.0)).start()
+    run = Run(timeouts=Timeouts(save_s=20.0)).start()
     assert messages(Save, run.finish(*PARTS)) == dict.fromkeys(SHARDS, Save(1))
     effects = run.hear("shard 0", SaveFailed(1, 0, "No space left on device"))
     tried, failed = [], of(AbortRun, effects)
@@ -197,7 +197,7 @@ def test_a_shard_that_dies_while_the_manifest_is_written_goes_back_to_the_one_be
 
 
 def test_a_shard_may_die_often_if_a_checkpoint_is_made_each_time() -> None:
-    run = Run(patience=Timeouts(checkpoint_every_s=3600.0)).start()
+    run = Run(timeouts=Timeouts(checkpoint_every_s=3600.0)).start()
     for n in range(10):
         assert not of(AbortRun, run.tell(Died("shard 0", n)))
         run.restarted("shard 0")

@@ -86,7 +86,7 @@ def batch_method() -> Iterator[object]:
             yield (dot("x", "x"),)
         return Outcome("stopped", "never")
 
-    stage = staged(begin=many, patience=Timeouts(checkpoint_every_s=None))
+    stage = staged(begin=many, timeouts=Timeouts(checkpoint_every_s=None))
     for looked in count(1):
         wanted = MOST_REPEATED // 2 + looked * MOST_REPEATED
         stage.play(until=lambda wanted=wanted: stage.coordinator.recorded >= wanted)  # type: ignore[misc]

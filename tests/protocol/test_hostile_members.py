@@ -23,6 +23,7 @@ from partita.engine.protocol.instruction_scheduler import (
     ScheduledInstruction,
 )
 from partita.engine.protocol.messages import (
+    Assignment,
     AssignmentResult,
     Command,
     CommandResult,
@@ -39,7 +40,7 @@ from partita.engine.protocol.messages import (
     decode,
     encode,
 )
-from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.names import COORDINATOR, Topology
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
@@ -140,10 +141,10 @@ def test_a_sandblaster_coordinator(said: list[tuple[str, Said]]) -> None:
 def in_an_evaluation() -> directing.Stage:
     """A run whose first evaluation nobody has computed yet."""
     coordinator = SandblasterCoordinator(
-        directing.Topology(2, 1, 2), begin=directing.descent, stretch=directing.STRETCH
+        Topology(2, 1, 2), begin=directing.descent, unit_size=directing.UNIT_SIZE
     )
     stage = directing.Stage(coordinator)
-    stage.deliver = lambda to, message: not isinstance(message, Command | directing.Assignment)
+    stage.deliver = lambda to, message: not isinstance(message, Command | Assignment)
     stage.play()
     return stage
 
@@ -174,7 +175,9 @@ def test_who_has_finished_under_a_directory_of_the_future_has_not() -> None:
         run.hear(name, Report(10, 1, 0.0, 0, 0.0, 0))
         run.hear(name, Finished(10, 2**50))
     run.machine.validate()
-    assert max(host.finished for host in run.machine._roster.hosts.values()) <= run.machine._roster.revision
+    assert (
+        max(host.finished for host in run.machine._registry.hosts.values()) <= run.machine._registry.revision
+    )
 
 
 def test_a_report_of_another_host_is_cut() -> None:
@@ -200,7 +203,7 @@ def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
 
 @given(to_shard)
 def test_a_shard_of_vectors(said: list[tuple[str, Said, object]]) -> None:
-    machine = VectorShard("shard 0", epoch=0, ranges=test_parameter_shard.RANGES, stretch=2)
+    machine = VectorShard("shard 0", epoch=0, ranges=test_parameter_shard.RANGES, unit_size=2)
     machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
     request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
     machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)
@@ -250,6 +253,6 @@ def test_a_downpour_client(said: list[tuple[Said, object]]) -> None:
 def test_a_sandblaster_client(said: list[tuple[Said, object]]) -> None:
     client = SandblasterClient(shards=test_sandblaster_client.SHARDS, alone=False)
     test_sandblaster_client.feed(client, Started())
-    test_sandblaster_client.hand(client, 0, 1)
+    test_sandblaster_client.assign(client, 0, 1)
     play(said, "shard 0", lambda event: test_sandblaster_client.feed(client, event))
     test_sandblaster_client.tell(client, "shard 2", Point(1), bytes(12))

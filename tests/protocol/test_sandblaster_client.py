@@ -48,15 +48,17 @@ def tell(
     return feed(client, Received(sender, 0, message, payload), now=now)
 
 
-def hand(
-    client: SandblasterClient, turn: int, evaluation: int, *, now: float = 0.0
+def assign(
+    client: SandblasterClient, assignment: int, evaluation: int, *, now: float = 0.0
 ) -> list[SandblasterEffect]:
-    """Stretches are called by their turn plus 10, and are of two portions."""
-    return tell(client, COORDINATOR, Assignment(evaluation, turn, turn + 10, 2 * turn, 2), now=now)
+    """Work units are called by the number of their assignment plus 10, and are of two portions."""
+    return tell(
+        client, COORDINATOR, Assignment(evaluation, assignment, assignment + 10, 2 * assignment, 2), now=now
+    )
 
 
-def play_of(turn: int, evaluation: int, *, hollow: bool = False) -> RunAssignment:
-    return RunAssignment(turn, evaluation, turn + 10, 2 * turn, 2, hollow)
+def play_of(assignment: int, evaluation: int, *, discarded: bool = False) -> RunAssignment:
+    return RunAssignment(assignment, evaluation, assignment + 10, 2 * assignment, 2, discarded)
 
 
 def point(
@@ -69,25 +71,27 @@ def point(
 
 
 def take(
-    client: SandblasterClient, turn: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
+    client: SandblasterClient, assignment: int, evaluation: int, *, shards: tuple[str, ...] = tuple(BYTES)
 ) -> list[SandblasterEffect]:
     effects: list[SandblasterEffect] = []
     for shard in shards:
-        effects += tell(client, shard, ContributionAck(evaluation, turn + 10))
+        effects += tell(client, shard, ContributionAck(evaluation, assignment + 10))
     return effects
 
 
-def over(client: SandblasterClient, turn: int) -> list[SandblasterEffect]:
-    return feed(client, AssignmentDone(turn, 0.5 * turn, turn))
+def over(client: SandblasterClient, assignment: int) -> list[SandblasterEffect]:
+    return feed(client, AssignmentDone(assignment, 0.5 * assignment, assignment))
 
 
-def contributions(turn: int, evaluation: int) -> list[SandblasterEffect]:
-    message = Contribution(evaluation, turn + 10)
+def contributions(assignment: int, evaluation: int) -> list[SandblasterEffect]:
+    message = Contribution(evaluation, assignment + 10)
     return [SwapBuffers(), *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES)]
 
 
-def computed(turn: int, evaluation: int) -> Send:
-    return Send(COORDINATOR, AssignmentResult(turn, evaluation, turn + 10, 0.5 * turn, turn))
+def computed(assignment: int, evaluation: int) -> Send:
+    return Send(
+        COORDINATOR, AssignmentResult(assignment, evaluation, assignment + 10, 0.5 * assignment, assignment)
+    )
 
 
 def played(effects: list[SandblasterEffect]) -> list[RunAssignment]:
@@ -106,7 +110,7 @@ def started(*, alone: bool = True) -> SandblasterClient:
 
 def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
     client = started()
-    assert hand(client, 0, 3) == []
+    assert assign(client, 0, 3) == []
     assert client.waits_for == tuple(BYTES)
     assert point(client, 3, shards=("shard 0",)) == [
         Stage(Span("staged", 0, 2), BYTES["shard 0"]),
@@ -121,40 +125,40 @@ def test_a_turn_is_played_on_the_point_of_its_evaluation() -> None:
     ]
     assert client.waits_for == ()
     assert over(client, 0) == [*contributions(0, 3), computed(0, 3)]
-    assert hand(client, 1, 3) == [play_of(1, 3)], "the point is there already"
+    assert assign(client, 1, 3) == [play_of(1, 3)], "the point is there already"
 
 
 def test_a_point_may_come_before_the_turn() -> None:
     client = started()
     point(client, 3)
-    assert [type(effect) for effect in hand(client, 0, 3)] == [Install, Install, RunAssignment]
+    assert [type(effect) for effect in assign(client, 0, 3)] == [Install, Install, RunAssignment]
 
 
 def test_turns_are_played_in_their_order() -> None:
     client = started()
     point(client, 3)
-    assert hand(client, 1, 3) == []
+    assert assign(client, 1, 3) == []
     assert client.following is None
-    assert played(hand(client, 0, 3)) == [play_of(0, 3)]
+    assert played(assign(client, 0, 3)) == [play_of(0, 3)]
     following = client.following
-    assert following is not None and following.turn == 1
+    assert following is not None and following.sequence == 1
     assert played(over(client, 0)) == [play_of(1, 3)]
 
 
 def test_a_repeat_of_what_is_done_is_answered_from_memory() -> None:
     client = started()
     point(client, 3)
-    hand(client, 0, 3)
-    assert hand(client, 0, 3) == [], "it is being played"
+    assign(client, 0, 3)
+    assert assign(client, 0, 3) == [], "it is being played"
     over(client, 0)
-    assert hand(client, 0, 3) == [computed(0, 3)]
+    assert assign(client, 0, 3) == [computed(0, 3)]
 
 
 def test_one_gradient_is_in_flight_and_one_accumulates() -> None:
     client = started()
     point(client, 3)
-    for turn in range(3):
-        hand(client, turn, 3)
+    for assignment in range(3):
+        assign(client, assignment, 3)
     assert played(over(client, 0)) == [play_of(1, 3)]
     assert over(client, 1) == [computed(1, 3)], "told, but neither sent nor followed"
     assert client.waits_for == tuple(BYTES)
@@ -170,14 +174,14 @@ def test_what_is_over_is_dropped(by_point: bool) -> None:
     """In flight, accumulated, and turns that were not begun."""
     client = started()
     point(client, 3)
-    for turn in range(3):
-        hand(client, turn, 3)
+    for assignment in range(3):
+        assign(client, assignment, 3)
     over(client, 0)
     over(client, 1)
-    effects = point(client, 4) if by_point else hand(client, 3, 4)
+    effects = point(client, 4) if by_point else assign(client, 3, 4)
     (result,) = [message for message in said(effects) if isinstance(message, AssignmentResult)]
-    assert (result.turn, result.evaluation) == (2, 3) and math.isnan(result.loss)
-    effects = hand(client, 3, 4) if by_point else point(client, 4)
+    assert (result.sequence, result.evaluation) == (2, 3) and math.isnan(result.loss)
+    effects = assign(client, 3, 4) if by_point else point(client, 4)
     assert played(effects) == [play_of(3, 4)]
     assert over(client, 3) == [*contributions(3, 4), computed(3, 4)]
 
@@ -185,7 +189,7 @@ def test_what_is_over_is_dropped(by_point: bool) -> None:
 def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
     client = started()
     point(client, 3)
-    hand(client, 0, 3)
+    assign(client, 0, 3)
     assert not client.is_over(3)
     point(client, 4)
     assert client.is_over(3)
@@ -195,8 +199,8 @@ def test_a_turn_that_is_over_in_the_middle_is_cut_short() -> None:
 
 def test_with_others_turns_that_are_over_are_played_hollow() -> None:
     client = started(alone=False)
-    hand(client, 0, 3)
-    assert played(hand(client, 1, 4)) == [play_of(0, 3, hollow=True)]
+    assign(client, 0, 3)
+    assert played(assign(client, 1, 4)) == [play_of(0, 3, discarded=True)]
     (result,) = said(over(client, 0))
     assert isinstance(result, AssignmentResult) and math.isnan(result.loss)
     assert played(point(client, 4)) == [play_of(1, 4)]
@@ -204,25 +208,25 @@ def test_with_others_turns_that_are_over_are_played_hollow() -> None:
 
 def test_points_of_two_evaluations_are_never_mixed() -> None:
     client = started()
-    hand(client, 0, 3)
+    assign(client, 0, 3)
     point(client, 3, shards=("shard 0",))
     assert played(point(client, 4, shards=("shard 2",))) == []
-    assert played(hand(client, 1, 4)) == [], "shard 0 has not told its part of it"
+    assert played(assign(client, 1, 4)) == [], "shard 0 has not told its part of it"
     assert played(point(client, 4, shards=("shard 0",))) == [play_of(1, 4)]
 
 
 def test_what_is_not_answered_is_sent_again() -> None:
     client = started()
     point(client, 3)
-    hand(client, 0, 3)
+    assign(client, 0, 3)
     over(client, 0)
     take(client, 0, 3, shards=("shard 0",))
     assert feed(client, Tick(), now=0.5) == []
-    again = [Send("shard 0", FetchPoint(3)), Send("shard 2", FetchPoint(3))]
+    resend = [Send("shard 0", FetchPoint(3)), Send("shard 2", FetchPoint(3))]
     gradient = contributions(0, 3)[2]
-    assert feed(client, Tick(), now=1.0) == [*again, gradient]
+    assert feed(client, Tick(), now=1.0) == [*resend, gradient]
     assert feed(client, Tick(), now=2.9) == [], "twice as long"
-    assert feed(client, Tick(), now=3.0) == [*again, gradient]
+    assert feed(client, Tick(), now=3.0) == [*resend, gradient]
 
 
 def test_a_new_evaluation_asks_soon_again() -> None:
@@ -231,14 +235,14 @@ def test_a_new_evaluation_asks_soon_again() -> None:
     point(client, 3)
     for now in (1.0, 3.0, 7.0, 15.0):
         assert len(feed(client, Tick(), now=now)) == 2
-    hand(client, 0, 4, now=16.0)
+    assign(client, 0, 4, now=16.0)
     assert said(feed(client, Tick(), now=17.0)) == [FetchPoint(3), FetchPoint(3)]
 
 
 def test_a_replaced_shard_is_asked_and_told_again() -> None:
     client = started()
     point(client, 3)
-    hand(client, 0, 3)
+    assign(client, 0, 3)
     over(client, 0)
     gradient = contributions(0, 3)[1]
     assert feed(client, Replaced("shard 0", 1)) == [Send("shard 0", FetchPoint(3)), gradient]
@@ -250,7 +254,7 @@ def test_a_replaced_shard_is_asked_and_told_again() -> None:
 def test_a_machine_without_parameters_only_plays() -> None:
     client = SandblasterClient(shards=(), alone=False)
     assert feed(client, Started()) == []
-    assert hand(client, 0, 1) == [play_of(0, 1)]
+    assert assign(client, 0, 1) == [play_of(0, 1)]
     assert over(client, 0) == [computed(0, 1)]
 
 
@@ -261,10 +265,10 @@ def test_what_does_not_fit_is_refused() -> None:
         *tell(client, "shard 1", Point(1), bytes(8)),
         *tell(client, "shard 1", ContributionAck(1, 0)),
         *tell(client, COORDINATOR, Stop()),
-        *hand(client, 1000, 1),
+        *assign(client, 1000, 1),
     ]
-    hand(client, 0, 1)
-    refused += hand(client, 0, 2)
+    assign(client, 0, 1)
+    refused += assign(client, 0, 2)
     assert [type(effect) for effect in refused] == [Refuse] * 6
 
 
@@ -297,21 +301,21 @@ def test_any_order_ends_with_every_wanted_gradient_taken(
         for effect in feed(client, event, now=now):
             match effect:
                 case RunAssignment():
-                    accumulated = (effect.evaluation, effect.stretch)
-                    waiting.append(AssignmentDone(effect.turn, 0.0, 0))
+                    accumulated = (effect.evaluation, effect.unit)
+                    waiting.append(AssignmentDone(effect.sequence, 0.0, 0))
                 case SwapBuffers():
                     in_flight = accumulated
                 case Send(to=to, message=FetchPoint(after=after)):
                     later = [e for e in evaluations if e > after]
                     if later and rng.random() < 0.6:
                         waiting.append(Received(to, 0, Point(rng.choice(later)), BYTES[to]))
-                case Send(to=to, message=Contribution(evaluation=evaluation, stretch=stretch)):
+                case Send(to=to, message=Contribution(evaluation=evaluation, unit=unit)):
                     if rng.random() < 0.6:
-                        taken[to].setdefault((evaluation, stretch), in_flight)
+                        taken[to].setdefault((evaluation, unit), in_flight)
                         if rng.random() < 0.6:
-                            waiting.append(Received(to, 0, ContributionAck(evaluation, stretch)))
-                case Send(message=AssignmentResult(turn=turn)):
-                    results.add(turn)
+                            waiting.append(Received(to, 0, ContributionAck(evaluation, unit)))
+                case Send(message=AssignmentResult(sequence=assignment)):
+                    results.add(assignment)
     assert results == set(range(len(hands)))
     for found in taken.values():
         assert all(key == of for key, of in found.items()), "a gradient under another's name"

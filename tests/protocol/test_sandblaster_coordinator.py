@@ -90,7 +90,7 @@ def during(stage: Stage, index: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("index", range(STEPS + 1))
 def test_a_dead_shard_takes_all_back_and_changes_nothing(index: int) -> None:
-    stage = staged(patience=Timeouts(checkpoint_every_s=0.3))
+    stage = staged(timeouts=Timeouts(checkpoint_every_s=0.3))
     stage.play(until=during(stage, index))
     stage.die("shard 1")
     done = finished(stage)
@@ -161,7 +161,7 @@ def test_messages_that_are_lost_are_said_again() -> None:
     lost: set[str] = set()
 
     def first_is_lost(to: str, message: Message) -> bool:
-        key = f"{to} {type(message).__name__} {getattr(message, 'number', getattr(message, 'turn', ''))}"
+        key = f"{to} {type(message).__name__} {getattr(message, 'number', getattr(message, 'sequence', ''))}"
         if isinstance(message, Command | Assignment) and key not in lost:
             lost.add(key)
             return False
@@ -196,25 +196,25 @@ def test_ctrl_c_keeps_what_is_recorded() -> None:
     assert isinstance(done, EndRun)
     assert not done.complete
     assert [commit.position for commit in stage.commits] == [len(stage.journal)]
-    again = staged(journal=stage.journal, position=0)
-    finished(again)
-    assert [*stage.journal, *again.journal] == undisturbed().journal
+    resend = staged(journal=stage.journal, position=0)
+    finished(resend)
+    assert [*stage.journal, *resend.journal] == undisturbed().journal
 
 
 def test_ctrl_c_asks_for_one_checkpoint_however_slow_the_disk_is() -> None:
     stage = staged()
     stage.play(until=during(stage, 2))
     stage.tell(StopRequested())
-    late: list[Received] = []
+    stragglers: list[Received] = []
     while stage.events:
         event = stage.events.popleft()
         if isinstance(event, Received) and isinstance(event.message, Saved):
-            late.append(event)
+            stragglers.append(event)
         else:
             stage.tell(event)
     asked = [m for _, m in stage.said(Command) if isinstance(m, Command) and snapshots(m)]
-    assert len(asked) == len(late) == 2
-    for event in late:
+    assert len(asked) == len(stragglers) == 2
+    for event in stragglers:
         stage.tell(event)
     stage.play()
     assert isinstance(stage.effects[-1], EndRun) and len(stage.commits) == 1

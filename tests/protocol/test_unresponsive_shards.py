@@ -17,7 +17,7 @@ PATIENCE = Timeouts(checkpoint_every_s=None, answer_s=60.0, stall_s=120.0)
 
 @pytest.fixture
 def run() -> Run:
-    return Run(patience=PATIENCE).start()
+    return Run(timeouts=PATIENCE).start()
 
 
 def wait(run: Run, seconds: float, parts: Sequence[str], shard: str) -> list[CoordinatorEffect]:
@@ -94,7 +94,7 @@ def mute(stage: Stage, name: str, seconds: float, *, says: bool = False) -> list
 
 @pytest.mark.parametrize(("says", "limit_s"), [(False, 60), (True, 600)])
 def test_a_command_that_a_shard_does_not_answer_has_a_deadline(says: bool, limit_s: int) -> None:
-    stage = staged(patience=Timeouts(checkpoint_every_s=None))
+    stage = staged(timeouts=Timeouts(checkpoint_every_s=None))
     stage.play(until=lambda: stage.coordinator.recorded == 2)
     stage.events = type(stage.events)(
         event

@@ -53,10 +53,10 @@ def test_an_evaluation_pauses_the_command_where_it_stands() -> None:
     assert shard.command(4, *before, HALF, *after) == []
     assert (shard.done, shard.machine.evaluation) == ([*before], 4)
     for machine in (0, 1):
-        for stretch in (2, 0, 1):
-            last = (machine, stretch) == (1, 1)
+        for unit in (2, 0, 1):
+            last = (machine, unit) == (1, 1)
             answer = [CommandResult(4, (2.5, 3.5, 4.5))] if last else []
-            assert shard.contribute(4, stretch, machine) == [*answer, ContributionAck(4, stretch)]
+            assert shard.contribute(4, unit, machine) == [*answer, ContributionAck(4, unit)]
     assert shard.done == [*before, *after]
     assert shard.vectors == {("g", 0): "((0+1)+2)", ("g", 1): "((0+1)+2)"}
     assert (shard.machine.evaluation, shard.kept) == (None, {})
@@ -75,11 +75,11 @@ def test_the_first_of_a_stretch_and_machine_counts_and_all_are_acknowledged() ->
 
 def test_a_repeat_of_a_command_under_way_says_what_is_missing() -> None:
     shard = Shard()
-    long = Evaluate((Segment("a", 0, 8), Segment("b", 8, 3)))  # stretches 0 to 3, and 4, 5
+    long = Evaluate((Segment("a", 0, 8), Segment("b", 8, 3)))  # work units 0 to 3, and 4, 5
     shard.command(1, long)
     assert shard.command(1, long) == [MissingUnits(1, ((0, 6),))]
-    for stretch, machine in ((1, 0), (1, 1), (4, 0), (4, 1), (2, 0)):
-        shard.contribute(1, stretch, machine)
+    for unit, machine in ((1, 0), (1, 1), (4, 0), (4, 1), (2, 0)):
+        shard.contribute(1, unit, machine)
     assert shard.command(1, long) == [MissingUnits(1, ((0, 1), (2, 4), (5, 6)))]
     assert shard.done == []
 
@@ -113,8 +113,8 @@ def test_a_point_is_given_until_the_next_command_and_orders_stand_until_the_next
     shard.tell("part 0.1", FetchPoint(2))
     assert shard.said == []
     for machine in (0, 1):
-        for stretch in range(3):
-            shard.contribute(2, stretch, machine)
+        for unit in range(3):
+            shard.contribute(2, unit, machine)
     shard.said.clear()
     shard.feed(Received("part 0.0", 1, FetchPoint(0)))
     assert shard.said == [("part 0.0", Point(2))], "it may have to compute for another shard, or the losses"
@@ -163,8 +163,8 @@ def test_what_a_part_cannot_mean_is_refused_and_changes_nothing() -> None:
     assert shard.refused == [
         "a contribution of 'part 0.1' to shard 0 has 20 bytes, not 12",
         "a contribution of 'part 0.1' to shard 0 has 20 bytes, not -1",
-        "evaluation 1 has stretches 0 to 2; 'part 0.0' contributes to 3",
-        "evaluation 1 has stretches 0 to 2; 'part 0.0' contributes to -1",
+        "evaluation 1 has work units 0 to 2; 'part 0.0' contributes to 3",
+        "evaluation 1 has work units 0 to 2; 'part 0.0' contributes to -1",
         "shard 0 holds no parameters of 'part 0.2'",
         "shard 0 holds no parameters of 'part 0.2'",
         "shard 0 does not take a Fetch from it",
@@ -217,8 +217,8 @@ def test_a_shard_at_work_listens_and_takes_nothing_up() -> None:
     shard.work(3.5)
     assert sorted(shard.said) == [("part 0.0", Point(1)), ("part 0.1", Point(1))]
     for machine in (0, 1):
-        for stretch in range(3):
-            shard.contribute(1, stretch, machine)
+        for unit in range(3):
+            shard.contribute(1, unit, machine)
     shard.said.clear()
     shard.tell("part 1.0", FetchPoint(0))
     assert shard.said == [("part 1.0", Point(1))], "what is done after an evaluation leaves x alone"
@@ -327,8 +327,8 @@ def test_vectors_to_which_nobody_contributes_are_zeros() -> None:
 def test_little_is_kept_while_one_stretch_is_missing() -> None:
     shard = Shard(ranges={0: RANGES[0]})
     shard.command(1, Evaluate((Segment("g", 0, 2 * 500),)))
-    for stretch in range(1, 500):
-        shard.contribute(1, stretch)
+    for unit in range(1, 500):
+        shard.contribute(1, unit)
     assert shard.most_kept <= 2 * 9, "a few for each level of the tree"
     shard.contribute(1, 0)
     assert ("g", 0) in shard.vectors

@@ -31,7 +31,7 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.vector_shard import (
     LoadCheckpoint,
 )
-from tests.protocol.textual_shard import HALF, RANGES, STRETCH, Shard, Text
+from tests.protocol.textual_shard import HALF, RANGES, UNIT_SIZE, Shard, Text
 
 
 @dataclass
@@ -47,20 +47,20 @@ class Naive:
             self.number, self.request, self.come = number, request, set()
 
     @property
-    def stretches(self) -> dict[int, str]:
-        """The vector of each stretch."""
+    def units(self) -> dict[int, str]:
+        """The vector of each work unit."""
         evaluate = next((o for o in self.request if isinstance(o, Evaluate)), Evaluate(()))
-        cut = work_units_of(evaluate, STRETCH)
-        return {n: evaluate.segments[stretch.segment].vector for n, stretch in enumerate(cut)}
+        cut = work_units_of(evaluate, UNIT_SIZE)
+        return {n: evaluate.segments[unit.segment].vector for n, unit in enumerate(cut)}
 
     @property
     def is_open(self) -> bool:
-        return len(self.come) < 2 * len(self.stretches)
+        return len(self.come) < 2 * len(self.units)
 
     def sums(self) -> dict[tuple[str, int], str]:
         """What each vector must hold, as texts."""
         leaves: dict[str, list[str]] = {}
-        for n, vector in self.stretches.items():
+        for n, vector in self.units.items():
             leaves.setdefault(vector, []).append(str(n))
         return {(vector, m): in_a_tree(texts) for vector, texts in leaves.items() for m in (0, 1)}
 
@@ -108,31 +108,31 @@ def test_any_history_does_each_command_once_and_adds_up_in_one_order(history: li
                     )
             case "fetch", machine:
                 shard.tell(f"part 0.{machine}", FetchPoint(naive.number - 1))
-                assert len(shard.said) == bool(naive.stretches)
-            case "contribution", evaluation, stretch, machine, replica:
-                contribute(shard, naive, evaluation, stretch, machine, replica)
+                assert len(shard.said) == bool(naive.units)
+            case "contribution", evaluation, unit, machine, replica:
+                contribute(shard, naive, evaluation, unit, machine, replica)
             case "the rest", order:
-                rest = [(n, m) for n in naive.stretches for m in (0, 1)]
+                rest = [(n, m) for n in naive.units for m in (0, 1)]
                 order.shuffle(rest)
-                for stretch, machine in rest:
-                    contribute(shard, naive, naive.number, stretch, machine, 0)
+                for unit, machine in rest:
+                    contribute(shard, naive, naive.number, unit, machine, 0)
         assert (shard.machine.evaluation is not None) == naive.is_open
         if naive.number and not naive.is_open:
             assert {key: shard.vectors[key] for key in naive.sums()} == naive.sums()
             assert shard.done[-1] in naive.request
 
 
-def contribute(shard: Shard, naive: Naive, evaluation: int, stretch: int, machine: int, replica: int) -> None:
+def contribute(shard: Shard, naive: Naive, evaluation: int, unit: int, machine: int, replica: int) -> None:
     """Says it to both, and checks the acknowledgement."""
     is_current = evaluation == naive.number and naive.is_open
     refused = len(shard.refused)
-    found = shard.contribute(evaluation, stretch, machine, replica=replica)
-    if is_current and stretch not in naive.stretches:
+    found = shard.contribute(evaluation, unit, machine, replica=replica)
+    if is_current and unit not in naive.units:
         assert found == [] and len(shard.refused) == refused + 1
         return
-    assert found[-1] == ContributionAck(evaluation, stretch)
+    assert found[-1] == ContributionAck(evaluation, unit)
     if is_current:
-        naive.come.add((stretch, machine))
+        naive.come.add((unit, machine))
         assert [type(message) for message in found[:-1]] == ([] if naive.is_open else [CommandResult])
 
 
@@ -164,10 +164,10 @@ def test_however_long_it_takes_operations_are_done_once_and_in_order(
                 shard.command(asked, *wanted[asked], now=now)
                 assert shard.machine.number in (number, asked)
             case ("contributions",) if shard.machine.evaluation is not None:
-                for stretch, machine in [(n, m) for n in range(3) for m in (0, 1)]:
+                for unit, machine in [(n, m) for n in range(3) for m in (0, 1)]:
                     start, stop = RANGES[machine]
                     text = Text("", 4 * (stop - start))
-                    shard.tell(f"part 0.{machine}", Contribution(number, stretch), text, now=now)
+                    shard.tell(f"part 0.{machine}", Contribution(number, unit), text, now=now)
             case "time", seconds:
                 now += seconds
             case ("lease",):

@@ -1,4 +1,4 @@
-"""Who computes what: every stretch once, in ranges of their own, and again only where one is late."""
+"""Who computes what: every work unit once, in ranges of their own, and again only where one is late."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from hypothesis import strategies as st
 
 from partita.engine.protocol.commands import Evaluate, Segment, work_units_of
 from partita.engine.protocol.messages import Assignment, AssignmentResult
-from partita.engine.protocol.work_scheduler import LATE, OPEN_TURNS, Handed, WorkScheduler
+from partita.engine.protocol.work_scheduler import OPEN_ASSIGNMENTS, STRAGGLER_FACTOR, Dispatch, WorkScheduler
 
 
 def evaluation(portions: int) -> Evaluate:
     return Evaluate((Segment("g", 0, portions),))
 
 
-def hands(*, replicas: int, stretches: int, machines: int = 1, backups: bool = True) -> WorkScheduler:
+def hands(*, replicas: int, units: int, machines: int = 1, backups: bool = True) -> WorkScheduler:
     found = WorkScheduler(machines, backups=backups)
     for replica in range(replicas):
         found.add(replica, 0.0)
-    found.begin(1, work_units_of(evaluation(stretches), 1))
+    found.begin(1, work_units_of(evaluation(units), 1))
     return found
 
 
 def finish(found: WorkScheduler, replica: int, order: Assignment, now: float, *, machine: int = 0) -> None:
-    message = AssignmentResult(order.turn, order.evaluation, order.stretch, 1.0 + order.stretch, 1)
+    message = AssignmentResult(order.sequence, order.evaluation, order.unit, 1.0 + order.unit, 1)
     found.computed(replica, machine, message, now)
     found.validate()
 
 
-def stretches(handed: list[Handed], replica: int) -> list[int]:
-    return [order.stretch for who, order in handed if who == replica]
+def units(dispatched: list[Dispatch], replica: int) -> list[int]:
+    return [order.unit for who, order in dispatched if who == replica]
 
 
 def test_each_begins_in_a_range_of_its_own() -> None:
-    found = hands(replicas=2, stretches=8)
-    handed = found.hand_out(0.0)
-    assert stretches(handed, 0) == [0, 1]
-    assert stretches(handed, 1) == [4, 5]
-    assert found.hand_out(0.0) == []
-    finish(found, 0, handed[0][1], 1.0)
-    assert stretches(found.hand_out(1.0), 0) == [2]
+    found = hands(replicas=2, units=8)
+    dispatched = found.schedule(0.0)
+    assert units(dispatched, 0) == [0, 1]
+    assert units(dispatched, 1) == [4, 5]
+    assert found.schedule(0.0) == []
+    finish(found, 0, dispatched[0][1], 1.0)
+    assert units(found.schedule(1.0), 0) == [2]
 
 
 def test_who_is_done_takes_from_the_longest_range() -> None:
-    found = hands(replicas=2, stretches=8)
-    open_turns = found.hand_out(0.0)
-    taken = stretches(open_turns, 0)
+    found = hands(replicas=2, units=8)
+    open_turns = found.schedule(0.0)
+    taken = units(open_turns, 0)
     now = 0.0
     while True:
         mine = next((order for who, order in open_turns if who == 0), None)
@@ -57,8 +57,8 @@ def test_who_is_done_takes_from_the_longest_range() -> None:
         now += 1.0
         open_turns = [one for one in open_turns if one[1] is not mine]
         finish(found, 0, mine, now)
-        more = found.hand_out(now)
-        taken += stretches(more, 0)
+        more = found.schedule(now)
+        taken += units(more, 0)
         open_turns += more
         if len(taken) > 6:
             break
@@ -67,54 +67,54 @@ def test_who_is_done_takes_from_the_longest_range() -> None:
 
 
 def test_a_backup_comes_when_a_turn_is_late_and_not_before() -> None:
-    found = hands(replicas=2, stretches=2)
-    (_, mine), (_, other) = found.hand_out(0.0)
-    assert (mine.stretch, other.stretch) == (0, 1)
+    found = hands(replicas=2, units=2)
+    (_, mine), (_, other) = found.schedule(0.0)
+    assert (mine.unit, other.unit) == (0, 1)
     finish(found, 0, mine, 1.0)
-    assert found.hand_out(1.0) == []
-    assert found.next_backup_at == LATE
+    assert found.schedule(1.0) == []
+    assert found.next_backup_at == STRAGGLER_FACTOR
     assert found.redone == 0
-    assert stretches(found.hand_out(LATE), 0) == [1]
+    assert units(found.schedule(STRAGGLER_FACTOR), 0) == [1]
     assert found.redone == 1
     assert found.next_backup_at == math.inf  # nobody is without work
 
 
 def test_one_replica_makes_up_for_all_the_others() -> None:
-    """Late stretches that found nobody without work are not forgotten."""
-    found = hands(replicas=4, stretches=12)
-    mine = [order for who, order in found.hand_out(0.0) if who == 0]
+    """Late work units that found nobody without work are not forgotten."""
+    found = hands(replicas=4, units=12)
+    mine = [order for who, order in found.schedule(0.0) if who == 0]
     now = 0.0
     while not found.complete:
         now = now + 1.0 if mine else max(now, found.next_backup_at)
         assert now < 100.0
         if mine:
             finish(found, 0, mine.pop(0), now)
-        mine += [order for who, order in found.hand_out(now) if who == 0]
-    assert now < 3 + 9 + 2 * LATE + 6
+        mine += [order for who, order in found.schedule(now) if who == 0]
+    assert now < 3 + 9 + 2 * STRAGGLER_FACTOR + 6
 
 
 def test_without_backups_nothing_is_given_twice() -> None:
-    found = hands(replicas=2, stretches=2, backups=False)
-    (_, mine), _ = found.hand_out(0.0)
+    found = hands(replicas=2, units=2, backups=False)
+    (_, mine), _ = found.schedule(0.0)
     finish(found, 0, mine, 1.0)
-    assert found.hand_out(1e6) == []
+    assert found.schedule(1e6) == []
     assert found.next_backup_at == math.inf
 
 
 def test_the_first_result_counts() -> None:
-    found = hands(replicas=2, stretches=1)
-    [(_, order)] = found.hand_out(0.0)
-    [(who, backup)] = found.hand_out(10.0)
+    found = hands(replicas=2, units=1)
+    [(_, order)] = found.schedule(0.0)
+    [(who, backup)] = found.schedule(10.0)
     assert who == 1
-    found.computed(1, 0, AssignmentResult(backup.turn, 1, 0, 5.0, 3), 11.0)
+    found.computed(1, 0, AssignmentResult(backup.sequence, 1, 0, 5.0, 3), 11.0)
     assert found.complete
-    found.computed(0, 0, AssignmentResult(order.turn, 1, 0, 7.0, 9), 12.0)
+    found.computed(0, 0, AssignmentResult(order.sequence, 1, 0, 7.0, 9), 12.0)
     assert found.losses(evaluation(1)) == (5.0, 3.0)
 
 
 def test_all_parts_of_a_replica_are_waited_for() -> None:
-    found = hands(replicas=1, stretches=1, machines=2)
-    [(_, order)] = found.hand_out(0.0)
+    found = hands(replicas=1, units=1, machines=2)
+    [(_, order)] = found.schedule(0.0)
     finish(found, 0, order, 1.0, machine=1)
     assert not found.complete
     finish(found, 0, order, 1.0, machine=1)
@@ -125,8 +125,8 @@ def test_all_parts_of_a_replica_are_waited_for() -> None:
 
 
 def test_what_a_dead_replica_owed_goes_to_others() -> None:
-    found = hands(replicas=2, stretches=6)
-    first = found.hand_out(0.0)
+    found = hands(replicas=2, units=6)
+    first = found.schedule(0.0)
     finish(found, 0, first[0][1], 1.0)
     found.remove(0)
     found.validate()
@@ -136,51 +136,51 @@ def test_what_a_dead_replica_owed_goes_to_others() -> None:
         assert open_turns
         _, order = open_turns.pop(0)
         finish(found, 1, order, 2.0)
-        done.add(order.stretch)
-        open_turns += found.hand_out(2.0)
+        done.add(order.unit)
+        open_turns += found.schedule(2.0)
     assert done == set(range(6))
 
 
 def test_what_a_dead_replica_had_computed_is_given_again_only_where_a_shard_lacks_it() -> None:
-    found = hands(replicas=2, stretches=2)
-    (_, mine), (_, other) = found.hand_out(0.0)
+    found = hands(replicas=2, units=2)
+    (_, mine), (_, other) = found.schedule(0.0)
     finish(found, 0, mine, 1.0)
     finish(found, 1, other, 1.0)
-    found.lacking([(0, 2)])
-    assert found.hand_out(1.0) == []  # they live, and send it until it is taken
+    found.missing([(0, 2)])
+    assert found.schedule(1.0) == []  # they live, and send it until it is taken
     found.remove(0)
-    assert found.hand_out(1.0) == []
-    found.lacking([(0, 2)])
-    assert stretches(found.hand_out(1.0), 1) == [0]
-    found.lacking([(0, 2)])
-    assert found.hand_out(1.0) == []
+    assert found.schedule(1.0) == []
+    found.missing([(0, 2)])
+    assert units(found.schedule(1.0), 1) == [0]
+    found.missing([(0, 2)])
+    assert found.schedule(1.0) == []
 
 
 def test_turns_of_an_old_evaluation_keep_a_replica_busy_and_count_for_nothing() -> None:
-    found = hands(replicas=2, stretches=2)
-    (_, mine), (_, other) = found.hand_out(0.0)
+    found = hands(replicas=2, units=2)
+    (_, mine), (_, other) = found.schedule(0.0)
     found.end()
     found.begin(5, work_units_of(evaluation(4), 1))
     found.validate()
-    handed = found.hand_out(0.0)
-    assert [who for who, _ in handed] == [0, 1]  # each still owes an old one
+    dispatched = found.schedule(0.0)
+    assert [who for who, _ in dispatched] == [0, 1]  # each still owes an old one
     finish(found, 0, mine, 1.0)
     assert not any(found._progress[n].losses for n in range(4))
-    assert [who for who, _ in found.hand_out(1.0)] == [0]
-    assert other.turn == 0
+    assert [who for who, _ in found.schedule(1.0)] == [0]
+    assert other.sequence == 0
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
 def test_every_history_ends_with_every_stretch_counted_once(
     data: st.DataObject, replicas: int, portions: int, machines: int
 ) -> None:
-    found = hands(replicas=replicas, stretches=portions, machines=machines)
+    found = hands(replicas=replicas, units=portions, machines=machines)
     owed: list[tuple[int, int, Assignment]] = []
     lives = [0] * replicas
     now = 0.0
     for _ in range(200):
         now += 1.0
-        for who, order in found.hand_out(now):
+        for who, order in found.schedule(now):
             owed += [(who, machine, order) for machine in range(machines)]
         found.validate()
         if found.complete:
@@ -195,7 +195,7 @@ def test_every_history_ends_with_every_stretch_counted_once(
             continue
         who, machine, order = owed.pop(data.draw(st.integers(0, len(owed) - 1)))
         finish(found, who, order, now, machine=machine)
-        assert max(len(crew.turns) for crew in found._crews.values()) <= OPEN_TURNS
+        assert max(len(worker.assignments) for worker in found._workers.values()) <= OPEN_ASSIGNMENTS
     assert found.complete
     exact = sum(machines * (1.0 + n) for n in range(portions))
     assert found.losses(evaluation(portions)) == (exact, machines * portions)
@@ -203,18 +203,18 @@ def test_every_history_ends_with_every_stretch_counted_once(
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_losses_that_are_not_finite_go_through(bad: float) -> None:
-    found = hands(replicas=1, stretches=2)
-    for _, order in found.hand_out(0.0):
-        found.computed(0, 0, AssignmentResult(order.turn, 1, order.stretch, bad, 0), 1.0)
+    found = hands(replicas=1, units=2)
+    for _, order in found.schedule(0.0):
+        found.computed(0, 0, AssignmentResult(order.sequence, 1, order.unit, bad, 0), 1.0)
     loss, _ = found.losses(evaluation(2))
     assert not math.isfinite(loss)
 
 
 def test_what_was_told_is_told_again() -> None:
-    found = hands(replicas=1, stretches=3)
-    first = found.hand_out(0.0)
-    assert found.again(0.5, 1.0) == []
-    assert found.again(1.0, 1.0) == first
-    assert found.again(1.5, 1.0) == []
+    found = hands(replicas=1, units=3)
+    first = found.schedule(0.0)
+    assert found.resend(0.5, 1.0) == []
+    assert found.resend(1.0, 1.0) == first
+    assert found.resend(1.5, 1.0) == []
     assert found.stalled(9.0, {0: 10.0}) == []
     assert found.stalled(10.0, {0: 10.0}) == [0]

@@ -34,8 +34,8 @@ from partita.engine.protocol.vector_shard import (
 )
 
 RANGES = {0: (0, 3), 1: (3, 8)}
-STRETCH = 2
-HALF = Evaluate((Segment("g", 0, 5),))  # stretches 0, 1, 2
+UNIT_SIZE = 2
+HALF = Evaluate((Segment("g", 0, 5),))  # work units 0, 1, 2
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.machine = VectorShard(
-            "shard 0", epoch=0, ranges=self.ranges, stretch=STRETCH, number=self.number
+            "shard 0", epoch=0, ranges=self.ranges, unit_size=UNIT_SIZE, number=self.number
         )
         if self.leased:
             self.tell("coordinator", Heartbeat(0, clock=0.0))
@@ -81,15 +81,15 @@ class Shard:
                         self.work(now)
                 case Persist():
                     self.done.append(effect)
-                case StoreGradient(machine=machine, stretch=stretch, payload=payload):
-                    assert isinstance(payload, Text) and (machine, stretch) not in self.kept
-                    self.kept[machine, stretch] = payload.text
+                case StoreGradient(machine=machine, unit=unit, payload=payload):
+                    assert isinstance(payload, Text) and (machine, unit) not in self.kept
+                    self.kept[machine, unit] = payload.text
                     self.most_kept = max(self.most_kept, len(self.kept))
                 case AddGradient(machine=machine, into=into, of=of):
                     self.kept[machine, into] = f"({self.kept[machine, into]}+{self.kept.pop((machine, of))})"
-                case MoveGradient(machine=machine, stretch=stretch, span=span):
+                case MoveGradient(machine=machine, unit=unit, span=span):
                     assert (span.start, span.stop) == self.ranges[machine]
-                    self.vectors[span.vector, machine] = self.kept.pop((machine, stretch))
+                    self.vectors[span.vector, machine] = self.kept.pop((machine, unit))
                 case DropGradients():
                     self.kept.clear()
                 case Send(to=to, message=message, payload=span):
@@ -127,11 +127,11 @@ class Shard:
         return [message for to, message in self.said if to == "coordinator"]
 
     def contribute(
-        self, evaluation: int, stretch: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
+        self, evaluation: int, unit: int, machine: int = 0, *, replica: int = 0, n_bytes: int | None = None
     ) -> list[Message]:
         """What is said in return; the acknowledgement first."""
         self.said.clear()
         start, stop = RANGES[machine]
-        text = Text(f"{stretch}", 4 * (stop - start) if n_bytes is None else n_bytes)
-        self.tell(f"part {replica}.{machine}", Contribution(evaluation, stretch), text)
+        text = Text(f"{unit}", 4 * (stop - start) if n_bytes is None else n_bytes)
+        self.tell(f"part {replica}.{machine}", Contribution(evaluation, unit), text)
         return [message for _, message in self.said]

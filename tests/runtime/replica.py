@@ -83,8 +83,8 @@ class Replica:
         for (part, shard), after in list(self.asked.items()):
             self._answer(part, shard, after)
 
-    def hand_out(self, turn: int, first: int, count: int, *, to: str | None = None) -> None:
-        message = Assignment(self.evaluation, turn, first, first, count)
+    def schedule(self, assignment: int, first: int, count: int, *, to: str | None = None) -> None:
+        message = Assignment(self.evaluation, assignment, first, first, count)
         for name in self.roles if to is None else (to,):
             self.tell(name, COORDINATOR, message)
 
@@ -92,11 +92,11 @@ class Replica:
         self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
         self.roles[name].wakened(0.0)
 
-    def until(self, turn: int) -> list[AssignmentResult]:
-        """What every part says of a turn, after its gradient was sent."""
-        while len(self.computed[turn]) < len(self.roles):
+    def until(self, assignment: int) -> list[AssignmentResult]:
+        """What every part reports of an assignment, after its gradient was sent."""
+        while len(self.computed[assignment]) < len(self.roles):
             self.deliver()
-        return [self.computed[turn][name] for name in self.roles]
+        return [self.computed[assignment][name] for name in self.roles]
 
     def deliver(self) -> None:
         """One message, or one kernel thread that has something to say."""
@@ -110,13 +110,13 @@ class Replica:
             case FetchPoint(after=after):
                 self.asked[sender, to] = after
                 self._answer(sender, to, after)
-            case Contribution(evaluation=evaluation, stretch=stretch):
+            case Contribution(evaluation=evaluation, unit=unit):
                 assert payload is not None
-                self.taken[evaluation, stretch][sender, to] = payload.to_bytes()
+                self.taken[evaluation, unit][sender, to] = payload.to_bytes()
                 if not self.silent:
-                    self.tell(sender, to, ContributionAck(evaluation, stretch))
-            case AssignmentResult(turn=turn):
-                self.computed[turn][sender] = message
+                    self.tell(sender, to, ContributionAck(evaluation, unit))
+            case AssignmentResult(sequence=assignment):
+                self.computed[assignment][sender] = message
             case _:
                 self.tell(to, sender, message, payload)
 
@@ -136,13 +136,13 @@ class Replica:
         overlaps = self.layout.shards_of(self._machine(part))
         return next((o.machine_start, o.machine_stop) for o in overlaps if o.shard == shard_index(shard))
 
-    def gradient(self, evaluation: int, stretch: int) -> Arrays:
+    def gradient(self, evaluation: int, unit: int) -> Arrays:
         """Of all parameters, put together from what every part told every shard."""
         dtype = master(self.plan.precision)
         found: Arrays = {name: np.zeros(p.shape, dtype) for name, p in self.plan.graph.parameters.items()}
         for m, slots in enumerate(self.layout.machines):
             vector = np.full(self.layout.machine_size(m), np.nan, dtype)
-            for (part, shard), numbers in self.taken[evaluation, stretch].items():
+            for (part, shard), numbers in self.taken[evaluation, unit].items():
                 if self._machine(part) == m:
                     start, stop = self._range(part, shard)
                     vector[start:stop] = np.frombuffer(numbers, dtype)

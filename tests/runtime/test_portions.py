@@ -96,11 +96,11 @@ def test_processes_play_portions_as_threads_do(micro_batches: int) -> None:
     for where in hosts:
         with Session(plan, parameters, train=True, optimizer=SGD(0.3), overlap=4, hosts=where) as session:
             first = session.step(batch)
-            again = session.step(collect=("parameters",))
-            assert again.loss < first.loss
+            resend = session.step(collect=("parameters",))
+            assert resend.loss < first.loss
             sent = 4 * micro_batches
-            assert [one.messages for one in again.sent] == [sent, sent]
-        found.append((first.loss, again.loss, again.vectors["parameters"]))
+            assert [one.messages for one in resend.sent] == [sent, sent]
+        found.append((first.loss, resend.loss, resend.vectors["parameters"]))
     assert found[0][:2] == found[1][:2]
     for name, array in found[0][2].items():
         np.testing.assert_array_equal(found[1][2][name], array, err_msg=name)

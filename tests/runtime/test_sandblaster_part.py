@@ -112,10 +112,10 @@ def test_a_stretch_is_the_sum_over_its_real_examples(replica_of: Any, name: str,
     )
     replica = replica_of(plan, data, shuffled=shuffled)
     replica.begin(1, parameters)
-    turns = [(0, 2), (2, 1), (ALL, ALL), (1, 1)]  # one of the next epoch; all examples; one again
-    for turn, (first, count) in enumerate(turns):
-        replica.hand_out(turn, first, count)
-        found = replica.until(turn)
+    assignments = [(0, 2), (2, 1), (ALL, ALL), (1, 1)]  # one of the next epoch; all examples; one again
+    for assignment, (first, count) in enumerate(assignments):
+        replica.schedule(assignment, first, count)
+        found = replica.until(assignment)
         chosen = []
         for portion in range(first, first + count):
             numbers = order.chosen(portion, 0, order.real(portion))
@@ -135,7 +135,7 @@ def test_pictures_and_two_losses(replica_of: Any, machines: int) -> None:
     data, parameters = two_losses_data(), parameters_of(plan)
     replica = replica_of(plan, data)
     replica.begin(4, parameters)
-    replica.hand_out(0, 0, ALL)
+    replica.schedule(0, 0, ALL)
     loss, gradient = truth(plan, parameters, data)
     assert math.fsum(one.loss for one in replica.until(0)) == pytest.approx(loss, rel=1e-12)
     assert_same(replica.gradient(4, 0), gradient, times=BATCH)
@@ -148,7 +148,7 @@ def test_other_precisions(replica_of: Any, precision: str, tolerance: float) -> 
     parameters = parameters_of(plan)
     replica = replica_of(plan, data)
     replica.begin(1, parameters)
-    replica.hand_out(0, 0, ALL)
+    replica.schedule(0, 0, ALL)
     (found,) = replica.until(0)
     loss, gradient = truth(plan, parameters, data)
     assert found.loss == pytest.approx(loss, rel=tolerance)
@@ -161,12 +161,12 @@ def test_whoever_computes_a_stretch_finds_the_same_bits(replica_of: Any, name: s
     plan, data = PLANS[name], toy_data()
     fresh, used = replica_of(plan, data), replica_of(plan, data)
     used.begin(1, parameters_of(plan, 3))
-    for turn, (first, count) in enumerate([(2, 1), (0, 3), (1, 1)]):
-        used.hand_out(turn, first, count)
-        used.until(turn)
-    for replica, evaluation, turn in ((fresh, 7, 0), (used, 2, 3)):
+    for assignment, (first, count) in enumerate([(2, 1), (0, 3), (1, 1)]):
+        used.schedule(assignment, first, count)
+        used.until(assignment)
+    for replica, evaluation, assignment in ((fresh, 7, 0), (used, 2, 3)):
         replica.begin(evaluation, parameters_of(plan))
-        replica.hand_out(turn, 1, 2)
+        replica.schedule(assignment, 1, 2)
     one, other = fresh.until(0), used.until(3)
     assert [c.loss for c in one] == [c.loss for c in other]
     assert [c.correct for c in one] == [c.correct for c in other]
@@ -180,11 +180,11 @@ def test_what_is_not_finite_is_told(replica_of: Any, name: str, value: float) ->
     parameters = parameters_of(plan)
     replica = replica_of(plan, toy_data())
     replica.begin(1, {key: value * (array + 1) for key, array in parameters.items()})
-    replica.hand_out(0, 0, 2)
+    replica.schedule(0, 0, 2)
     assert not math.isfinite(math.fsum(one.loss for one in replica.until(0)))
     assert not np.isfinite(replica.gradient(1, 0)["scores.bias"]).all()
     replica.begin(2, parameters)
-    replica.hand_out(1, 0, 2)
+    replica.schedule(1, 0, 2)
     assert math.isfinite(math.fsum(one.loss for one in replica.until(1)))
     assert all(np.isfinite(array).all() for array in replica.gradient(2, 0).values())
 
@@ -196,8 +196,8 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
     replica = replica_of(plan, data)
     replica.silent = True
     replica.begin(1, parameters)
-    for turn in range(3):
-        replica.hand_out(turn, turn, 1)
+    for assignment in range(3):
+        replica.schedule(assignment, assignment, 1)
     replica.until(1)
     while len(replica.taken[1, 0]) < SHARDS or not replica.post.empty():
         replica.deliver()
@@ -211,10 +211,10 @@ def test_a_gradient_waits_for_the_one_before(replica_of: Any) -> None:
     for shard in range(SHARDS):
         replica.tell("part 0.0", shard_name(shard), ContributionAck(1, 0))
     replica.until(2)
-    for turn in range(3):
-        chosen = slice(turn * BATCH, (turn + 1) * BATCH)
+    for assignment in range(3):
+        chosen = slice(assignment * BATCH, (assignment + 1) * BATCH)
         _, gradient = truth(plan, parameters, {name: array[chosen] for name, array in data.items()})
-        assert_same(replica.gradient(1, turn), gradient, times=BATCH)
+        assert_same(replica.gradient(1, assignment), gradient, times=BATCH)
 
 
 def test_parts_that_know_of_the_end_play_on_for_those_that_do_not(replica_of: Any) -> None:
@@ -223,16 +223,16 @@ def test_parts_that_know_of_the_end_play_on_for_those_that_do_not(replica_of: An
     parameters = parameters_of(plan)
     replica = replica_of(plan, data)
     replica.begin(1, parameters)
-    replica.hand_out(0, 0, 2, to="part 0.0")
+    replica.schedule(0, 0, 2, to="part 0.0")
     replica.evaluation = 2  # without a point
-    replica.hand_out(1, 1, 2, to="part 0.1")
+    replica.schedule(1, 1, 2, to="part 0.1")
     replica.evaluation = 1
-    replica.hand_out(0, 0, 2, to="part 0.1")
-    whole, hollow = sorted(replica.until(0), key=lambda one: math.isnan(one.loss))
-    assert math.isfinite(whole.loss) and math.isnan(hollow.loss)
+    replica.schedule(0, 0, 2, to="part 0.1")
+    whole, discarded = sorted(replica.until(0), key=lambda one: math.isnan(one.loss))
+    assert math.isfinite(whole.loss) and math.isnan(discarded.loss)
     assert {part for part, _ in replica.taken[1, 0]} == {"part 0.0"}
     replica.begin(2, parameters)
-    replica.hand_out(1, 1, 2, to="part 0.0")
+    replica.schedule(1, 1, 2, to="part 0.0")
     replica.until(1)
     chosen = slice(BATCH, EXAMPLES)
     _, gradient = truth(plan, parameters, {name: array[chosen] for name, array in data.items()})
@@ -243,7 +243,7 @@ def test_alone_a_turn_that_nobody_wants_is_cut_short(replica_of: Any) -> None:
     plan, data = PLANS["alone"], toy_data()
     replica = replica_of(plan, data)
     replica.begin(1, parameters_of(plan))
-    replica.hand_out(0, 0, 1 << 40)  # longer than anybody would wait
+    replica.schedule(0, 0, 1 << 40)  # longer than anybody would wait
     assert not replica.computed[0]
     replica.begin(2, parameters_of(plan))
     (result,) = replica.until(0)

@@ -62,7 +62,7 @@ SHAPES = {"weight": (10,)}
 TWO = ((Slot("weight", 0, 6),), (Slot("weight", 6, 10),))  # on two machines
 ONE = ((Slot("weight", 0, 10),),)
 START = np.arange(10) / 8
-STRETCH = 2
+UNIT_SIZE = 2
 
 
 class Shard:
@@ -82,7 +82,7 @@ class Shard:
         initial = folder / "initial"
         save_parameters(initial, {"weight": START})
         layout = layout or Layout(ONE, SHAPES, shards=1)
-        task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, STRETCH)
+        task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, UNIT_SIZE)
         self.said: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
         link = HostContext(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
@@ -165,23 +165,23 @@ def test_the_bits_of_a_gradient_follow_from_the_stretches_alone(
     tmp_path_factory: pytest.TempPathFactory, order: list[tuple[int, int]]
 ) -> None:
     """Whatever comes first, and from whom; again and again by the same arrays."""
-    stretches = len(order) // 2
-    random = np.random.default_rng(stretches)
-    gradients = [(random.normal(size=10) * 1e3**n).astype(np.float32) for n in range(stretches)]
+    units = len(order) // 2
+    random = np.random.default_rng(units)
+    gradients = [(random.normal(size=10) * 1e3**n).astype(np.float32) for n in range(units)]
     shard = Shard(tmp_path_factory.mktemp("shard"), layout=Layout(TWO, SHAPES, shards=1))
     for number in (1, 2):
-        shard.command(number, evaluate(stretches * STRETCH))
-        for stretch, machine in order:
-            slices = (gradients[stretch][:6], gradients[stretch][6:])
-            said = shard.tell(f"part {stretch % 3}.{machine}", Contribution(number, stretch), slices[machine])
-            assert said[-1] == ContributionAck(number, stretch)
+        shard.command(number, evaluate(units * UNIT_SIZE))
+        for unit, machine in order:
+            slices = (gradients[unit][:6], gradients[unit][6:])
+            said = shard.tell(f"part {unit % 3}.{machine}", Contribution(number, unit), slices[machine])
+            assert said[-1] == ContributionAck(number, unit)
         assert said[:-1] == [CommandResult(number, ())]
         assert shard.role._store.vector("g").tobytes() == in_a_tree(gradients).tobytes()
     assert len(shard.role._gradients) == 0
 
 
 def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> None:
-    """x <- x - 0.5 g, with g summed from stretches; points go out as they are then."""
+    """x <- x - 0.5 g, with g summed from work units; points go out as they are then."""
     layout = Layout(TWO, SHAPES, shards=2)  # machine 0 on both, machine 1 on shard 1
     shards = [Shard(tmp_path, layout=layout, shard=n, precision="float64") for n in (0, 1)]
     gradient = np.linspace(-1, 1, 10)
@@ -196,8 +196,8 @@ def test_a_step_of_a_method_over_two_machines_and_two_shards(tmp_path: Path) -> 
             assert message == Point(1)
             assert isinstance(numbers, np.ndarray)
             assert numbers.tolist() == (2 * START)[slices[n, machine]].tolist()
-            for stretch in (1, 0):
-                answers += shard.tell(to, Contribution(1, stretch), gradient[slices[n, machine]])
+            for unit in (1, 0):
+                answers += shard.tell(to, Contribution(1, unit), gradient[slices[n, machine]])
     done = [answer.scalars for answer in answers if isinstance(answer, CommandResult)]
     summed = np.array(done).sum(axis=0)
     assert summed == pytest.approx([4 * gradient @ gradient, 4 * gradient @ START], rel=1e-14)
@@ -391,21 +391,21 @@ def test_a_contribution_of_another_size_is_refused_and_the_evaluation_goes_on(tm
     shard.command(1, evaluate(4))
     assert shard.tell("part 0.0", Contribution(1, 0), np.ones(9)) == []
     assert shard.refused == ["a contribution of 'part 0.0' to shard 0 has 40 bytes, not 36"]
-    for stretch in (0, 1):
-        shard.tell("part 0.0", Contribution(1, stretch), np.full(10, 3e38))
+    for unit in (0, 1):
+        shard.tell("part 0.0", Contribution(1, unit), np.full(10, 3e38))
     assert shard.vector("g") == [np.inf] * 10, "a sum that runs away is no error, and no warning"
 
 
 def test_memory_does_not_grow_with_the_stretches(tmp_path: Path) -> None:
     shard = Shard(tmp_path)
     shard.command(1, evaluate(2 * 300))
-    for stretch in [*range(1, 300), 0]:
-        shard.tell("part 0.0", Contribution(1, stretch), np.ones(10))
+    for unit in [*range(1, 300), 0]:
+        shard.tell("part 0.0", Contribution(1, unit), np.ones(10))
         assert len(shard.role._gradients) <= 2 * 9
     assert shard.vector("g") == [300.0] * 10
     shard.command(2, evaluate(2 * 300))
-    for stretch in range(5):
-        shard.tell("part 0.0", Contribution(2, stretch), np.ones(10))
+    for unit in range(5):
+        shard.tell("part 0.0", Contribution(2, unit), np.ones(10))
     assert len(shard.role._gradients) == 2
     shard.command(3, Combine("x"))
     assert len(shard.role._gradients) == 0, "dropped with its evaluation"

@@ -81,7 +81,7 @@ class LeaseOutlivesTheVerdict(ParameterShard):
 
 
 class AcknowledgesAfterTheLease(ParameterShard):
-    def may_say(self, message: Any, now: float) -> bool:
+    def may_send(self, message: Any, now: float) -> bool:
         return not self.fenced
 
 
@@ -310,11 +310,11 @@ class BeginsOneStepTooFar(DownpourCoordinator):
 class SaysTheDirectoryOnce(DownpourCoordinator):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._roster.published_at = float("inf")
+        self._registry.published_at = float("inf")
 
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
-        self._roster.published_at = float("inf")
+        self._registry.published_at = float("inf")
         return effects
 
 

@@ -35,7 +35,7 @@ class CountsABackupToo(VectorShard):
         effects = super()._contribution(event, contribution, now)
         known = len(effects) == 1 and contribution.evaluation == number and evaluation is not None
         machine = int(event.sender[-1])
-        return [StoreGradient(machine, contribution.stretch, event.payload), *effects] if known else effects
+        return [StoreGradient(machine, contribution.unit, event.payload), *effects] if known else effects
 
 
 class DoesARepeatedCommandAgain(VectorShard):
@@ -47,7 +47,7 @@ class DoesARepeatedCommandAgain(VectorShard):
 
 class TakesAGradientOfAnEarlierEvaluation(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
-        if self._evaluation is not None and contribution.stretch < self._evaluation.stretches:
+        if self._evaluation is not None and contribution.unit < self._evaluation.units:
             contribution = msgspec.structs.replace(contribution, evaluation=self.number)
         return super()._contribution(event, contribution, now)
 
@@ -88,9 +88,7 @@ class DoesNotWaitForTheLastStretch(VectorShard):
 class AcknowledgesWhatItDoesNotCount(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
         effects = super()._contribution(event, contribution, now)
-        return (
-            [e for e in effects if not isinstance(e, StoreGradient)] if contribution.stretch == 1 else effects
-        )
+        return [e for e in effects if not isinstance(e, StoreGradient)] if contribution.unit == 1 else effects
 
 
 class AddsInTheOrderOfArrival(VectorShard):
@@ -101,16 +99,16 @@ class AddsInTheOrderOfArrival(VectorShard):
         effects = super().receive(event, now)
         if self.number != number:
             self.arrived = []
-        starts = sorted({e.stretch for e in effects if isinstance(e, MoveGradient)})
+        starts = sorted({e.unit for e in effects if isinstance(e, MoveGradient)})
         found: list[Any] = []
         for effect in effects:
             if isinstance(effect, StoreGradient):
-                self.arrived.append((effect.machine, effect.stretch))
+                self.arrived.append((effect.machine, effect.unit))
             elif isinstance(effect, MoveGradient):
-                stop = min((s for s in starts if s > effect.stretch), default=1 << 30)
-                of = [s for m, s in self.arrived if m == effect.machine and effect.stretch <= s < stop]
+                stop = min((s for s in starts if s > effect.unit), default=1 << 30)
+                of = [s for m, s in self.arrived if m == effect.machine and effect.unit <= s < stop]
                 found += [AddGradient(effect.machine, of[0], one) for one in of[1:]]
-                effect = replace(effect, stretch=of[0])
+                effect = replace(effect, unit=of[0])
             found += [] if isinstance(effect, AddGradient) else [effect]
         return found
 
@@ -170,17 +168,17 @@ class SkipsTurnsThatOthersPlay(SandblasterClient):
 
 class PlaysWhateverTurnIsThere(SandblasterClient):
     def _go_on(self, now: float) -> Iterator[Any]:
-        if self._playing is None and self._handed and self._next not in self._handed:
-            self._next = min(self._handed)
+        if self._playing is None and self._assigned and self._next not in self._assigned:
+            self._next = min(self._assigned)
         return super()._go_on(now)
 
 
 class PlaysOnWhateverPointIsThere(SandblasterClient):
-    def _hand_out(self, sender: str, turn: Any, now: float) -> Iterator[Any]:
-        yield from super()._hand_out(sender, turn, now)
+    def _schedule(self, sender: str, assignment: Any, now: float) -> Iterator[Any]:
+        yield from super()._schedule(sender, assignment, now)
         for link in self._links.values():
             if link.installed or link.staged:
-                link.staged = turn.evaluation
+                link.staged = assignment.evaluation
                 link.fetch = None
 
 
@@ -189,7 +187,7 @@ class ContributesToWhateverIsNewest(SandblasterClient):
         return False
 
     def _contribute(self, message: Any, now: float) -> Iterator[Any]:
-        return super()._contribute(Contribution(self._newest, message.stretch), now)
+        return super()._contribute(Contribution(self._newest, message.unit), now)
 
 
 # The coordinator.
@@ -198,42 +196,42 @@ class ContributesToWhateverIsNewest(SandblasterClient):
 class _HandOuts:
     """Mixes another way of handing out into a coordinator."""
 
-    hand: type[WorkScheduler]
+    scheduler: type[WorkScheduler]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._hand = self.hand(args[0].machines, backups=kwargs["backups"])
+        self._scheduler = self.scheduler(args[0].machines, backups=kwargs["backups"])
 
 
 class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
-    class hand(WorkScheduler):  # noqa: N801
-        def _count(self, crew: Any, machine: int, message: AssignmentResult) -> None:
-            losses = self._progress[message.stretch].losses
+    class scheduler(WorkScheduler):  # noqa: N801
+        def _count(self, worker: Any, machine: int, message: AssignmentResult) -> None:
+            losses = self._progress[message.unit].losses
             known = losses.get(machine)
-            super()._count(crew, machine, message)
+            super()._count(worker, machine, message)
             if known is not None:
                 losses[machine] = (known[0] + message.loss, known[1] + message.correct)
 
 
 class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
-    class hand(WorkScheduler):  # noqa: N801
+    class scheduler(WorkScheduler):  # noqa: N801
         def remove(self, replica: int) -> None:
-            self._crews.pop(replica, None)
+            self._workers.pop(replica, None)
 
         def validate(self) -> None:
             """Says nothing."""
 
 
 class NeverHandsOutAgain(_HandOuts, SandblasterCoordinator):
-    class hand(WorkScheduler):  # noqa: N801
-        def again(self, now: float, retry_s: float) -> Any:
+    class scheduler(WorkScheduler):  # noqa: N801
+        def resend(self, now: float, retry_s: float) -> Any:
             return []
 
 
 class OneStretchTooFar(_HandOuts, SandblasterCoordinator):
-    class hand(WorkScheduler):  # noqa: N801
-        def _give(self, crew: Any, number: int, now: float) -> Any:
-            order = super()._give(crew, number, now)
+    class scheduler(WorkScheduler):  # noqa: N801
+        def _assign(self, worker: Any, number: int, now: float) -> Any:
+            order = super()._assign(worker, number, now)
             return msgspec.structs.replace(order, first=order.first + 1)
 
 
@@ -248,7 +246,7 @@ class RecordsBeforeAllHaveAnswered(SandblasterCoordinator):
     def _finish_if_complete(self, now: float) -> Any:
         if self._answers and self._purpose is Purpose.REQUEST:
             some = next(iter(self._answers.values()))
-            for shard in self._roster.shards:
+            for shard in self._registry.shards:
                 self._answers.setdefault(shard.name, (0.0,) * len(some))
         return super()._finish_if_complete(now)
 
@@ -259,10 +257,10 @@ class TakesAnswersToEarlierCommands(SandblasterCoordinator):
 
 
 class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
-    def _give(self, request: Any, purpose: Any, now: float) -> Any:
+    def _assign(self, request: Any, purpose: Any, now: float) -> Any:
         if isinstance(request[0], Snapshot):
             request = (*request[1:], request[0])
-        return super()._give(request, purpose, now)
+        return super()._assign(request, purpose, now)
 
 
 class SaysTheWrongPosition(SandblasterCoordinator):
@@ -288,9 +286,9 @@ class OnlyTheDeadGoBack(SandblasterCoordinator):
 
 
 class GoesBackTooFar(SandblasterCoordinator):
-    def _give(self, request: Any, purpose: Any, now: float) -> Any:
+    def _assign(self, request: Any, purpose: Any, now: float) -> Any:
         request = (Restore(None),) if purpose is Purpose.RESTORE else request
-        return super()._give(request, purpose, now)
+        return super()._assign(request, purpose, now)
 
 
 class RepeatsEvaluationsOnly(SandblasterCoordinator):
@@ -336,8 +334,8 @@ class LaunchesTheSameIncarnationAgain(SandblasterCoordinator):
     def _restart_shard(self, host: Any, reason: str, now: float) -> Any:
         effects = super()._restart_shard(host, reason, now)
         host.incarnation -= 1
-        again = ((host.name, host.incarnation),)
-        return [replace(e, hosts=again) if isinstance(e, Restart) else e for e in effects]
+        resend = ((host.name, host.incarnation),)
+        return [replace(e, hosts=resend) if isinstance(e, Restart) else e for e in effects]
 
 
 class WaitsForAnswersForEver(SandblasterCoordinator):

@@ -80,7 +80,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
         around=around,
         machines=(4,),
         portions=portions,
-        stretch=4,
+        unit_size=4,
         begin=lambda: method.steps(objective),
         backups=backups,
         portion_s=0.1,

@@ -49,10 +49,10 @@ class Machine(Protocol):
         ...
 
 
-def patience(around: Surroundings) -> Timeouts:
+def timeouts(around: Surroundings) -> Timeouts:
     """That of a schedule: hosts may die often."""
     return Timeouts(
-        pace=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
+        heartbeats=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
         checkpoint_every_s=around.checkpoint_every_s,
         stall_s=around.stall_s,
         answer_s=ANSWER_S,

@@ -14,7 +14,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.names import part_name, shard_index
-from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
+from partita.engine.runtime.simulation.coordinator import CoordinatorHost, timeouts
 from partita.engine.runtime.simulation.downpour.ledger import Ledger
 from partita.engine.runtime.simulation.downpour.part import PartHost
 from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE, draw
@@ -36,7 +36,7 @@ class DownpourCoordinatorHost(CoordinatorHost):
         super().__init__(schedule.world, around, schedule.launch)
         self.schedule = schedule
         self.machine = schedule.machines.coordinator(
-            around.topology, steps=scenario.steps, done=scenario.done, patience=patience(around)
+            around.topology, steps=scenario.steps, done=scenario.done, timeouts=timeouts(around)
         )
 
     def carry_out(self, effect: CoordinatorEffect) -> None:

@@ -108,7 +108,7 @@ class ShardHost(Host):
 
     def _send(self, effect: Send) -> None:
         message, payload = effect.message, None
-        if not self.machine.may_say(message, self.clock):
+        if not self.machine.may_send(message, self.clock):
             return
         if isinstance(message, PushAck):
             push = (effect.to, message.incarnation, message.sequence)

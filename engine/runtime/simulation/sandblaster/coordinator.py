@@ -13,7 +13,7 @@ from partita.engine.protocol.coordinator_effects import (
 )
 from partita.engine.protocol.messages import Assignment, Command, Message
 from partita.engine.protocol.names import part_indices
-from partita.engine.runtime.simulation.coordinator import CoordinatorHost, patience
+from partita.engine.runtime.simulation.coordinator import CoordinatorHost, timeouts
 from partita.engine.runtime.simulation.sandblaster.ledger import RunLedger
 from partita.engine.runtime.simulation.sandblaster.setting import Setting
 
@@ -35,12 +35,12 @@ class SandblasterCoordinatorHost(CoordinatorHost):
         self.machine = setting.machines.coordinator(
             around.topology,
             begin=scenario.begin,
-            stretch=scenario.stretch,
+            unit_size=scenario.unit_size,
             journal=list(disk.journal),
             position=0 if self.start is None else self.start.position or 0,
             backups=scenario.backups,
             next_checkpoint=disk.next_checkpoint(),
-            patience=patience(around),
+            timeouts=timeouts(around),
         )
         self._left: int | None = None  # effects until it crashes
 

@@ -15,7 +15,7 @@ from partita.engine.protocol.commands import Portions
 Vector: TypeAlias = tuple[float, ...]
 
 Stretched: TypeAlias = tuple[tuple[Vector, ...], tuple[float, ...], tuple[int, ...]]
-"""What a replica finds out in a stretch: by machine, gradients, sums of losses, and how many are right."""
+"""What a replica finds out in a work unit: by machine, gradients, sums of losses, and how many are right."""
 
 
 def added(left: Sequence[float], right: Sequence[float]) -> Vector:
@@ -43,7 +43,7 @@ class Function:
         ]
         self._known: dict[tuple[Vector, int, int], Stretched] = {}
 
-    def stretch(self, x: Vector, first: int, count: int) -> Stretched:
+    def unit(self, x: Vector, first: int, count: int) -> Stretched:
         """Portions `[first, first + count)`, one after the other, at this point."""
         key = (x, first, count)
         if key not in self._known:

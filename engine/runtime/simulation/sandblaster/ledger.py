@@ -33,12 +33,12 @@ class Ledger:
     """What must hold over all coordinators of a schedule."""
 
     def __init__(
-        self, reference: Reference, function: Function, layout: Layout, disk: Disk, *, stretch: int
+        self, reference: Reference, function: Function, layout: Layout, disk: Disk, *, unit_size: int
     ) -> None:
         self.reference = reference
         self.function = function
         self.layout = layout
-        self.stretch = stretch
+        self.unit_size = unit_size
         self._disk = disk
         self._told = 0
         self._live = _live_vectors(reference)
@@ -48,7 +48,7 @@ class Ledger:
         """What an evaluation at this point must give."""
         key = (x, asked)
         if key not in self._evaluated:
-            self._evaluated[key] = evaluate(self.function, x, asked, self.stretch)
+            self._evaluated[key] = evaluate(self.function, x, asked, self.unit_size)
         return self._evaluated[key]
 
     def records(self, record: AppendJournal) -> None:
@@ -130,11 +130,11 @@ class RunLedger:
         self.ledger = ledger
         self.writers = writers
         self.commands: dict[int, Command] = {}
-        self._stretches: dict[int, tuple[WorkUnit, ...]] = {}
+        self._units: dict[int, tuple[WorkUnit, ...]] = {}
         self._points: dict[int, dict[str, Vector]] = {}
-        self._turns: dict[tuple[int, int, int], Assignment] = {}
+        self._assignments: dict[tuple[int, int, int], Assignment] = {}
         self._sent: dict[Life, tuple[int, int]] = {}
-        self.taken: set[tuple[str, int, int, int]] = set()  # (shard, evaluation, stretch, machine)
+        self.taken: set[tuple[str, int, int, int]] = set()  # (shard, evaluation, work unit, machine)
 
     # The coordinator.
 
@@ -149,16 +149,16 @@ class RunLedger:
         self.commands[command.number] = command
         for operation in command.operations:
             if isinstance(operation, Evaluate):
-                self._stretches[command.number] = work_units_of(operation, self.ledger.stretch)
+                self._units[command.number] = work_units_of(operation, self.ledger.unit_size)
 
     def hands_out(self, replica: int, incarnation: int, order: Assignment) -> None:
-        """A turn is a stretch of its evaluation, and a number of a turn stands for one (I6)."""
-        stretches = self._stretches.get(order.evaluation, ())
-        demand(0 <= order.stretch < len(stretches), "I6", order, "is of none of", stretches)
-        stretch = stretches[order.stretch]
-        demand((order.first, order.count) == (stretch.first, stretch.count), "I6", order, "is not", stretch)
-        turn = (replica, incarnation, order.turn)
-        known = self._turns.setdefault(turn, order)
+        """A turn is a work unit of its evaluation, and a number of a turn stands for one (I6)."""
+        units = self._units.get(order.evaluation, ())
+        demand(0 <= order.unit < len(units), "I6", order, "is of none of", units)
+        unit = units[order.unit]
+        demand((order.first, order.count) == (unit.first, unit.count), "I6", order, "is not", unit)
+        assignment = (replica, incarnation, order.sequence)
+        known = self._assignments.setdefault(assignment, order)
         demand(known == order, "I6", order, "has the turn of", known)
 
     # Parts.
@@ -172,14 +172,14 @@ class RunLedger:
             held, expected = parameters[start:stop], points[shard][begin:end]
             demand(held == expected, "I6", part, "plays evaluation", evaluation, "at", held, "not", expected)
 
-    def contributes(self, part: Life, evaluation: int, stretch: int, machine: int) -> None:
+    def contributes(self, part: Life, evaluation: int, unit: int, machine: int) -> None:
         """A part sends the next gradient of an evaluation: every shard must have the one before (I6)."""
         before = self._sent.get(part, (0, 0))
-        if before != (evaluation, stretch) and before[0] == evaluation:
+        if before != (evaluation, unit) and before[0] == evaluation:
             for shard, _, _ in self.ledger.layout.of_machine[machine]:
                 there = (shard, *before, machine) in self.taken
-                demand(there, "I6", part, "goes on to", (evaluation, stretch), shard, "has not", before)
-        self._sent[part] = (evaluation, stretch)
+                demand(there, "I6", part, "goes on to", (evaluation, unit), shard, "has not", before)
+        self._sent[part] = (evaluation, unit)
 
     # Shards.
 
@@ -188,10 +188,10 @@ class RunLedger:
         known = self._points.setdefault(evaluation, {}).setdefault(shard, x)
         demand(known == x, "I6", shard, "begins evaluation", evaluation, "at", x, "and before at", known)
 
-    def gradient(self, evaluation: int, stretch: int, machine: int, shard: str) -> Vector:
+    def gradient(self, evaluation: int, unit: int, machine: int, shard: str) -> Vector:
         """What a machine must contribute to a shard."""
-        order = self._stretches[evaluation][stretch]
-        gradients, _, _ = self.ledger.function.stretch(self._x(evaluation), order.first, order.count)
+        order = self._units[evaluation][unit]
+        gradients, _, _ = self.ledger.function.unit(self._x(evaluation), order.first, order.count)
         start, stop = next(
             (start, stop) for name, start, stop in self.ledger.layout.of_machine[machine] if name == shard
         )
@@ -203,8 +203,8 @@ class RunLedger:
         return [cut(gradients, self.ledger.layout)[shard] for gradients in done.gradients]
 
     def expected(self, evaluation: int) -> int:
-        """How many stretches an evaluation has."""
-        return len(self._stretches[evaluation])
+        """How many work units an evaluation has."""
+        return len(self._units[evaluation])
 
     def _x(self, evaluation: int) -> Vector:
         points, sizes = self._points[evaluation], self.ledger.layout.sizes

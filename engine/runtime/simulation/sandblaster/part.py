@@ -96,15 +96,15 @@ class PartHost(Host):
 
     # Turns.
 
-    def _play(self, turn: RunAssignment) -> None:
-        demand(self.playing is None, "I6", self.life, "begins", turn, "inside", self.playing)
-        self.playing = turn
-        if turn.hollow:
-            self.world.note(self, "plays for the others", turn)
+    def _play(self, assignment: RunAssignment) -> None:
+        demand(self.playing is None, "I6", self.life, "begins", assignment, "inside", self.playing)
+        self.playing = assignment
+        if assignment.discarded:
+            self.world.note(self, "plays for the others", assignment)
         else:
             parameters = tuple(self.vectors["parameters"])
-            self.ledger.plays(self.life, turn.evaluation, self.machine, parameters)
-        self.setting.meet(self, turn)
+            self.ledger.plays(self.life, assignment.evaluation, self.machine, parameters)
+        self.setting.meet(self, assignment)
 
     def on_computed(self, _: object) -> None:
         """The turn is over: its gradient has accumulated, from nothing."""
@@ -112,13 +112,13 @@ class PartHost(Host):
             self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
             self.exit()
             return
-        turn, self.playing = self.playing, None
-        assert turn is not None
+        assignment, self.playing = self.playing, None
+        assert assignment is not None
         gradient, loss, right = self.found
-        if self.client.is_over(turn.evaluation):  # it may have been cut short: the numbers are anything
+        if self.client.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accumulated"] = list(gradient)
-        self._do(AssignmentDone(turn.turn, loss, right))
+        self._do(AssignmentDone(assignment.sequence, loss, right))
 
     # Effects.
 
@@ -154,5 +154,5 @@ class PartHost(Host):
         if span is None:
             return None
         assert isinstance(message, Contribution)
-        self.ledger.contributes(self.life, message.evaluation, message.stretch, self.machine)
+        self.ledger.contributes(self.life, message.evaluation, message.unit, self.machine)
         return Numbers(self.vectors[span.vector][span.start : span.stop])

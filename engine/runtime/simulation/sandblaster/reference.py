@@ -34,14 +34,14 @@ class Evaluated:
     scalars: Scalars
 
 
-def evaluate(function: Function, x: Vector, asked: Evaluate, stretch: int) -> Evaluated:
-    """Portion after portion in each stretch, the stretches of a segment two by two in their order."""
+def evaluate(function: Function, x: Vector, asked: Evaluate, unit_size: int) -> Evaluated:
+    """Portion after portion in each work unit, the work units of a segment two by two in their order."""
     gradients, scalars = [], []
     for segment in asked.segments:
         stop = segment.first + segment.count
         found = [
-            function.stretch(x, first, min(stretch, stop - first))
-            for first in range(segment.first, stop, stretch)
+            function.unit(x, first, min(unit_size, stop - first))
+            for first in range(segment.first, stop, unit_size)
         ]
         wholes = [tuple([number for piece in pieces for number in piece]) for pieces, _, _ in found]
         gradients.append(two_by_two(wholes) if wholes else (0.0,) * len(x))
@@ -70,9 +70,9 @@ class Reference:
     """
 
     def __init__(
-        self, begin: Callable[[], Steps], function: Function, layout: Layout, *, stretch: int
+        self, begin: Callable[[], Steps], function: Function, layout: Layout, *, unit_size: int
     ) -> None:
-        self._function, self._layout, self._stretch = function, layout, stretch
+        self._function, self._layout, self._unit_size = function, layout, unit_size
         self.requests: list[Request] = []
         self.scalars: list[Scalars] = []
         self.states: list[dict[str, Vectors]] = [layout_start(function, layout)]
@@ -111,7 +111,7 @@ class Reference:
 
     def _evaluate(self, state: dict[str, Vectors], asked: Evaluate) -> Scalars:
         x = tuple(number for vectors in state.values() for number in vectors[POINT])
-        done = evaluate(self._function, x, asked, self._stretch)
+        done = evaluate(self._function, x, asked, self._unit_size)
         for segment, gradient in zip(asked.segments, done.gradients, strict=True):
             for shard, slice_ in cut(gradient, self._layout).items():
                 state[shard][segment.vector] = slice_

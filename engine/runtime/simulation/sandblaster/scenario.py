@@ -21,7 +21,7 @@ class Scenario:
         around: what it shares with every schedule.
         machines: how many numbers each machine holds; some hold none.
         portions: of the data.
-        stretch: portions whose gradient is sent at once.
+        unit_size: portions whose gradient is sent at once.
         begin: starts the method.
         backups: whether portions are handed out again.
         portion_s: what a portion takes, at most.
@@ -35,7 +35,7 @@ class Scenario:
     around: Surroundings
     machines: tuple[int, ...]
     portions: Portions
-    stretch: int
+    unit_size: int
     begin: Callable[[], Steps]
     backups: bool = True
     portion_s: float = 0.02
@@ -51,12 +51,12 @@ def draw(random: Random) -> Scenario:
     size = random.choice((1, 2, 2))
     n_portions = random.randint(2, 8)
     portions = Portions(n_portions * size - random.randrange(size), size)
-    stretch, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
+    unit_size, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
     return Scenario(
         around=draw_surroundings(random, topology),
         machines=_machines(random, topology.machines),
         portions=portions,
-        stretch=stretch,
+        unit_size=unit_size,
         begin=_draw_method(random, portions),
         backups=backups,
         portion_s=random.choice((0.01, 0.03, 0.1)),

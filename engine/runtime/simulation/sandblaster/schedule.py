@@ -46,8 +46,8 @@ class SandblasterSchedule(Schedule):
         self.layout = Layout(scenario.machines, topology)
         self.function = Function(self.world.random, scenario.machines, scenario.portions)
         self.disk = Disk()
-        reference = Reference(scenario.begin, self.function, self.layout, stretch=scenario.stretch)
-        self.ledger = Ledger(reference, self.function, self.layout, self.disk, stretch=scenario.stretch)
+        reference = Reference(scenario.begin, self.function, self.layout, unit_size=scenario.unit_size)
+        self.ledger = Ledger(reference, self.function, self.layout, self.disk, unit_size=scenario.unit_size)
         self._start = layout_start(self.function, self.layout)
         self._meetings: dict[tuple[int, int, int, int], list[PartHost]] = {}
         self.coordinator = SandblasterCoordinatorHost(self, run=0)
@@ -78,31 +78,31 @@ class SandblasterSchedule(Schedule):
 
     # Turns.
 
-    def meet(self, part: Process, turn: RunAssignment) -> None:
+    def meet(self, part: Process, assignment: RunAssignment) -> None:
         """A part begins a turn; when all parts of its replica do, they compute it."""
         assert isinstance(part, PartHost)
-        key = (part.run.coordinator.incarnation, part.replica, part.incarnation, turn.turn)
+        key = (part.run.coordinator.incarnation, part.replica, part.incarnation, assignment.sequence)
         met = self._meetings.setdefault(key, [])
         met.append(part)
         if len(met) < self.around.topology.machines:
             return
         met.sort(key=lambda one: one.machine)
-        self._find(met, turn)
+        self._find(met, assignment)
         scenario = self.scenario
         slowness = (scenario.slowness[part.replica :] or (1.0,))[0]
-        wait_s = scenario.portion_s * turn.count * slowness * (0.5 + 0.5 * self.world.random.random())
+        wait_s = scenario.portion_s * assignment.count * slowness * (0.5 + 0.5 * self.world.random.random())
         for one in met:
             one.later(wait_s, one.on_computed)
 
-    def _find(self, parts: list[PartHost], turn: RunAssignment) -> None:
+    def _find(self, parts: list[PartHost], assignment: RunAssignment) -> None:
         """What each of them finds: nothing that means anything, unless all play the same."""
-        turns = [one.playing for one in parts]
-        if any(one != turn or turn.hollow for one in turns):
+        assignments = [one.playing for one in parts]
+        if any(one != assignment or assignment.discarded for one in assignments):
             for one in parts:
                 one.found = ((MEANINGLESS,) * len(one.vectors["accumulated"]), MEANINGLESS, 1)
             return
         x: Vector = tuple([number for one in parts for number in one.vectors["parameters"]])
-        gradients, losses, right = self.function.stretch(x, turn.first, turn.count)
+        gradients, losses, right = self.function.unit(x, assignment.first, assignment.count)
         for one in parts:
             one.found = (gradients[one.machine], losses[one.machine], right[one.machine])
 

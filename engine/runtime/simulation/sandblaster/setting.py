@@ -58,7 +58,7 @@ class Setting(Protocol):
         """What a shard holds in a committed checkpoint; None: in what the run began with."""
         ...
 
-    def meet(self, part: Process, turn: RunAssignment) -> None:
+    def meet(self, part: Process, assignment: RunAssignment) -> None:
         """A part begins a turn; when all parts of its replica do, they compute it."""
         ...
 

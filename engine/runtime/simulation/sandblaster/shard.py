@@ -58,7 +58,7 @@ class ShardHost(Host):
             name,
             epoch=self.incarnation,
             ranges=setting.layout.of_shard[name],
-            stretch=setting.scenario.stretch,
+            unit_size=setting.scenario.unit_size,
             number=file.number if self.checkpoint is not None else 0,
             heartbeat_s=HEARTBEAT_S,
         )
@@ -122,26 +122,26 @@ class ShardHost(Host):
         self, effect: StoreGradient | AddGradient | MoveGradient | DropGradients, event: VectorShardEvent
     ) -> None:
         match effect:
-            case StoreGradient(machine=machine, stretch=stretch, payload=payload):
+            case StoreGradient(machine=machine, unit=unit, payload=payload):
                 assert isinstance(event, Received)
                 assert isinstance(event.message, Contribution)
                 assert isinstance(payload, Numbers)
                 numbers = tuple(payload)
-                self.ledger.keeps(event.message.evaluation, stretch, machine, numbers)
-                self.kept[machine, stretch] = numbers
+                self.ledger.keeps(event.message.evaluation, unit, machine, numbers)
+                self.kept[machine, unit] = numbers
             case AddGradient(machine=machine, into=into, of=of):
                 whole = added(self.kept[machine, into], self.kept.pop((machine, of)))
                 self.kept[machine, into] = whole
-            case MoveGradient(machine=machine, stretch=stretch, span=span):
+            case MoveGradient(machine=machine, unit=unit, span=span):
                 vector = list(self.vectors.get(span.vector, (0.0,) * self.size))
-                vector[span.start : span.stop] = self.kept.pop((machine, stretch))
+                vector[span.start : span.stop] = self.kept.pop((machine, unit))
                 self.vectors[span.vector] = tuple(vector)
             case DropGradients():
                 self.kept.clear()
 
     def _send(self, effect: Send) -> None:
         message, payload = effect.message, None
-        if not self.machine.may_say(message, self.clock):
+        if not self.machine.may_send(message, self.clock):
             return
         match message:
             case Point(evaluation=evaluation):
@@ -149,8 +149,8 @@ class ShardHost(Host):
                 span = effect.payload
                 payload = Numbers(self.vectors[span.vector][span.start : span.stop])
                 self.ledger.shows(evaluation, machine_of(effect.to), tuple(payload))
-            case ContributionAck(evaluation=evaluation, stretch=stretch):
-                self.ledger.acknowledges(evaluation, stretch, machine_of(effect.to))
+            case ContributionAck(evaluation=evaluation, unit=unit):
+                self.ledger.acknowledges(evaluation, unit, machine_of(effect.to))
             case CommandResult(number=number, scalars=scalars):
                 self.ledger.answers(number, scalars)
         self.send(effect.to, message, payload)

@@ -105,23 +105,23 @@ class ShardLedger:
         self._next(Restore(checkpoint))
         self._pause()
 
-    def keeps(self, evaluation: int, stretch: int, machine: int, payload: Vector) -> None:
+    def keeps(self, evaluation: int, unit: int, machine: int, payload: Vector) -> None:
         """A contribution counts: the first, of this evaluation, computed where it should be (I6, I9)."""
-        what = (evaluation, stretch, machine)
+        what = (evaluation, unit, machine)
         self._run.writers.demand_writer(self._life, "counts", what)
         inside = self._evaluation is not None and evaluation == self._number
         demand(inside, "I6", self._life, "counts", what, "in command", self._number)
-        demand((stretch, machine) not in self._counted, "I6", self._life, "counts", what, "twice")
-        expected = self._run.gradient(evaluation, stretch, machine, self._name)
+        demand((unit, machine) not in self._counted, "I6", self._life, "counts", what, "twice")
+        expected = self._run.gradient(evaluation, unit, machine, self._name)
         demand(payload == expected, "I6", self._life, "counts", what, "as", payload, "and it is", expected)
-        self._counted.add((stretch, machine))
+        self._counted.add((unit, machine))
 
-    def acknowledges(self, evaluation: int, stretch: int, machine: int) -> None:
+    def acknowledges(self, evaluation: int, unit: int, machine: int) -> None:
         """Whoever is told so need not say it again: it counts, or its evaluation is over (I6)."""
-        what = (evaluation, stretch, machine)
+        what = (evaluation, unit, machine)
         self._run.writers.demand_writer(self._life, "acknowledges", what)
         under_way = evaluation == self._number and self._evaluation is not None
-        counts = not under_way or (stretch, machine) in self._counted
+        counts = not under_way or (unit, machine) in self._counted
         known = evaluation <= max(self._number, self._given_up)
         demand(counts and known, "I6", self._life, "acknowledges", what, "uncounted")
         self._run.taken.add((self._name, *what))
