@@ -1,9 +1,10 @@
-"""Figure 3 of the paper, simulated: what one model gains from more machines of 2011 and 2012.
+"""Figure 3 of the paper, simulated: the speed-up of one model on more machines of 2011 and 2012.
 
     python -m examples.figure3            (a minute or two; trains nothing)
 
-prints a table for each network and draws docs/pictures/figure3.svg. What is assumed stands in `Assumed`, the
-same for all four. docs/figure3.md discusses it; examples/figure3_guesses.py tells what hangs on which guess.
+prints a table for each network and draws docs/pictures/figure3.svg. The assumptions are those of `Assumed`,
+the same for all four networks. docs/figure3.md discusses them; examples/figure3_guesses.py varies each of
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from partita.partitioner import Cluster, Link, Machine, Plan, Tiles, partition
 ACROSS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 8: (4, 2), 16: (4, 4), 32: (8, 4), 64: (8, 8), 81: (9, 9)}
 """For each number of machines the tiles of a picture, down and across."""
 STEPS = 5
-"""That are simulated with machines of varying speed; their mean counts."""
+"""Steps simulated with machines of varying speed; the result is their mean."""
 
 
 @dataclass(frozen=True)

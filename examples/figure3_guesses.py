@@ -1,4 +1,5 @@
-"""What Figure 3, simulated, owes to each number that `examples/figure3.py` assumes: half of it, and twice.
+"""Sensitivity of the simulated Figure 3 to each number that `examples/figure3.py` assumes: halved and
+doubled.
 
     python -m examples.figure3_guesses            (some minutes; trains nothing)
 
@@ -13,7 +14,7 @@ from examples.figure3 import Assumed, image, plan_of, speech
 from partita.partitioner import Plan
 
 FEW = (1, 2, 4, 8, 16, 32, 81)
-"""Numbers of machines on which the speech network's highest speed-up is looked for."""
+"""Numbers of machines among which the speech network's highest speed-up is found."""
 GUESSES = {
     "a core's arithmetic": "core_flops_per_s",
     "memory's bandwidth": "memory_bytes_per_s",

@@ -92,7 +92,7 @@ def curve(race: Race, cell: Measured, until_s: float, *, dashed: bool = False) -
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """What the command was asked for."""
+    """Parses the options of the command."""
     parser = argparse.ArgumentParser(prog="python -m examples.figure4")
     whole = parser.add_argument
     whole("--machines", default=",".join(map(str, COUNTS)), help="numbers of machines, with commas between")

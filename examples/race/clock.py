@@ -1,6 +1,6 @@
-"""The clock on which methods race: processes, and messages that take the time of their bytes.
+"""The simulated clock of the race: processes, and messages whose transfer takes time.
 
-A message with numbers occupies the way out of its sender and the way in of its receiver, each first come,
+A message with numbers occupies its sender's outgoing link and its receiver's incoming link, each first come,
 first served, as in `partita.partitioner.predict.simulate`; one without takes the latency alone. A host of
 several machines has a way for each of them, as far as slices of the vector tell them apart. Nothing is lost,
 and nobody dies.
@@ -26,7 +26,7 @@ class Numbers:
 
     @property
     def n_bytes(self) -> int:
-        """As the protocol counts them: of the small network."""
+        """Bytes as the protocol counts them: those of the small network."""
         return self.array.nbytes
 
 
@@ -38,7 +38,7 @@ class Way:
     free: float = 0.0
 
     def taken(self, now: float, n_bytes: float) -> tuple[float, float]:
-        """When a message begins and ends, if it is there now."""
+        """Start and end of the transfer of a message that is ready now."""
         begun = max(now, self.free)
         self.free = begun + n_bytes / self.bytes_per_s
         return begun, self.free
@@ -60,7 +60,7 @@ class Ways:
         self.out, self.into = ([Way(rate) for _ in range(lanes)] for _ in range(2))
 
     def lane(self, of_slice: int) -> int:
-        """The one that carries this slice."""
+        """Index of the link that carries this slice."""
         return of_slice % self.slices * len(self.out) // self.slices
 
 
@@ -72,7 +72,7 @@ class Clock(World):
     """
 
     def __init__(self, seed: int, *, latency_s: float, bytes_of_a_number: float, now: float = 0.0) -> None:
-        """Begins at `now`; a number of the small network stands for so many bytes of the large one."""
+        """Starts at `now`; one number of the small network counts as `bytes_of_a_number`."""
         super().__init__(seed)
         self.now = now
         self.hosts: dict[str, Host] = {}
@@ -91,7 +91,7 @@ class Clock(World):
         self.at(begun + self._latency_s, target, target.on_arrival, (n_bytes, payload.slice, delivery))
 
     def every(self, wait_s: float, look: Callable[[], None]) -> None:
-        """Looks again and again, the first time now."""
+        """Calls `look` now and then every `wait_s` seconds."""
 
         def looks(_: object) -> None:
             look()
@@ -110,16 +110,16 @@ class Host(Process):
         clock.hosts[name] = self
 
     def resolve(self, name: str) -> Process | None:
-        """Everybody knows everybody."""
+        """The host of this name."""
         return self.clock_of_all.hosts[name]
 
     def on_arrival(self, arrival: tuple[float, int, Any]) -> None:
-        """The first byte of a message is at its receiver's link."""
+        """Handles the arrival of a message's first byte at the receiver's link."""
         n_bytes, of_slice, delivery = arrival
         _, ended = self.ways.into[self.ways.lane(of_slice)].taken(self.world.now, n_bytes)
         self.world.at(ended, self, self.on_message, delivery)
 
     def occupied(self, seconds: float) -> float:
-        """When it is through with work that takes so long, after what it has been given before."""
+        """Time at which work of this length ends, queued behind earlier work."""
         self._free = max(self.world.now, self._free) + seconds
         return self._free

@@ -1,7 +1,7 @@
-"""The methods in the race: what each may choose, how it chooses, and how its time is taken.
+"""The methods in the race: their choices, how they choose, and how their times are measured.
 
-Rates and fleets are chosen by the pictures to learn from, on an order of the data and on times of their own;
-what counts is then measured by the held-out pictures, on others.
+A method chooses its learning rate and its fleet in trials on the training pictures, with seeds that are used
+for nothing else. The result is then measured on the held-out pictures, with other seeds.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from partita.engine.methods import LBFGS
 from partita.engine.parameters import SGD, Optimizer, Vector
 
 IN_A_ROW: Final = 3
-"""An accuracy is reached when it is there in so many looks one after the other; the first of them counts."""
+"""Consecutive evaluations that must reach an accuracy; the time of the first one counts."""
 PATIENCE_S: Final = 3600.0
-"""A run that has not reached it by then, simulated, never does."""
+"""Simulated seconds after which a run counts as never reaching the target."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where and when a run begins."""
+    """The parameters, the time and the seed with which a run begins."""
 
     point: Vector
     now: float
@@ -36,7 +36,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a method may choose: who does what, and for an optimizer its rate (a method without one has 1)."""
+    """A fleet, and the learning rate of an optimizer (1 for a method without one)."""
 
     fleet: Fleet
     rate: float
@@ -47,11 +47,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A way to train.
+    """A training method.
 
     Args:
-        name: in tables and pictures.
-        rates: that it may choose from.
+        name: for tables and pictures.
+        rates: learning rates to choose from.
     """
 
     name: str
@@ -59,20 +59,20 @@ class Method(ABC):
 
     @abstractmethod
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
-        """That it may choose from; none where there are too few machines. Others stay idle."""
+        """Fleets to choose from; none where there are too few machines. Machines left over stay idle."""
 
     @abstractmethod
     def run(self, setting: Setting, choice: Choice, start: Start) -> Run:
-        """A run that has not begun."""
+        """Makes a run, without starting it."""
 
     def trial_s(self, contest: Contest, choice: Choice, start: Start, *, until_s: float) -> float:
-        """What a choice is judged by: seconds to the target on the pictures to learn from."""
+        """Seconds of a trial of this choice: until it reaches the target on the training pictures."""
         return contest.course(self, choice, start, until_s=until_s, held_out=False).reached_s
 
 
 @dataclass(frozen=True)
 class PlainSGD(Method):
-    """One replica of the size at which it is fastest; no shards."""
+    """One replica of the fastest size, without shards."""
 
     def fleets(self, machines: int, times: Times) -> Sequence[Fleet]:
         """See `Method`."""
@@ -85,11 +85,11 @@ class PlainSGD(Method):
 
 @dataclass(frozen=True)
 class DownpourSGD(Method):
-    """Replicas of the size at which one is fastest alone, and as many as there are machines for.
+    """As many replicas as there are machines for, each of the size that is fastest for one alone.
 
     Args:
         optimizer: of shards and replicas.
-        most: replicas; more would not find a minibatch each in an epoch.
+        most: largest number of replicas; with more, some would have no minibatch in an epoch.
     """
 
     optimizer: type[Optimizer] = SGD
@@ -115,7 +115,7 @@ class SandblasterLBFGS(Method):
     """Replicas of any size.
 
     Args:
-        most: replicas; more would not find two work units each in an evaluation.
+        most: largest number of replicas; more would not find two work units each in an evaluation.
     """
 
     most: int = 48
@@ -131,7 +131,7 @@ class SandblasterLBFGS(Method):
         return Sandblaster(setting, choice.fleet, LBFGS(history=10), start.point, start.now, start.seed)
 
     def trial_s(self, contest: Contest, choice: Choice, start: Start, *, until_s: float) -> float:
-        """See `Method`. All fleets go through the same points, so two iterations tell the fastest."""
+        """See `Method`. All fleets visit the same points, so two iterations show which is fastest."""
         method = LBFGS(max_iterations=2)
         run = Sandblaster(contest.setting, choice.fleet, method, start.point, start.now, start.seed)
         run.play(lambda now, point: False, every_s=contest.every_s, until_s=until_s)
@@ -140,12 +140,12 @@ class SandblasterLBFGS(Method):
 
 @dataclass
 class Course:
-    """How accurate a run was, and when.
+    """The accuracy of a run over time.
 
     Args:
-        setting: of the race.
-        target: the run is over when it has reached this; None: never.
-        held_out: by which pictures.
+        setting: the setting of the race.
+        target: the accuracy that ends the run; None: none does.
+        held_out: whether accuracy is measured on the held-out pictures.
     """
 
     setting: Setting
@@ -155,7 +155,7 @@ class Course:
     _seen: Vector | None = None
 
     def look(self, now: float, point: Vector) -> bool:
-        """Judges a point, unless it is the one before."""
+        """Measures the accuracy at a point, unless it is the previous one; whether the run is over."""
         if point is self._seen:
             accuracy = self.points[-1][1]
         else:
@@ -166,7 +166,7 @@ class Course:
 
     @property
     def reached_s(self) -> float:
-        """When the target was reached; infinity: not yet."""
+        """Time at which the target was reached; infinity: not yet."""
         last = self.points[-IN_A_ROW:]
         there = self.target is not None and all(accuracy >= self.target for _, accuracy in last)
         return last[0][0] if there and len(last) == IN_A_ROW else inf
@@ -174,12 +174,12 @@ class Course:
 
 @dataclass(frozen=True)
 class Contest:
-    """Takes times.
+    """Measures the times of runs.
 
     Args:
-        setting: of the race.
-        target: the accuracy to be reached.
-        every_s: from one look to the next.
+        setting: the setting of the race.
+        target: the accuracy to reach.
+        every_s: seconds between two evaluations.
     """
 
     setting: Setting
@@ -196,16 +196,16 @@ class Contest:
         to_target: bool = True,
         held_out: bool = True,
     ) -> Course:
-        """A run, looked at."""
+        """Plays a run and records its accuracy."""
         course = Course(self.setting, self.target if to_target else None, held_out)
         method.run(self.setting, choice, start).play(course.look, every_s=self.every_s, until_s=until_s)
         return course
 
     def chosen(self, method: Method, machines: int, start: Start, first: float) -> Choice | None:
-        """What is fastest in a trial; rates are tried from `first` outwards, so that bad ones end soon."""
+        """The fastest choice in trials; rates are tried from `first` outwards, so that bad ones end early."""
         best, best_s = None, PATIENCE_S
         for choice in self._choices(method, machines, first):
-            until_s = best_s + IN_A_ROW * self.every_s  # as late as that it may turn out to be faster
+            until_s = best_s + IN_A_ROW * self.every_s  # so late it may still turn out to be faster
             took = method.trial_s(self, choice, start, until_s=until_s)
             if took < best_s:
                 best, best_s = choice, took

@@ -1,7 +1,7 @@
-"""What is computed for real: gradients and accuracies of a small network, at any point.
+"""The real computation of the race: gradients and accuracies of a small network, at any point.
 
-A point is all parameters as one flat float32 vector, in the order of the layers. Plans of one machine are
-played in line, by the same kernels that hosts run.
+A point is all parameters as one flat float32 vector, in the order of the layers. Plans of one machine run in
+the calling thread, by the same kernels that hosts run.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, partition
 
 EXAMPLES, HELD_OUT = 1440, 357
-"""Of scikit-learn's 1,797 pictures: to learn from, and to be judged by."""
+"""Training and held-out pictures among the 1,797 of scikit-learn."""
 Indices = npt.NDArray[np.integer[Any]]
 
 
 def network(hidden: int = 32, layers: int = 2) -> Network:
-    """The paper's speech network in small: sigmoids below a softmax."""
+    """Builds a small version of the paper's speech network: sigmoid layers below a softmax."""
     net = Network("digits")
     states = net.input("image", shape=64)
     for n in range(1, layers + 1):
@@ -35,7 +35,7 @@ def network(hidden: int = 32, layers: int = 2) -> Network:
 
 
 class Found(NamedTuple):
-    """Of a minibatch: its mean gradient and mean loss, and how many pictures are right."""
+    """Mean gradient and mean loss of a minibatch, and its number of correct pictures."""
 
     gradient: Vector
     loss: float
@@ -43,15 +43,15 @@ class Found(NamedTuple):
 
 
 class Digits:
-    """The network at work. Use it as a context manager, in one thread.
+    """Sessions of the network. Use it as a context manager, in one thread.
 
     Attributes:
         batch: pictures in a minibatch, and in a portion.
-        size: numbers in a point.
+        size: number of parameters.
     """
 
     def __init__(self, *, batch: int = 10) -> None:
-        """Compiles, and shuffles the pictures once and for all."""
+        """Compiles the plans, and shuffles the pictures once."""
         digits = load_digits()
         order = np.random.default_rng(0).permutation(len(digits.target))
         images, labels = (digits.data[order] / 16.0).astype(np.float32), digits.target[order]
@@ -62,7 +62,7 @@ class Digits:
         self.size = graph.n_parameters
         one, start = Cluster.local(machines=1), initialise(self._specs.values(), 0)
         plans = [partition(graph, one, batch=size) for size in (batch, EXAMPLES, HELD_OUT)]
-        self._learner, *self._judges = [
+        self._learner, *self._evaluators = [
             Session(plan, start, train=not n, hosts="inline") for n, plan in enumerate(plans)
         ]
 
@@ -71,21 +71,21 @@ class Digits:
         return self._joined(initialise(self._specs.values(), seed))
 
     def gradient(self, point: Vector, examples: Indices) -> Found:
-        """Of a minibatch of these pictures."""
+        """The gradient of a minibatch of these pictures."""
         self._learner.load(self._named(point))
         batch = {name: array[examples] for name, array in self._data.items()}
         step = self._learner.step(batch, collect=("gradient",))
         return Found(self._joined(step.vectors["gradient"]), step.loss, step.correct)
 
     def accuracy(self, point: Vector, *, held_out: bool) -> float:
-        """The share of pictures that a point gets right, of those to learn from or of the others."""
-        judge, data = self._judges[held_out], (self._data, self._held_out)[held_out]
-        judge.load(self._named(point))
-        return judge.step(data).correct / len(data["digit"])
+        """Share of correct pictures at a point, of the held-out pictures or of the training pictures."""
+        evaluator, data = self._evaluators[held_out], (self._data, self._held_out)[held_out]
+        evaluator.load(self._named(point))
+        return evaluator.step(data).correct / len(data["digit"])
 
     def close(self) -> None:
-        """Ends what plays."""
-        for session in (*reversed(self._judges), self._learner):
+        """Closes the sessions."""
+        for session in (*reversed(self._evaluators), self._learner):
             session.close()
 
     def _named(self, point: Vector) -> dict[str, Vector]:

@@ -1,6 +1,7 @@
-"""Downpour SGD on the clock: the real machines of its protocol over real vectors; alone it is plain SGD.
+"""Downpour SGD on the clock: the real state machines of its protocol over real vectors; without shards, plain
+SGD.
 
-A replica is one part here: its machines do a step together, and each has a link of its own.
+A replica is one part here: its machines compute a step together, and each has its own link.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.simulation.world import Delivery
 
 PASSES = 5
-"""Over its slice that a shard makes for a push: values, state and gradient in, values and state out."""
+"""Passes of a shard over its slice for one push: reads values, state and gradient, writes values and
+state."""
 
 
 class Server(Host):
@@ -50,14 +52,14 @@ class Server(Host):
         self._push_s = PASSES * self._fetch_s
 
     def on_message(self, delivery: Delivery) -> None:
-        """Waits until the shard is through with what came before, and with this."""
+        """Queues the message behind earlier work of the shard."""
         sender, incarnation, data, payload = delivery
         received = Received(sender, incarnation, decode(data), payload)
         work_s = self._push_s if isinstance(received.message, Push) else self._fetch_s
         self.world.at(self.occupied(work_s), self, self.on_taken, received)
 
     def on_taken(self, received: Received) -> None:
-        """What the machine wants done."""
+        """Passes the message to the state machine and carries out its effects."""
         for effect in self.machine.receive(received, self.clock):
             match effect:
                 case ApplyGradient(span=span, payload=Numbers(array=array), updates=updates):
@@ -98,12 +100,12 @@ class Part(Host):
         self.steps, self._inside = 0, False
 
     def begin(self) -> None:
-        """The shards can be reached."""
+        """Starts the client: all shards are connected."""
         self._do(Started())
         self._try_to_begin()
 
     def on_message(self, delivery: Delivery) -> None:
-        """Parameters have come, or a push is settled."""
+        """Handles parameters, or the acknowledgement of a push."""
         sender, incarnation, data, payload = delivery
         self._do(Received(sender, incarnation, decode(data), payload))
         self._try_to_begin()
@@ -115,7 +117,7 @@ class Part(Host):
             self.later(self.world.random.choice(self._seconds), self.on_computed)
 
     def on_computed(self, _: object) -> None:
-        """A step is over: its gradient is that of the parameters with which it began."""
+        """Ends a step with the gradient at the parameters with which it began."""
         examples = self._sampler.indices(self.steps)
         found = self._digits.gradient(self.vectors["parameters"], examples)
         np.copyto(self.vectors["gradient"], found.gradient)
@@ -147,7 +149,7 @@ class Part(Host):
 
 @dataclass
 class Downpour(Run):
-    """A run that has not begun: replicas and shards at one point.
+    """A run: replicas and shards that start at one point.
 
     Args:
         setting: of the race.
@@ -177,19 +179,19 @@ class Downpour(Run):
 
     @property
     def point(self) -> Vector:
-        """What the shards hold; without shards, what the replica has."""
+        """Values of the shards; without shards, what the replica has."""
         if not self.servers:
             return self.parts[0].vectors["parameters"].copy()
         return np.concatenate([server.storage.snapshot().values for server in self.servers])
 
     @property
     def steps(self) -> int:
-        """Of all replicas."""
+        """Steps of all replicas together."""
         return sum(part.steps for part in self.parts)
 
     @property
     def staleness(self) -> float:
-        """Pushes of others between the parameters of a push and itself, in the mean."""
+        """Mean number of other replicas' pushes between the fetch and the push of a gradient."""
         pushes = sum(part.client.pushes for part in self.parts)
         return sum(part.client.staleness for part in self.parts) / max(pushes, 1)
 

@@ -1,7 +1,7 @@
-"""How long things take: steps of the paper's speech network on machines of its time, and bytes on links.
+"""Assumed times: steps of the paper's speech network on machines of its day, and bytes on links.
 
-The machines are those of `examples/figure3.py`. They are shared out as a fleet: replicas of so many machines
-each, and shards of the parameters on the others.
+The machines are those of `examples/figure3.py`. A fleet divides them into replicas of some machines each and
+shards of the parameters.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from examples.figure3 import Assumed, plan_of, speech
 from partita.partitioner import Plan
 
 SIZES = (1, 2, 4, 8, 16)
-"""Machines that a replica may have."""
+"""Possible numbers of machines of a replica."""
 DRAWS = 8
-"""Steps that are played for each size of a replica, on machines as fast as they are in one step."""
+"""Steps simulated for each size of a replica, each with its own draw of the machines' speeds."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """What is assumed of the large network that the small one stands for.
+    """Assumptions about the large network that the small one represents.
 
     Args:
-        machines: and links, of 2011 and 2012.
-        frames: of speech that a picture of a digit stands for.
-        pictures: in a minibatch.
+        machines: machines and links of 2011 and 2012.
+        frames: frames of speech that one picture of a digit represents.
+        pictures: pictures in a minibatch.
     """
 
     machines: Assumed = field(default_factory=Assumed)
@@ -34,11 +34,11 @@ class Times:
 
     @cached_property
     def n_bytes(self) -> int:
-        """Of its parameters."""
+        """Bytes of the large network's parameters."""
         return 4 * speech().graph().n_parameters
 
     def steps(self, size: int) -> tuple[float, ...]:
-        """Seconds of some steps of a replica of so many machines, which vary in speed from step to step."""
+        """Seconds of `DRAWS` steps of a replica of `size` machines, whose speeds vary from step to step."""
         if size not in self._steps:
             clusters = [self.machines.cluster(size, seed=seed) for seed in range(DRAWS)]
             plan = self._plan(size)
@@ -46,7 +46,7 @@ class Times:
         return self._steps[size]
 
     def best_size(self, most: int) -> int:
-        """Of at most so many machines, those on which a step of a replica takes least, but for variance."""
+        """The size of a replica, at most `most`, with the shortest predicted step (without variance)."""
         return min((n for n in SIZES if n <= most), key=lambda n: self._plan(n).predicted_step_s)
 
     def _plan(self, size: int) -> Plan:
@@ -64,17 +64,17 @@ class Times:
         return {}
 
     def passing_s(self, n_bytes: float) -> float:
-        """Of a machine that reads or writes so many bytes of its memory."""
+        """Seconds in which a machine reads or writes `n_bytes` of memory."""
         return n_bytes / self.machines.memory_bytes_per_s
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Machines with their duties.
+    """Machines divided into replicas and shards.
 
     Args:
-        size: machines of a replica.
-        replicas, shards: how many; no shards only for a replica alone.
+        size: machines of each replica.
+        replicas, shards: their numbers; 0 shards only for a single replica.
     """
 
     size: int
@@ -83,19 +83,20 @@ class Fleet:
 
     @property
     def machines(self) -> int:
-        """All of them."""
+        """Number of all machines."""
         return self.size * self.replicas + self.shards
 
     @property
     def groups(self) -> int:
-        """In so many groups shards are played: those of a group act as one, with the links of all of them."""
+        """Number of simulated shards: each stands for a group of shards, with the links of the whole
+        group."""
         return min(self.shards, 2)
 
     def __str__(self) -> str:
-        """For example `5 x 8 + 10`."""
+        """Text such as `5 x 8 + 10`."""
         return f"{self.replicas} x {self.size}" + (f" + {self.shards}" if self.shards else "")
 
 
 def shards_of(machines: int) -> int:
-    """A quarter of all machines hold the parameters."""
+    """Number of machines that hold the parameters: a quarter of all."""
     return max(1, machines // 4)

@@ -1,4 +1,4 @@
-"""A race from beginning to end: a common start, what each method chooses, and how long it takes then."""
+"""A whole race: a common start, the choice of each method, and the time that it takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from examples.race.machines import SIZES
 from partita.engine.parameters import Adagrad
 
 SMOOTHED = 4
-"""Looks whose mean is a point of a course: the accuracy of SGD goes up and down from one to the next."""
+"""Evaluations whose mean is one point of a curve, because the accuracy of SGD fluctuates."""
 
 SGD_ALONE = PlainSGD("SGD", (0.3, 1.0, 3.0))
 DOWNPOUR = DownpourSGD("Downpour", (0.1, 0.2, 0.5, 1.0))
@@ -33,7 +33,7 @@ METHODS: tuple[Method, ...] = (SGD_ALONE, DOWNPOUR, ADAGRAD, SANDBLASTER)
 
 @dataclass(frozen=True)
 class Measured:
-    """A cell of the table: what a method chose on so many machines, and the median of its seconds."""
+    """A cell of the table: the choice of a method on some machines, and the median of its seconds."""
 
     method: Method
     machines: int
@@ -46,10 +46,10 @@ class Measured:
 
 
 class Race:
-    """All of it, bit by bit."""
+    """A race, computed step by step as results are asked for."""
 
     def __init__(self, contest: Contest, *, seed: int, measured: int) -> None:
-        """Chooses the rate of plain SGD, and warms up: one pass over the data, on one replica."""
+        """Chooses the learning rate of plain SGD, and trains the warm start: one epoch on one replica."""
         self.contest, self._digits = contest, contest.setting.digits
         seeds = range(seed, seed + 1 + measured)
         first = Start(self._digits.start(seed), 0.0, seed)
@@ -79,10 +79,11 @@ class Race:
         return ends[0]
 
     def choice(self, method: Method, machines: int) -> Choice | None:
-        """What it chooses, on the first start.
+        """The choice of a method, in trials from the first start.
 
-        Half of the rate that it chose on fewer machines is tried first: of one that is too high nothing
-        comes, and that ends soon only when another has been faster.
+        The first trial has half the learning rate that the method chose on fewer machines: a rate that is too
+            high
+        fails, and its trial ends early only once another choice was faster.
         """
         if method is SGD_ALONE:
             (fleet,) = method.fleets(machines, self.contest.setting.times)
@@ -94,11 +95,11 @@ class Race:
         return chosen
 
     def starts(self, method: Method) -> Sequence[Start]:
-        """On which it is measured."""
+        """The starts of the measured runs of a method."""
         return (self.cold if method is SGD_ALONE else self.warm)[1:]
 
     def measured(self, method: Method, machines: int) -> Measured | None:
-        """Its time; None where it has no use for so many machines, or got nowhere with any choice."""
+        """The result of a method; None if it cannot use so many machines, or fails with every choice."""
         choice = self.choice(method, machines)
         if choice is None:
             return None
@@ -108,7 +109,7 @@ class Race:
         return Measured(method, machines, choice, self._times[method, choice])
 
     def course(self, found: Measured, until_s: float) -> list[tuple[float, float]]:
-        """How accuracy rises, in the first of the runs that are measured: means over `SMOOTHED` looks."""
+        """Accuracy over time in the first measured run: means over `SMOOTHED` evaluations."""
         start = self.starts(found.method)[0]
         course = self.contest.course(found.method, found.choice, start, until_s=until_s, to_target=False)
         seen = course.points

@@ -1,7 +1,7 @@
 """Sandblaster on the clock: the real coordinator, shards and clients, a real method, real vectors.
 
-Its gradients are those of all pictures, so whoever computes what, a run goes through the same points; what
-differs is when. A replica is one part here, as in `downpour`.
+Gradients are summed over all pictures, so every fleet visits the same points, at other times. A replica is
+one part here, as in `downpour`.
 """
 
 from __future__ import annotations
@@ -86,18 +86,18 @@ class VectorServer(Host):
         self._pass_s = setting.pass_s(fleet)
 
     def on_message(self, delivery: Delivery) -> None:
-        """One message after the other."""
+        """Queues the message behind earlier work of the shard."""
         sender, incarnation, data, payload = delivery
         self.world.at(
             self.occupied(0.0), self, self.on_turn, Received(sender, incarnation, decode(data), payload)
         )
 
     def on_turn(self, received: Received) -> None:
-        """The shard is free: what the machine wants done."""
+        """Passes the message to the state machine: the shard is free."""
         self._do(received)
 
     def _do(self, event: VectorShardEvent) -> None:
-        """What follows an effect waits for the passes over memory that it takes."""
+        """Carries out effects; each waits for the passes over memory of those before it."""
         for effect in self.machine.receive(event, self.clock):
             match effect:
                 case RunOperations(operations=operations):
@@ -123,12 +123,12 @@ class VectorServer(Host):
                     raise AssertionError(effect)
 
     def on_done(self, effect: Send) -> None:
-        """What was to be done before it is sent has been done."""
+        """Sends a message after the work that it waited for."""
         self.send(effect.to, effect.message, effect.payload)
 
 
 def passes(operation: Operation) -> int:
-    """Vectors that an operation reads and writes."""
+    """Number of vectors that an operation reads and writes."""
     return len(reads(operation)) + len(writes(operation))
 
 
@@ -145,11 +145,11 @@ class Worker(Host):
         self.vectors = {name: np.zeros(setting.digits.size, np.float32) for name in names}
 
     def begin(self) -> None:
-        """The shards can be reached."""
+        """Starts the client: all shards are connected."""
         self._do(Started())
 
     def on_message(self, delivery: Delivery) -> None:
-        """A point has come, or a turn, or a gradient was taken."""
+        """Handles a point, an assignment, or the acknowledgement of a gradient."""
         sender, incarnation, data, payload = delivery
         self._do(Received(sender, incarnation, decode(data), payload))
 
@@ -193,7 +193,7 @@ class Worker(Host):
 
 
 class Director(Host):
-    """The coordinator: the real one. Whom it launches is there at once."""
+    """The real coordinator. A host that it launches is ready at once."""
 
     def __init__(self, clock: Clock, fleet: Fleet, setting: Setting, method: Method) -> None:
         super().__init__(clock, COORDINATOR, Ways(1, 1, inf))
@@ -211,7 +211,7 @@ class Director(Host):
         self.advances: list[tuple[float, IterationDone]] = []
 
     def begin(self) -> None:
-        """Everybody says hello."""
+        """Connects all hosts."""
         self._do(Opened())
         for name in self._hosts:
             self._do(Launched(name, self.incarnation, "key"))
@@ -225,7 +225,7 @@ class Director(Host):
         self._do(Received(sender, incarnation, decode(data), payload))
 
     def on_wake(self, _: object) -> None:
-        """Somebody may be late by now."""
+        """Wakes the coordinator, which looks for stragglers."""
         self._wakes_at = inf
         self._do(Tick())
 
@@ -245,7 +245,7 @@ class Director(Host):
 
 @dataclass
 class Sandblaster(Run):
-    """A run that has not begun: replicas and shards at one point.
+    """A run: replicas and shards that start at one point.
 
     Args:
         setting: of the race.
@@ -281,7 +281,7 @@ class Sandblaster(Run):
 
     @property
     def advances(self) -> list[tuple[float, IterationDone]]:
-        """When an iteration was done, and what is said of it."""
+        """The time of each iteration's end, and its report."""
         return self.director.advances
 
     @property

@@ -1,4 +1,4 @@
-"""What all runs of a race share, and what all of them can do: be looked at while time passes."""
+"""The setting that all runs of a race share, and the base class of a run, which is observed over time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from partita.engine.parameters import Vector
 from partita.engine.protocol.names import shard_name
 
 Look: TypeAlias = Callable[[float, Vector], bool]
-"""Is shown the time and the point; says whether it has seen enough."""
+"""Receives the time and the point; returns whether to stop the run."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is computed, and how long that takes."""
+    """The network that is computed, and the assumed times."""
 
     digits: Digits
     times: Times
@@ -44,31 +44,32 @@ class Setting:
         return Ways(fleet.shards / fleet.groups, 1, self.times.machines.link_bytes_per_s)
 
     def pass_s(self, fleet: Fleet) -> float:
-        """Of a shard over one of its vectors."""
+        """Seconds in which a shard reads or writes one of its vectors."""
         return self.times.passing_s(self.times.n_bytes / fleet.shards)
 
 
 class Run(ABC):
-    """A method at work on a fleet, on a clock of its own."""
+    """One method on one fleet, with its own clock."""
 
     clock: Clock
 
     @property
     @abstractmethod
     def point(self) -> Vector:
-        """Where it is, as an array of its own; the same one again says that nothing has changed."""
+        """The current parameters, in an array of their own; the same array again while nothing has
+        changed."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen."""
+        """Whether the method has ended by itself."""
         return False
 
     @abstractmethod
     def begin(self) -> None:
-        """Everybody is there."""
+        """Starts the run: all hosts are connected."""
 
     def play(self, look: Look, *, every_s: float, until_s: float) -> None:
-        """Until `look` has seen enough, or time is up."""
+        """Plays until `look` returns True, or the time is `until_s`."""
 
         def looks() -> None:
             self.clock.over = look(self.clock.now, self.point) or self.over
