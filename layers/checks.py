@@ -1,30 +1,107 @@
-"""What a declaration may be given: whole numbers, shapes, flags. Each check returns the value in plain form.
+"""Checks of arguments, for declarations and settings alike. Each returns the value in plain form.
 
-Numbers of NumPy are accepted and turned into Python's, lists into tuples; `True`, 2.0 and "2" are no numbers.
-`what` begins the sentence of the error and ends in its verb: "the size of a patch is".
+Numbers of NumPy are accepted and turned into Python's, lists into tuples; `True`, 2.0 and "2" are no whole
+numbers. `what` begins the sentence of the error and ends in its verb: "the size of a patch is".
 """
 
 from __future__ import annotations
 
-from numbers import Integral
+import math
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any, Final
 
 from partita.layers.region import Extent, Margins, Shape
 
+BOUND: Final = 1 << 53
+"""Whole numbers stay below it: they fit any message, and a sum of two fits 64 bits."""
+
 
 def is_whole(value: object) -> bool:
-    """Whether it is a whole number, of Python or NumPy."""
+    """Whether the value is a whole number, of Python or NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_whole(value: object, what: str, *, least: int = 1) -> int:
-    """The whole number.
+    """Returns a whole number.
 
     Raises:
-        ValueError: it is none, or less than `least`.
+        ValueError: the value is no whole number, less than `least`, or 2**53 or more.
     """
-    if isinstance(value, Integral) and is_whole(value) and int(value) >= least:
-        return int(value)
-    raise ValueError(f"{what} {value!r}; write a whole number of at least {least}")
+    if not isinstance(value, Integral) or not is_whole(value) or int(value) < least:
+        raise ValueError(f"{what} {value!r}; write a whole number of at least {least}")
+    if int(value) >= BOUND:
+        raise ValueError(f"{what} {int(value)}; write a whole number below 2**53")
+    return int(value)
+
+
+def check_number(
+    value: object,
+    what: str,
+    *,
+    zero: bool = False,
+    below: float = math.inf,
+    finite: bool = True,
+    rule: str = "",
+) -> float:
+    """Returns a number above 0.
+
+    Args:
+        value: as the user gave it.
+        what: see above.
+        zero: whether 0 is allowed.
+        below: exclusive upper bound.
+        finite: whether infinity is refused.
+        rule: end of the error's sentence, from its semicolon on; made from the bounds if not given.
+
+    Raises:
+        ValueError: the value is no number, NaN, or out of range.
+    """
+    if not isinstance(value, bool) and isinstance(value, Real):
+        found = float(value)
+        if (found > 0 or (zero and found == 0)) and (found < below or (found == math.inf and not finite)):
+            return found
+    if not rule and below < math.inf:
+        rule = f", not a number {'of at least' if zero else 'above'} 0 and below {below:g}; change it"
+    elif not rule:
+        rule = f", not {'0 or a finite number above' if zero else 'a finite number above 0'}; change it"
+    raise ValueError(f"{what} {value!r}{rule}")
+
+
+def check_seconds(value: object, what: str) -> float:
+    """Returns seconds. Raises ValueError where the value is no number above 0."""
+    return check_number(value, what, finite=False, rule="; give seconds above 0")
+
+
+def check_flag(value: object, what: str) -> bool:
+    """Returns the flag. Raises ValueError where the value is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} {value!r}; write True or False")
+    return value
+
+
+def check_choice(value: object, what: str, choices: Sequence[str]) -> str:
+    """Returns one of some words. Raises ValueError where the value is none of them."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{what} {value!r}; give one of {', '.join(map(repr, choices))}")
+    return value
+
+
+def check_fields(
+    settings: object, check: Callable[..., object], *names: str, of: str | None = None, **limits: Any
+) -> None:
+    """Replaces fields of a frozen dataclass by what a check returns.
+
+    Args:
+        settings: the dataclass.
+        check: one of the checks here.
+        names: the fields.
+        of: begins the sentence of an error, before the field's name; the name of the class if not given.
+        limits: further arguments of the check.
+    """
+    begin = f"{type(settings).__name__}: " if of is None else of
+    for name in names:
+        object.__setattr__(settings, name, check(getattr(settings, name), f"{begin}{name} is", **limits))
 
 
 def check_extents(value: object, what: str, *, least: int = 1, other: str = "") -> Extent:
@@ -78,9 +155,3 @@ def check_shape(value: object, what: str) -> Shape:
     """
     extents = check_extents(value, what)
     return extents if isinstance(extents, tuple) else (extents,)
-
-
-def check_flag(value: object, what: str) -> None:
-    """Raises ValueError where this is neither True nor False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{what} {value!r}; write True or False")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.layers.checks import check_number
 from partita.layers.connectivity import Index, Patch
 from partita.layers.layer import Layer, NodeDefinition
 from partita.layers.region import Extent, Shape
@@ -140,6 +141,4 @@ def _gaussian(extent: int, sigma: float | None) -> tuple[float, ...]:
 
 
 def _positive(value: object, what: str) -> float:
-    if isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0 < value < math.inf:
-        return float(value)
-    raise ValueError(f"{what} is {value!r}; write a number above 0")
+    return check_number(value, f"{what} is", rule="; write a number above 0")

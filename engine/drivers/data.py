@@ -13,9 +13,19 @@ from partita.engine.numerics import master
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
 from partita.layers.text import counted
+from partita.partitioner.plan import Plan
 
 Data: TypeAlias = Mapping[str, npt.ArrayLike]
 """An array for each input and target, by name: `[example, *shape]`; labels are `[example]`."""
+
+
+def check_plan(value: object) -> None:
+    """Refuses what is no plan. Raises ValueError."""
+    if not isinstance(value, Plan):
+        raise ValueError(
+            f"the plan is a {type(value).__name__}; partition the network first: "
+            "partition(network, Cluster.local(machines=2), batch=32)"
+        )
 
 
 def check_data(

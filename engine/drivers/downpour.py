@@ -7,12 +7,12 @@ gradients and pushes them, without waiting for any other; the shards apply each 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from partita.engine.drivers.checks import whole
 from partita.engine.drivers.driver import Driver
 from partita.engine.parameters.optimizers import SGD, Optimizer
+from partita.layers.checks import check_fields, check_whole
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Downpour(Driver):
     overlap: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("replicas", "shards", "fetch_every", "push_every", "run_ahead", "overlap"):
-            object.__setattr__(self, name, whole(getattr(self, name), f"Downpour's {name} is", least=1))
+        counts = (field.name for field in fields(self) if field.name != "optimizer")
+        check_fields(self, check_whole, *counts, of="Downpour's ")
         if not isinstance(self.optimizer, Optimizer):
             raise ValueError(
                 f"Downpour's optimizer is {self.optimizer!r}; give an optimizer, for example SGD(0.05)"

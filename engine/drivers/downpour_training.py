@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from partita.engine.drivers.checks import whole
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.progress import Meter
@@ -20,6 +19,7 @@ from partita.engine.runtime.downpour_part import TrainTask
 from partita.engine.runtime.downpour_shard import ShardTask
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.host import versions
+from partita.layers.checks import check_whole
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class DownpourTraining(Training):
             replica=0,
             replicas=driver.replicas,
         ).steps_per_epoch
-        self.steps: Final = whole(epochs * self.steps_per_epoch, "the number of steps is", least=1)
+        self.steps: Final = check_whole(epochs * self.steps_per_epoch, "the number of steps is")
         self.committed: tuple[int, ...] | None = None  # the steps that the last checkpoint holds
         self.done: tuple[int, ...] = (0,) * driver.replicas  # by each replica, before this run
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self, TextIO, TypeAlias, get_args
 
-from partita.engine.drivers.checks import check_choice
 from partita.engine.drivers.progress import Show
+from partita.layers.checks import check_choice
 from partita.layers.text import counted
 
 OnPhase: TypeAlias = Callable[[str], object]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from partita.engine.drivers.checks import check_plan
+from partita.engine.drivers.data import check_plan
 from partita.engine.drivers.iterations import Iteration
 from partita.engine.drivers.progress import Moment
 from partita.engine.parameters.files import load_parameters, save_parameters

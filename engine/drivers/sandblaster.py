@@ -10,14 +10,13 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, ClassVar, Final
 
-from partita.engine.drivers.checks import whole
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.driver import Driver
 from partita.engine.methods import LBFGS, Method, Objective
 from partita.engine.protocol.commands import Portions
+from partita.layers.checks import check_fields, check_flag, check_number, check_whole
 from partita.layers.text import counted
 
 LIMITS: Final = ("max_iterations", "gtol", "ftol")
@@ -81,21 +80,15 @@ class Sandblaster(Driver):
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
             raise ValueError(f"Sandblaster's method is {self.method!r}; give a method, for example LBFGS()")
-        for name in ("replicas", "shards", "portion", "push_every", "batch", "warm_epochs"):
-            value = getattr(self, name)
-            if value is not None or name in ("replicas", "shards", "warm_epochs"):
-                object.__setattr__(self, name, whole(value, f"Sandblaster's {name} is", least=1))
-        object.__setattr__(self, "overlap", _real(self.overlap, "overlap", "above 0 and at most 0.5"))
-        if not 0 < self.overlap <= 0.5:
-            raise ValueError(
-                f"Sandblaster's overlap is {self.overlap}; share more than 0 and at most 0.5 of a batch with "
-                "the next one"
-            )
-        object.__setattr__(self, "l2", _real(self.l2, "l2", "0 or above"))
-        if not self.l2 >= 0:
-            raise ValueError(f"Sandblaster's l2 is {self.l2}; give 0 or above")
-        if not isinstance(self.backups, bool):
-            raise ValueError(f"Sandblaster's backups is {self.backups!r}; give True or False")
+        given = (name for name in ("portion", "push_every", "batch") if getattr(self, name) is not None)
+        check_fields(self, check_whole, "replicas", "shards", "warm_epochs", *given, of="Sandblaster's ")
+        rule = "; give a number above 0 and at most 0.5, the part of a batch that the next one shares"
+        at_most = math.nextafter(0.5, 1.0)
+        check_fields(self, check_number, "overlap", of="Sandblaster's ", below=at_most, rule=rule)
+        check_fields(
+            self, check_number, "l2", of="Sandblaster's ", zero=True, rule="; give 0 or a number above"
+        )
+        check_fields(self, check_flag, "backups", of="Sandblaster's ")
         if not isinstance(self.warm_start, Downpour | None):
             raise ValueError(
                 f"Sandblaster's warm_start is {self.warm_start!r}; give a Downpour, or leave it out"
@@ -152,9 +145,3 @@ class Sandblaster(Driver):
             return name
         settings = (one.name for one in dataclasses.fields(method) if one.repr and one.name not in LIMITS)
         return f"{name}({', '.join(f'{setting}={getattr(method, setting)!r}' for setting in settings)})"
-
-
-def _real(value: object, name: str, rule: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(float(value)):
-        raise ValueError(f"Sandblaster's {name} is {value!r}; give a number, {rule}")
-    return float(value)

@@ -15,8 +15,7 @@ from typing import ClassVar, Literal, Self, get_args
 import numpy as np
 
 from partita.engine.drivers.backends import Backend, HostedBackend, InlineBackend
-from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
-from partita.engine.drivers.data import check_data
+from partita.engine.drivers.data import check_data, check_plan
 from partita.engine.drivers.phases import OnPhase, Phases
 from partita.engine.drivers.progress import Show
 from partita.engine.drivers.step import Step
@@ -38,6 +37,7 @@ from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
 from partita.engine.transport.payload import Payload
 from partita.layers.arguments import Arguments
+from partita.layers.checks import check_choice, check_seconds, check_whole
 from partita.layers.text import counted
 from partita.partitioner.ir.buffer_names import layer_of, number_of
 from partita.partitioner.plan import Plan
@@ -98,7 +98,7 @@ class Session(Arguments):
         check_choice(self.hosts, "hosts is", get_args(Hosts))
         check_seconds(self.timeout_s, "timeout_s is")
         parameters = _checked(self.plan, parameters)
-        self.overlap = whole(self.overlap, "overlap is", least=1)
+        self.overlap = check_whole(self.overlap, "overlap is")
         if self.optimizer is not None and not self.train:
             raise ValueError(
                 "an optimizer is given, but a session without train=True computes no gradient; give "
@@ -365,7 +365,7 @@ def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str,
                 f"the parameters are a {type(parameters).__name__}; give a dictionary of arrays by name, "
                 "such as run.parameters, or a whole number as their seed"
             )
-        return whole(parameters, "the seed of the parameters is", least=0)
+        return check_whole(parameters, "the seed of the parameters is", least=0)
     missing = [name for name in plan.graph.parameters if name not in parameters]
     if missing:
         raise ValueError(f"the parameters have no {missing[0]!r}; give all of {plan.graph.name}'s")

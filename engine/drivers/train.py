@@ -10,8 +10,7 @@ from typing import ClassVar, get_args
 
 from partita.engine.drivers.arrays import Array
 from partita.engine.drivers.caller import CALL, Caller
-from partita.engine.drivers.checks import check_choice, check_plan, check_seconds, whole
-from partita.engine.drivers.data import Data, check_data
+from partita.engine.drivers.data import Data, check_data, check_plan
 from partita.engine.drivers.downpour import Downpour
 from partita.engine.drivers.downpour_training import DownpourTraining
 from partita.engine.drivers.interrupt import ends_on_sigterm
@@ -30,6 +29,7 @@ from partita.engine.parameters.folder_lock import held
 from partita.engine.parameters.journal import is_journal
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.layers.arguments import Arguments, takes
+from partita.layers.checks import check_choice, check_fields, check_seconds, check_whole
 from partita.partitioner.plan import Plan
 
 
@@ -120,7 +120,7 @@ class TrainArguments(Arguments):
                 f"the driver is {self.driver!r}; give one with its settings, for example Downpour()"
             )
         if isinstance(self.driver, Downpour):
-            object.__setattr__(self, "epochs", whole(self.epochs, "epochs is", least=1))
+            check_fields(self, check_whole, "epochs", of="")
         elif self.epochs is not None:
             raise ValueError(
                 f"epochs is {self.epochs!r}, and Sandblaster has none; leave it out: its method has "
@@ -131,10 +131,9 @@ class TrainArguments(Arguments):
                 f"initial is a {type(self.initial).__name__}; give a dictionary of parameters by name, or "
                 "the path of a file"
             )
-        object.__setattr__(self, "seed", whole(self.seed, "seed is", least=0))
-        for field in fields(self):
-            if field.name.endswith("_s"):
-                check_seconds(getattr(self, field.name), f"{field.name} is")
+        check_fields(self, check_whole, "seed", of="", least=0)
+        seconds = (field.name for field in fields(self) if field.name.endswith("_s"))
+        check_fields(self, check_seconds, *seconds, of="")
         check_choice(self.show, "show is", get_args(Show))
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import ClassVar, Final
 
-from partita.engine.drivers.checks import whole
 from partita.engine.drivers.data import Data
 from partita.engine.drivers.phases import OnPhase, silent
 from partita.engine.drivers.session import Hosts
@@ -19,6 +18,7 @@ from partita.engine.profile.measure import batch_for, measure
 from partita.engine.profile.profile import Point, Profile
 from partita.engine.profile.timeline import Timeline
 from partita.layers.arguments import Arguments, takes
+from partita.layers.checks import check_fields, check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.layers.text import counted
@@ -84,11 +84,11 @@ class ProfileArguments(Arguments):
     on_phase: OnPhase = silent
 
     def __post_init__(self) -> None:
-        counts = sorted({whole(count, "the number of machines is", least=1) for count in self.machines})
+        counts = sorted({check_whole(count, "the number of machines is") for count in self.machines})
         if not counts:
             raise ValueError("there are no numbers of machines to profile; give for example (1, 2, 4)")
         object.__setattr__(self, "machines", counts)
-        object.__setattr__(self, "steps", whole(self.steps, "the number of steps is", least=1))
+        check_fields(self, check_whole, "steps", of="the number of ")
         if self.cores is None:
             object.__setattr__(self, "cores", len(os.sched_getaffinity(0)))
 

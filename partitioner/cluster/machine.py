@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
-from numbers import Real
 
-from partita.layers.checks import check_flag, check_whole
+from partita.layers.checks import check_flag, check_number, check_whole
 from partita.partitioner.cluster.kernel_times import KernelTimes
 from partita.partitioner.cluster.products import Products
 
@@ -24,11 +22,9 @@ def _check_device(device: object, machine: str) -> None:
         )
 
 
-def _check_number(value: object, what: str, *, may_be_zero: bool = False) -> None:
-    number = float(value) if not isinstance(value, bool) and isinstance(value, Real) else math.nan
-    if not math.isfinite(number) or number < 0 or (number == 0 and not may_be_zero):
-        least = "at least" if may_be_zero else "more than"
-        raise ValueError(f"{what} {value!r}; write a finite number of {least} zero")
+def _check_number(value: object, what: str, *, zero: bool = False) -> None:
+    rule = f"; write a finite number of {'at least' if zero else 'more than'} zero"
+    check_number(value, what, zero=zero, rule=rule)
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class Machine:
         _check_number(self.speed, f"machine '{self.name}': the speed is")
         for what in ("instruction_s", "step_s", "cold_s"):
             told = f"machine '{self.name}': the {what} is"
-            _check_number(getattr(self, what), told, may_be_zero=True)
+            _check_number(getattr(self, what), told, zero=True)
         if not isinstance(self.times, KernelTimes | None):
             raise ValueError(
                 f"machine '{self.name}': the times are {self.times!r}; give what a calibration measured"
@@ -143,11 +139,11 @@ class Link:
     receive_bytes_per_s: float = 5e9
 
     def __post_init__(self) -> None:
-        _check_number(self.latency_s, "the latency of a link is", may_be_zero=True)
+        _check_number(self.latency_s, "the latency of a link is", zero=True)
         _check_number(self.bytes_per_s, "the bytes/s of a link are")
         check_flag(self.both_ways, "both_ways of a link is")
         for what in ("send", "receive"):
-            _check_number(getattr(self, f"{what}_s"), f"the {what}_s of a link is", may_be_zero=True)
+            _check_number(getattr(self, f"{what}_s"), f"the {what}_s of a link is", zero=True)
             _check_number(getattr(self, f"{what}_bytes_per_s"), f"the {what}_bytes_per_s of a link are")
 
 

@@ -206,9 +206,9 @@ def test_a_mistake_in_an_option_is_one_sentence(
         ),
         (
             ["--driver", "sandblaster", "--overlap-share", "0.9"],
-            "Sandblaster's overlap is 0.9; share more than 0",
+            "Sandblaster's overlap is 0.9; give a number above 0",
         ),
-        (["--driver", "sandblaster", "--l2", "-1"], "Sandblaster's l2 is -1.0; give 0 or above"),
+        (["--driver", "sandblaster", "--l2", "-1"], "Sandblaster's l2 is -1.0; give 0 or a number above"),
         (
             ["--driver", "sandblaster", "--warm-epochs", "0"],
             "Sandblaster's warm_epochs is 0; write a whole number",

@@ -11,9 +11,16 @@ import numpy.typing as npt
 
 from partita.engine.numerics import compiled, narrow, widen
 from partita.engine.parameters.optimizers.finite import marked
-from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, State, Stored
-from partita.engine.parameters.optimizers.settings import is_nothing
+from partita.engine.parameters.optimizers.optimizer import (
+    Moment,
+    Number,
+    Optimizer,
+    State,
+    Stored,
+    is_nothing,
+)
 from partita.engine.parameters.vector import Vector
+from partita.layers.checks import check_fields, check_number
 
 
 @compiled
@@ -116,8 +123,8 @@ class Adagrad(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("initial_accumulator", zero=True)
-        self._number("epsilon", zero=True)
+        check_fields(self, check_number, "initial_accumulator", zero=True)
+        check_fields(self, check_number, "epsilon", zero=True)
         if is_nothing(self.initial_accumulator) and is_nothing(self.epsilon):
             raise ValueError(
                 f"{self}: with both initial_accumulator and epsilon 0 a zero gradient gives 0/0; "
@@ -158,8 +165,8 @@ class RMSProp(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("alpha", zero=True, below=1.0)
-        self._number("momentum", zero=True, below=1.0)
+        check_fields(self, check_number, "alpha", zero=True, below=1.0)
+        check_fields(self, check_number, "momentum", zero=True, below=1.0)
         self._epsilon()
 
     def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:

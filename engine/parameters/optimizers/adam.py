@@ -11,8 +11,8 @@ import numpy as np
 from partita.engine.numerics import compiled, narrow, widen
 from partita.engine.parameters.optimizers.finite import marked
 from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
-from partita.engine.parameters.optimizers.settings import check_number
 from partita.engine.parameters.vector import Vector
+from partita.layers.checks import check_number
 
 
 @compiled

@@ -14,6 +14,7 @@ from partita.engine.parameters.optimizers.finite import marked
 from partita.engine.parameters.optimizers.norms import Squares
 from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
 from partita.engine.parameters.vector import Vector
+from partita.layers.checks import check_fields, check_number
 
 
 @compiled
@@ -67,7 +68,7 @@ class Velocity(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("momentum", zero=True, below=1.0)
+        check_fields(self, check_number, "momentum", zero=True, below=1.0)
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
         return self._learning_rate(moment), self.weight_decay, self.momentum
@@ -99,7 +100,7 @@ class LARS(Velocity):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("trust")
+        check_fields(self, check_number, "trust")
         if self.clip_norm is not None:
             raise ValueError(
                 f"LARS: clip_norm is {self.clip_norm!r}, and its steps do not depend on the size of the "

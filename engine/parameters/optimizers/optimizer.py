@@ -12,7 +12,6 @@ is done to an array that is None. To add an optimizer, add a file with its loop 
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,9 +22,9 @@ import numpy.typing as npt
 
 from partita.engine.parameters.optimizers.norms import Squares, clip_factor
 from partita.engine.parameters.optimizers.schedule import LearningRate, check_learning_rate, learning_rate_at
-from partita.engine.parameters.optimizers.settings import check_number, is_nothing
 from partita.engine.parameters.vector import Vector
 from partita.layers.arguments import Arguments
+from partita.layers.checks import check_fields, check_number
 
 State: TypeAlias = Mapping[str, Vector]
 """What an optimizer remembers: vectors as long as the values, by name."""
@@ -77,14 +76,10 @@ class Optimizer(Arguments, ABC):
     clip_norm: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self,
-            "learning_rate",
-            check_learning_rate(self.learning_rate, f"{type(self).__name__}: learning_rate is"),
-        )
-        self._number("weight_decay", zero=True)
+        check_fields(self, check_learning_rate, "learning_rate")
+        check_fields(self, check_number, "weight_decay", zero=True)
         if self.clip_norm is not None:
-            self._number("clip_norm")
+            check_fields(self, check_number, "clip_norm")
 
     def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
         """The state for `n` numbers before the first update: vectors of `n`, of the dtype of the values."""
@@ -188,15 +183,9 @@ class Optimizer(Arguments, ABC):
     def _learning_rate(self, moment: Moment) -> float:
         return learning_rate_at(self.learning_rate, moment.updates)
 
-    def _number(self, name: str, *, zero: bool = False, below: float = math.inf) -> None:
-        """Turns a field into Python's number, or refuses it."""
-        what = f"{type(self).__name__}: {name} is"
-        found = check_number(getattr(self, name), what, zero=zero, below=below)
-        object.__setattr__(self, name, found)
-
     def _epsilon(self) -> None:
         """Turns `epsilon` into Python's number, or refuses it where a zero gradient would give 0/0."""
-        self._number("epsilon")
+        check_fields(self, check_number, "epsilon")
         if is_nothing(self.epsilon):  # type: ignore[attr-defined]
             raise ValueError(
                 f"{self}: epsilon is 0 in float32, and a zero gradient gives 0/0; leave it at 1e-8"
@@ -223,3 +212,8 @@ def check_arrays(values: Vector, gradient: Stored, *others: Stored | None) -> No
         raise ValueError(
             f"values are {values.dtype}, their gradient {gradient.dtype}; both float32 or float64"
         )
+
+
+def is_nothing(value: float) -> bool:
+    """Whether a value is 0 in float32, the narrowest type of parameters."""
+    return bool(np.float32(value) == 0)

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
-from partita.engine.parameters.optimizers.settings import check_number
 from partita.layers.arguments import Arguments
-from partita.layers.checks import check_whole
+from partita.layers.checks import check_fields, check_number, check_whole
 
 
 class Schedule(Arguments, ABC):
@@ -42,17 +41,6 @@ class Schedule(Arguments, ABC):
     def at(self, count: int) -> float:
         """The rate of the update that follows `count` others (0 for the first one): 0 or above."""
 
-    def _number(self, name: str, *, zero: bool = False, below: float = math.inf) -> None:
-        """Turns a field into Python's number, or refuses it."""
-        what = f"{type(self).__name__}: {name} is"
-        found = check_number(getattr(self, name), what, zero=zero, below=below)
-        object.__setattr__(self, name, found)
-
-    def _whole(self, name: str) -> None:
-        """Turns a field into Python's whole number of at least 1, or refuses it."""
-        found = check_whole(getattr(self, name), f"{type(self).__name__}: {name} is")
-        object.__setattr__(self, name, found)
-
 
 LearningRate: TypeAlias = float | Schedule
 """A learning rate: a number, which never changes, or a schedule."""
@@ -63,7 +51,7 @@ def check_learning_rate(learning_rate: object, what: str) -> LearningRate:
     return (
         learning_rate
         if isinstance(learning_rate, Schedule)
-        else check_number(learning_rate, what, other=" or a schedule")
+        else check_number(learning_rate, what, rule=", not a finite number above 0 or a schedule; change it")
     )
 
 
@@ -90,9 +78,9 @@ class StepDecay(Schedule):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        self._number("learning_rate")
-        self._whole("every")
-        self._number("factor", below=1.0)
+        check_fields(self, check_number, "learning_rate")
+        check_fields(self, check_whole, "every")
+        check_fields(self, check_number, "factor", below=1.0)
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
@@ -118,9 +106,9 @@ class ExponentialDecay(Schedule):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        self._number("learning_rate")
-        self._number("factor", below=1.0)
-        self._whole("steps")
+        check_fields(self, check_number, "learning_rate")
+        check_fields(self, check_number, "factor", below=1.0)
+        check_fields(self, check_whole, "steps")
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
@@ -147,9 +135,9 @@ class InverseTime(Schedule):
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        self._number("learning_rate")
-        self._whole("steps")
-        self._number("power")
+        check_fields(self, check_number, "learning_rate")
+        check_fields(self, check_whole, "steps")
+        check_fields(self, check_number, "power")
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
@@ -176,9 +164,9 @@ class Cosine(Schedule):
     end: float = 0.0
 
     def __post_init__(self) -> None:
-        self._number("learning_rate")
-        self._whole("steps")
-        self._number("end", zero=True)
+        check_fields(self, check_number, "learning_rate")
+        check_fields(self, check_whole, "steps")
+        check_fields(self, check_number, "end", zero=True)
 
     def at(self, count: int) -> float:
         """See `Schedule`."""
@@ -204,8 +192,8 @@ class LinearWarmup(Schedule):
     then: LearningRate
 
     def __post_init__(self) -> None:
-        self._whole("steps")
-        object.__setattr__(self, "then", check_learning_rate(self.then, "LinearWarmup: then is"))
+        check_fields(self, check_whole, "steps")
+        check_fields(self, check_learning_rate, "then")
 
     def at(self, count: int) -> float:
         """See `Schedule`."""

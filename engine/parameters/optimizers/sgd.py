@@ -11,6 +11,7 @@ from partita.engine.numerics import compiled, narrow, widen
 from partita.engine.parameters.optimizers.finite import marked
 from partita.engine.parameters.optimizers.optimizer import Moment, Number, Optimizer, Stored
 from partita.engine.parameters.vector import Vector
+from partita.layers.checks import check_fields, check_number
 
 
 @compiled
@@ -110,7 +111,7 @@ class Momentum(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._number("momentum", zero=True, below=1.0)
+        check_fields(self, check_number, "momentum", zero=True, below=1.0)
 
     def _numbers(self, moment: Moment) -> tuple[float, ...]:
         direct, through = (1.0, self.momentum) if self.nesterov else (0.0, 1.0)
