@@ -157,7 +157,7 @@ def test_the_intervals_are_kept(
     for part in ("part 0.0", "part 0.1"):
         assert fetches[0] <= counters.received[part, "Fetch"].messages <= fetches[1]
         assert pushes[0] <= counters.received[part, "Push"].messages <= pushes[1]
-        assert counters.sent[part, "Pushed"].messages == counters.received[part, "Push"].messages
+        assert counters.sent[part, "PushAck"].messages == counters.received[part, "Push"].messages
 
 
 def test_replicas_learn_together_and_say_how(on_threads: list[WatchedThreads]) -> None:
