@@ -1,4 +1,4 @@
-"""A problem's function as its network plays it in the calling thread, in float64."""
+"""A problem's function, computed by its network in the calling thread, in float64."""
 
 from __future__ import annotations
 

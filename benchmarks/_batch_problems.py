@@ -22,12 +22,12 @@ from partita.layers.graph import Graph
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be minimised.
+    """A function to minimise.
 
     Args:
-        network: with its loss.
+        network: a network with its loss.
         data: an array in float64 (or labels) for each input and target.
-        l2: how much squares of parameters count.
+        l2: weight of the squares of the parameters.
     """
 
     network: Network
@@ -36,17 +36,17 @@ class Problem:
 
     @property
     def graph(self) -> Graph:
-        """Of the network."""
+        """The graph of the network."""
         return self.network.graph()
 
     @property
     def examples(self) -> int:
-        """In the data."""
+        """Number of examples in the data."""
         return len(next(iter(self.data.values())))
 
 
 SHIFTS: Final = tuple(itertools.product(range(-2, 3), repeat=2))
-"""By how many points the pictures of the larger set of digits are moved: 25 of each, 44,925 in all."""
+"""Shifts, in pixels, of the pictures of the larger set of digits: 25 of each, 44,925 in all."""
 
 
 def digits(*, shifts: tuple[tuple[int, int], ...] = ((0, 0),)) -> tuple[Array, Array]:
@@ -59,7 +59,7 @@ def digits(*, shifts: tuple[tuple[int, int], ...] = ((0, 0),)) -> tuple[Array, A
 
 
 def _moved(pictures: Array, down: int, right: int) -> Array:
-    """Pictures whose points are moved; what comes in is empty."""
+    """Pictures moved by a shift; pixels that come in are 0."""
     wide = np.pad(pictures, ((0, 0), (2, 2), (2, 2)))
     found: Array = wide[:, 2 - down : 10 - down, 2 - right : 10 - right]
     return found
@@ -80,7 +80,7 @@ def _standardised(columns: Array) -> Array:
 
 
 REGRESSIONS: Final = ("diabetes", "linnerud")
-"""Sets that ask for numbers; the others ask for a class."""
+"""Data sets with real-valued targets; the targets of the others are classes."""
 
 
 def learning(
@@ -137,4 +137,4 @@ PROBLEMS: Final[Mapping[str, Callable[[], Problem]]] = {
         learning, partial(digits, shifts=SHIFTS), "digits-512", l2=1e-4, hidden=(512,)
     ),
 }
-"""By name."""
+"""The problems, by name."""

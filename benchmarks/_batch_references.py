@@ -1,4 +1,5 @@
-"""The problems in PyTorch, and how SciPy and PyTorch minimise them. Nothing here knows how ours play."""
+"""The problems in PyTorch, and how SciPy and PyTorch minimise them. Nothing here knows how Partita
+computes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ DTYPES: Final = {"float32": torch.float32, "float64": torch.float64}
 
 @dataclass(frozen=True)
 class Found:
-    """What a method came to.
+    """The result of a method.
 
     Args:
         loss: at the end.
@@ -123,7 +124,7 @@ def _quadratic(weights: list[Tensor], scale: Tensor, goal: Tensor) -> Tensor:
 
 
 FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = {"rosenbrock": _rosenbrock, "quadratic": _quadratic}
-"""By the name of the network up to its size."""
+"""Functions in PyTorch, by the name of the network without its size."""
 
 
 def by_scipy(
@@ -204,4 +205,4 @@ def by_torch(
 
 
 class _Reached(Exception):
-    """The loss is small enough."""
+    """Raised when the loss is small enough."""

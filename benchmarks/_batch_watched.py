@@ -1,4 +1,5 @@
-"""Our batch methods on a problem, by `train` over processes, and what a clock beside the method sees.
+"""Our batch methods on a problem, by `train` over processes, and the times that a clock beside the method
+measures.
 
 A method runs in the process that called `train`, so a method around it knows when an evaluation was asked for
 and when its answer came. Nothing before the first answer is counted: processes start until then.
@@ -32,7 +33,7 @@ from partita.partitioner import Cluster, Plan, partition
 
 @dataclass
 class Watched(Method):
-    """A method, watched.
+    """A method that records its times.
 
     Args:
         method: what it does.
@@ -58,7 +59,7 @@ class Watched(Method):
     outcome: Outcome | None = field(default=None, repr=False)
 
     def steps(self, objective: Objective) -> Steps:
-        """Those of the method."""
+        """Yields the requests of the method, and records their times."""
         inner = self.method.steps(objective)
         try:
             item = next(inner)
@@ -115,11 +116,11 @@ class SamePoint(Method):
 
 @dataclass(frozen=True)
 class Ours:
-    """How a run went.
+    """The times of a run.
 
     Args:
         start_s: from the call of `train` to the first answer: processes, data, connections.
-        method: what was seen of it.
+        method: the watched method.
     """
 
     start_s: float
@@ -132,7 +133,7 @@ class Ours:
 
     @property
     def evaluation_s(self) -> list[float]:
-        """Of each evaluation: from when it was asked for until its answer was there."""
+        """Seconds of each evaluation, from the request to the answer."""
         return [b - a for a, b in zip(self.method.asked, self.method.answered, strict=True)]
 
     @property
@@ -148,7 +149,7 @@ def plan_of(problem: Problem, portion: int, *, precision: str = "float32", machi
 
 
 def data_of(problem: Problem, precision: str = "float32") -> dict[str, Array]:
-    """As `train` takes them."""
+    """The data of a problem, in the form that `train` takes."""
     return {
         name: array if array.dtype.kind == "i" else array.astype(precision)
         for name, array in problem.data.items()

@@ -43,10 +43,10 @@ class Case:
     Args:
         network: declares what is cut.
         batch: examples in a minibatch.
-        machines: over how many.
-        cut: what it is called.
+        machines: number of machines.
+        cut: name of the cut.
         cuts: of the layers that are named.
-        place: where.
+        place: name of the place.
     """
 
     network: Callable[[], Network]

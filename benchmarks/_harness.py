@@ -1,4 +1,4 @@
-"""What every benchmark does: variants in turn, ratios round by round, rows, a table, a file.
+"""The common parts of all benchmarks: alternating variants, ratios by round, rows, a table, a file.
 
 A machine that other people use changes its speed from one second to the next, so a ratio is taken between
 figures of the same round only, and what counts is the median of these ratios. Nothing here knows a network.
@@ -19,19 +19,19 @@ from rich.console import Console
 from rich.table import Table
 
 REST_S: Final = 0.3
-"""Between two turns."""
+"""Seconds of rest between two variants."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one comparison came to. It holds if `ratio >= at_least`.
+    """The result of one comparison. It holds if `ratio >= at_least`.
 
     Args:
-        row: what is compared.
+        row: name of the comparison.
         ratio: median over the rounds.
-        at_least: what it should be.
-        min, max: of a round.
-        note: what the figures were, and the limit.
+        at_least: the ratio aimed at.
+        min, max: smallest and largest ratio of a round.
+        note: the figures, and the limit.
     """
 
     row: str
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def holds(self) -> bool:
-        """Whether the ratio is what it should be."""
+        """Whether the ratio reaches `at_least`."""
         return self.ratio >= self.at_least
 
 
@@ -101,7 +101,7 @@ def row(name: str, ratios: Sequence[float], *, at_least: float, note: str) -> Ro
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """Round by round."""
+    """The ratio of two variants in each round."""
     return [above / below for above, below in zip(numerators, denominators, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""What the machine can do at most, in a process of its own: arguments THREADS.
+"""The machine's highest rates, measured in a separate process: arguments THREADS.
 
 Rates are measured like any variant, in every round, because they move as everything else does.
 """
@@ -41,7 +41,7 @@ class Limits:
         return _gflops(lambda: np.matmul(self._left, self._right, out=self._product))
 
     def torch(self, precision: str) -> float:
-        """GFLOP/s of torch's, in "float32" or "bfloat16"."""
+        """GFLOP/s of torch's matrix product, in "float32" or "bfloat16"."""
         dtype = getattr(torch, precision)
         left, right, product = (
             torch.from_numpy(array).to(dtype) for array in (self._left, self._right, self._product)
@@ -49,7 +49,7 @@ class Limits:
         return _gflops(lambda: torch.mm(left, right, out=product))
 
     def gemm(self, precision: str) -> float:
-        """The better of the two."""
+        """The higher of the two rates."""
         found = self.torch(precision)
         return max(found, self.numpy()) if precision == "float32" else found
 

@@ -1,4 +1,4 @@
-"""What the machine is, and what steers its libraries. What it can do at most is measured by `_limits`."""
+"""A description of the machine and of what steers its libraries; `_limits` measures its highest rates."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def products(precision: str) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a group came to with so many threads.
+    """The figures of a group with a number of threads.
 
     Args:
         threads: of every player.
@@ -64,7 +64,7 @@ class Measured:
 
 @dataclass
 class _Seat:
-    """A player at work."""
+    """A running player and its figures."""
 
     worker: Worker
     steps: int
@@ -72,7 +72,8 @@ class _Seat:
     busy_s: list[float] = field(default_factory=list)
 
     def seconds(self) -> float:
-        """Of a step: the median of a turn, without its first unless that is so long that it hides nothing."""
+        """Seconds of a step: the median of a turn, without its first unless that is so long that it hides
+        nothing."""
         warm = self.steps > 1
         answer = self.worker.call("play", warm + self.steps)
         self.cores.append(answer["busy_s"] / sum(answer["seconds"]))
@@ -107,7 +108,7 @@ def measure(group: Group, folder: Path, threads: int, rounds: int) -> Measured:
 
 
 def _rates(group: Group, folder: Path, threads: int, stack: ExitStack) -> dict[str, Callable[[], float]]:
-    """What is measured beside the players."""
+    """Rates measured beside the players."""
     machine = stack.enter_context(limits(threads))
     found: dict[str, Callable[[], float]] = {
         MEMORY: partial(machine.call, "memory"),

@@ -49,7 +49,7 @@ class Network:
 
 
 def why_not() -> str | None:
-    """Why there can be no network namespaces here, or None where there can."""
+    """The reason why network namespaces are not possible here, or None."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
         return f"there is no command {missing[0]!r}"
@@ -132,7 +132,7 @@ def _join(name: str, address: str, *, within: int | None) -> None:
 
 
 def _limit(name: str, bits_per_s: float, *, within: int) -> None:
-    """What leaves by this interface.
+    """Limits the traffic that leaves by this interface.
 
     `burst` may pass at once. Below a packet of TCP's, the kernel cuts each into pieces and waits between
     them: that keeps slow links exact, and halves the rate of a fast one (1 Gbit/s came to 0.5).

@@ -31,7 +31,7 @@ from partita.layers.layer import Placeholder
 from partita.layers.states import SymbolicTensor
 
 SEED: Final = 0
-"""Of the parameters."""
+"""Seed of the parameters."""
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,11 @@ def flops(graph: Graph, batch: int) -> float:
 
 
 def bytes_moved(graph: Graph, item_bytes: int) -> float:
-    """Of parameters in a training step, at least: read on each way, and the masters read and written.
+    """Least bytes of parameters moved in a training step: read forward and backward, masters read and written.
 
     Args:
         graph: the network.
-        item_bytes: of what kernels read; where it is not 4, the update writes that copy too.
+        item_bytes: bytes of a parameter as kernels read it; if not 4, the update also writes this copy.
     """
     total = 0.0
     for grid in graph.computed:

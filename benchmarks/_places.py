@@ -19,7 +19,7 @@ from partita.engine.profile.links import LinkMeasurement, measure_link
 from partita.partitioner import Cluster, Plan
 
 MACHINES: Final = 2
-"""Of a network."""
+"""Hosts of a simulated network."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What `single_part` measures: which network, which players, and by what factor ours should be faster."""
+"""The measurements of `single_part`: which network, which players, and by what factor ours should be
+faster."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ AGREE: Final = {"float32": 1e-4, "bfloat16": 1e-2, "autocast": 1e-2}
 
 @dataclass(frozen=True)
 class Player:
-    """Who plays the steps: one of ours or PyTorch, in some form.
+    """The player of the steps: one of ours or PyTorch, in some form.
 
     Args:
         module: the process.

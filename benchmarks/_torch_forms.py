@@ -73,7 +73,7 @@ class Normalisation(nn.Module):
         return (x - mean) / deviation
 
     def _window(self, places: Tensor) -> Tensor:
-        """Of `[row, column, example]` or `[example, row, column]`."""
+        """Window sums of `[row, column, example]` or `[example, row, column]`."""
         if not self._last:
             return self.rows @ places @ self.columns.t()
         down = self.rows @ places.view(len(places), -1)
@@ -146,7 +146,7 @@ class RowsLocal(Local):
         return patches.permute(1, 0, 4, 2, 3).reshape(self.columns, -1, x.shape[-1])
 
     def places(self, row: int) -> slice:
-        """Of a row."""
+        """Slice of the places of a row."""
         return slice(row * self.columns, (row + 1) * self.columns)
 
 

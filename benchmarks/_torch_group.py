@@ -69,12 +69,12 @@ class GroupPlayer(ABC):
 
 
 def serve_group(module: str, arguments: Sequence[str], player: Callable[[int, Path], GroupPlayer]) -> None:
-    """What both processes run.
+    """Runs in both processes: serves the player of this rank.
 
     Args:
-        module: of this folder, that calls this.
-        arguments: its own, and for the second process the file by which they meet.
-        player: of a rank, at a file.
+        module: the calling module of this folder.
+        arguments: of the module; for the second process also the file by which the two find each other.
+        player: makes the player of a rank, given that file.
     """
     if len(sys.argv) - 1 > len(arguments):
         player(1, Path(sys.argv[-1])).listen()

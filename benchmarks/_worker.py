@@ -34,7 +34,7 @@ class Worker:
         )
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What the method of the served object returns.
+        """Calls a method of the served object in the process, and returns its result.
 
         Raises:
             WorkerEnded: the process has ended.

@@ -53,7 +53,7 @@ class Case:
     Args:
         problem: its name.
         portions: examples in one, with one replica and with two.
-        stretch: portions.
+        stretch: portions of a work unit.
         after: iterations of SciPy after which the loss is the one to reach; None: the minimum.
         one, two: how many times as fast as PyTorch with one replica and with two.
         gain: that two replicas should have over one, in evaluations per second.
@@ -79,7 +79,7 @@ CASES: Final = {
 
 @dataclass
 class Seen:
-    """What a contender came to in all rounds."""
+    """The figures of a contender in all rounds."""
 
     iterations: list[int] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)

@@ -46,7 +46,7 @@ AGREE: Final = 1e-4
 MICRO_BATCHES: Final = (1, 2, 4, 8)
 UNEVEN_MICRO_BATCHES: Final = (2, 4)
 UNEVEN_ROWS: Final = (1024, 7168)
-"""Of the scores: what suits times of kernels and of messages as they were measured, by the simulator."""
+"""Rows of the scores on each machine: the best split by the simulator, with measured kernels and messages."""
 
 TORCH_MICRO_BATCHES: Final = (2, 4)
 
@@ -57,7 +57,7 @@ EAGER = "torch eager, 1 thread"
 
 
 def micro(n: int, *, uneven: bool = False) -> str:
-    """How a variant is called."""
+    """Name of a variant."""
     return f"{n} micro-batch{'es' * (n > 1)}{', uneven' * uneven}"
 
 
@@ -68,7 +68,7 @@ SYNCHRONOUS: Final = (
 
 
 def of_torch(n: int) -> str:
-    """How one of PyTorch is called."""
+    """Name of a variant of PyTorch."""
     return f"torch 1F1B, {micro(n)}"
 
 
@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def parts_of(graph: Graph) -> dict[str, Parts]:
-    """What is ours, by name."""
+    """Partita's variants, by name."""
     names = [grid.name for grid in graph.computed]
     cuts: dict[str, Whole | RowSplit] = {name: Whole(0 if n < CUT else 1) for n, name in enumerate(names)}
     one = partition(graph, Cluster.local(1), batch=BATCH)
@@ -115,7 +115,7 @@ def parts_of(graph: Graph) -> dict[str, Parts]:
 
 
 def variants(parts: Mapping[str, Parts], torch: Mapping[str, Worker]) -> dict[str, Callable[[], float]]:
-    """What has its turn in a round: seconds of a minibatch, and the throughput of two at once."""
+    """The variants of a round: seconds of a minibatch, and the throughput of two at once."""
 
     def both() -> float:
         playing = [parts[name].begin(1 + STEPS) for name in (ONE, OTHER)]

@@ -44,7 +44,7 @@ MOST_STEPS: Final = 400
 STEPS_S: Final = 2.0
 """For how long a plan is played in a round."""
 RATE: Final = 1e-6
-"""Of SGD: the networks need not learn."""
+"""Learning rate of SGD: the networks need not learn."""
 MEDIAN: Final = 0.10
 WORST: Final = 0.20
 RANK: Final = 0.95
@@ -52,7 +52,7 @@ RANK: Final = 0.95
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a case.
+    """The figures of a case.
 
     Args:
         case: the plan.
@@ -66,12 +66,12 @@ class Outcome:
 
     @property
     def predicted_s(self) -> float:
-        """The median."""
+        """Median of the predicted seconds."""
         return statistics.median(predicted for predicted, _ in self.rounds)
 
     @property
     def measured_s(self) -> float:
-        """The median."""
+        """Median of the measured seconds."""
         return statistics.median(measured for _, measured in self.rounds)
 
     @property
@@ -143,7 +143,7 @@ class Trial:
         self._links = calibrate(store=next(self._stores), progress=self._tell).record
 
     def outcome(self, case: Case, place: Opened) -> Outcome:
-        """What becomes of a case."""
+        """Predicts and measures a case."""
         plan = case.plan(place.cluster(self._calibrated(case), case.machines))
         rounds, calibrated = [], True
         with place.session(plan, SEED, SGD(RATE)) as session:
@@ -173,7 +173,7 @@ class Trial:
 
 
 def _measured(session: Session) -> float:
-    """Of a step, in one round."""
+    """Measured seconds of a step in one round."""
     steps: list[float] = []
     for _ in range(WARM_UP):
         session.step(None)
@@ -184,7 +184,7 @@ def _measured(session: Session) -> float:
 
 
 def _predicted(plan: Plan) -> float:
-    """Of a step of a session, to whose parts a batch was brought before."""
+    """Predicted seconds of a step of a session, to whose parts a batch was brought before."""
     costs = Costs(plan.graph, plan.cluster, batch=plan.batch, precision=plan.precision, feeds=False)
     return play(plan.programs, costs, plan.sizes).step_s
 

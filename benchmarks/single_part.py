@@ -84,7 +84,7 @@ def speed_rows(group: Group, measured: Measured) -> Iterator[Row]:
 
 
 def _limit(group: Group, measured: Measured, precision: str) -> str:
-    """What a step must take at least at this run's rates, and how far from it ours is."""
+    """The shortest possible step at this run's rates, and the ratio of ours to it."""
     graph = WORKS[group.network].network().graph()
     best = measured.rates[products(precision)]
     if precision == "float32":  # convolutions may have faster libraries than products

@@ -1,4 +1,4 @@
-"""What starting costs: importing the three rooms, and the digits example's first and second start.
+"""The costs of starting: importing the three rooms, and the digits example's first and second start.
 
     python -m benchmarks.start_up [--rounds N] [--json FILE]
 
@@ -35,7 +35,7 @@ IMPORTS: Final = {
     "partita.partitioner": "import partita.partitioner",
     "partita.engine": "import partita.engine",
 }
-"""What a process does, by what it is called."""
+"""The code of a process, by the name of its row."""
 
 ROOMS: Final = tuple(name for name in IMPORTS if name.startswith("partita"))
 
@@ -144,7 +144,7 @@ def import_rows(imports: Mapping[str, Sequence[float]]) -> list[Row]:
 
 
 def start_rows(pairs: Sequence[tuple[Start, Start]]) -> list[Row]:
-    """What a second start saves, and that it compiles nothing."""
+    """Rows: the gain of a second start, and that it compiles nothing."""
     first, second = zip(*pairs, strict=True)
     return [
         row(

@@ -99,7 +99,7 @@ def variants(problem: Problem, plan: Plan, losses: set[float]) -> dict[str, Call
 
 
 def without(replicas: int) -> str:
-    """What the replicas alone that are not slow are called."""
+    """Name of the variant without the slow replicas."""
     return f"{replicas} replicas"
 
 

@@ -117,7 +117,7 @@ def _torch(name: str, stack: ExitStack) -> dict[str, Worker]:
 def variants(
     parts: Mapping[str, Parts], torch: Mapping[str, Worker], machine: Worker, steps: int
 ) -> dict[str, Callable[[], float]]:
-    """What has its turn in a round: seconds of a step, throughput of two at once, and the limits."""
+    """The variants of a round: seconds of a step, throughput of two at once, and the limits."""
 
     def both() -> float:
         playing = [parts[name].begin(1 + steps) for name in (ONE, OTHER)]

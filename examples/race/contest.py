@@ -85,7 +85,7 @@ class PlainSGD(Method):
 
 @dataclass(frozen=True)
 class DownpourSGD(Method):
-    """As many replicas as there are machines for, each of the size that is fastest for one alone.
+    """Replicas on all machines that are no shards, each of the size that is fastest for one alone.
 
     Args:
         optimizer: of shards and replicas.
