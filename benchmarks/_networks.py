@@ -173,7 +173,7 @@ def flops(graph: Graph, batch: int) -> float:
 
 
 def bytes_moved(graph: Graph, item_bytes: int) -> float:
-    """Least bytes of parameters moved in a training step: read forward and backward; masters read and written.
+    """Least bytes of parameters moved in a training step: read forward and backward, and updated.
 
     Args:
         graph: the network.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
@@ -100,11 +100,15 @@ def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str
     """States exactly, where what is heard is one run of rows."""
     task, cut = found
     plan, additive = task.plan(cut), Additive(task)
-    for grid in plan.graph.computed:
-        listeners = dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name))
+    counted = [
+        (grid, listeners)
+        for grid in plan.graph.computed
+        if (listeners := dict.fromkeys(name for name, _ in plan.graph.consumers(grid.name)))
+        and are_runs(plan.ownership, grid.name)
+    ]
+    assume(counted)
+    for grid, listeners in counted:
         sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
-        if not listeners or not are_runs(plan.ownership, grid.name):
-            continue
         up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
         for machine in range(len(plan.cluster)):
             out = [m for m in sent if m.source == machine]
@@ -136,8 +140,8 @@ def test_the_additive_model_is_minimised_over_branches(graph: Graph, cluster: Cl
 def test_no_machine_is_busier_than_the_step_is_long(found: tuple[Task, dict[str, Cut]]) -> None:
     task, cut = found
     plan = task.plan(cut)
-    if all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed):
-        assert Additive(task).lanes_s(cut) <= plan.predicted_step_s * (1 + 1e-9)
+    assume(all(are_runs(plan.ownership, grid.name) for grid in plan.graph.computed))
+    assert Additive(task).lanes_s(cut) <= plan.predicted_step_s * (1 + 1e-9)
 
 
 def speech_like(units: int = 512) -> Network:
