@@ -23,8 +23,8 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
         "from partita.engine.runtime.simulation import downpour, sandblaster\n"
         "for driver in (downpour, sandblaster):\n"
         "    for seed in range(25):\n"
-        "        story = '\\n'.join(driver.play(seed, keep_all=True).story)\n"
-        "        print(hashlib.sha256(story.encode()).hexdigest())\n"
+        "        trace = '\\n'.join(driver.play(seed, keep_all=True).trace)\n"
+        "        print(hashlib.sha256(trace.encode()).hexdigest())\n"
     )
     processes = [
         subprocess.Popen(
@@ -37,8 +37,8 @@ def test_the_same_seed_is_the_same_history_in_a_fresh_process() -> None:
     ]
     runs = [process.communicate(timeout=280)[0].split() for process in processes]
     drivers = (downpour, sandblaster)
-    here = ["\n".join(d.play(seed, keep_all=True).story) for d in drivers for seed in range(25)]
-    assert runs[0] == runs[1] == [hashlib.sha256(story.encode()).hexdigest() for story in here]
+    here = ["\n".join(d.play(seed, keep_all=True).trace) for d in drivers for seed in range(25)]
+    assert runs[0] == runs[1] == [hashlib.sha256(trace.encode()).hexdigest() for trace in here]
     assert len(set(runs[0])) == 50
 
 

@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 
 from partita.engine.runtime.simulation.downpour import play
-from tests.simulation.judged import all_hold, is_caught
+from tests.simulation.outcomes import all_hold, is_caught
 from tests.simulation.planted_downpour import FAULTS, Planted
 
 SCHEDULES = 600
@@ -31,7 +31,7 @@ def test_it_bites(planted: Planted) -> None:
 
 def test_schedules_are_of_all_kinds() -> None:
     """Nothing is checked by schedules in which nothing happens."""
-    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(150)]
+    traces = ["\n".join(play(seed, keep_all=True).trace) for seed in range(150)]
     for event in (
         "crashes",
         "freezes for",
@@ -41,4 +41,4 @@ def test_schedules_are_of_all_kinds() -> None:
         "Restart(",
         "StopRequested",
     ):
-        assert sum(event in story for story in stories) >= 3, event
+        assert sum(event in trace for trace in traces) >= 3, event

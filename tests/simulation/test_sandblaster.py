@@ -11,9 +11,9 @@ from partita.engine.protocol.commands import Portions
 from partita.engine.protocol.names import Topology
 from partita.engine.runtime.simulation.sandblaster import play
 from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
-from partita.engine.runtime.simulation.scenario import Surroundings
+from partita.engine.runtime.simulation.scenario import Environment
 from partita.engine.transport.simulated import NetworkFaults
-from tests.simulation.judged import all_hold, is_caught, told
+from tests.simulation.outcomes import all_hold, is_caught, report_of
 from tests.simulation.planted_sandblaster import FAULTS, Planted
 
 SCHEDULES = 600
@@ -41,7 +41,7 @@ def test_it_bites(planted: Planted) -> None:
 
 def test_schedules_are_of_all_kinds() -> None:
     """Nothing is checked by schedules in which nothing happens."""
-    stories = ["\n".join(play(seed, keep_all=True).story) for seed in range(80)]
+    traces = ["\n".join(play(seed, keep_all=True).trace) for seed in range(80)]
     for event in (
         "crashes",
         "freezes for",
@@ -55,21 +55,21 @@ def test_schedules_are_of_all_kinds() -> None:
         "StopRequested",
         "plays for the others",
     ):
-        assert sum(event in story for story in stories) >= 1, event
+        assert sum(event in trace for trace in traces) >= 1, event
 
 
 def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = True) -> float:
     """Virtual time of a run without faults, of a few portions for each replica."""
     portions = Portions(60, 1)
     objective, method = Objective(portions), LBFGS(history=3, max_iterations=3)
-    around = Surroundings(
+    environment = Environment(
         topology=Topology(replicas, 1, 2),
         disk_fails=0.0,
         write_s=0.01,
         checkpoint_every_s=None,
         network=NetworkFaults(),
         chaos_s=200.0,
-        accidents=0,
+        faults=0,
         can_kill=True,
         sees_exits=True,
         stall_s=1e6,
@@ -77,7 +77,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
         stop_at=None,
     )
     scenario = Scenario(
-        around=around,
+        environment=environment,
         machines=(4,),
         portions=portions,
         unit_size=4,
@@ -87,7 +87,7 @@ def seconds(replicas: int, *, slowness: tuple[float, ...] = (), backups: bool = 
         slowness=slowness,
     )
     outcome = play(1, scenario=scenario)
-    assert outcome.violation is None, told(outcome)
+    assert outcome.violation is None, report_of(outcome)
     return outcome.virtual_s
 
 

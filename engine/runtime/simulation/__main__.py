@@ -1,4 +1,4 @@
-"""Plays many schedules of each driver and says how fast; tells of the first that breaks an invariant."""
+"""Plays many schedules of each driver and prints how fast; prints the first that breaks an invariant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from partita.engine.runtime.simulation import downpour, sandblaster
-from partita.engine.runtime.simulation.judgement import Outcome
+from partita.engine.runtime.simulation.invariants import Outcome
 
 
 class Player(Protocol):
@@ -27,35 +27,35 @@ PLAYERS: Final[dict[str, Player]] = {"downpour": downpour.play, "sandblaster": s
 CHUNK: Final = 200
 """Schedules that a process plays at a time."""
 
-SAY_EVERY_S: Final = 10.0
-"""How often a long play says how far it is."""
+REPORT_EVERY_S: Final = 10.0
+"""Seconds between two reports of progress."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of some schedules."""
+    """The outcomes of some schedules."""
 
     played: int = 0
     events: int = 0
     endings: Counter[str] = field(default_factory=Counter)
-    stories: list[str] = field(default_factory=list)
+    traces: list[str] = field(default_factory=list)
     broken: Outcome | None = None
 
     def add(self, other: Tally) -> None:
-        """And of these."""
+        """Adds the outcomes of others."""
         self.played += other.played
         self.events += other.events
         self.endings += other.endings
-        self.stories += other.stories
+        self.traces += other.traces
         self.broken = self.broken or other.broken
 
 
-def play_some(driver: str, first: int, count: int, story: bool) -> Tally:
+def play_some(driver: str, first: int, count: int, keep_all: bool) -> Tally:
     """Plays these seeds one after the other, up to the first that breaks an invariant."""
     tally = Tally()
     for seed in range(first, first + count):
-        outcome = PLAYERS[driver](seed, keep_all=story)
-        tally.add(Tally(1, outcome.events, Counter([outcome.ending]), list(outcome.story)))
+        outcome = PLAYERS[driver](seed, keep_all=keep_all)
+        tally.add(Tally(1, outcome.events, Counter([outcome.ending]), list(outcome.trace)))
         if outcome.violation is not None:
             tally.broken = outcome
             break
@@ -64,13 +64,13 @@ def play_some(driver: str, first: int, count: int, story: bool) -> Tally:
 
 def play_all(driver: str, options: argparse.Namespace) -> Tally:
     """Plays all seeds, in as many processes as are asked for."""
-    whole, said_at = Tally(), time.perf_counter()
+    whole, reported_at = Tally(), time.perf_counter()
     for tally in _tallies(driver, options):
         whole.add(tally)
-        if time.perf_counter() - said_at >= SAY_EVERY_S:
-            said_at = time.perf_counter()
+        if time.perf_counter() - reported_at >= REPORT_EVERY_S:
+            reported_at = time.perf_counter()
             print(f"{driver}: {whole.played} of {options.schedules} schedules", file=sys.stderr, flush=True)
-        print("\n".join(tally.stories), end="\n" if tally.stories else "")
+        print("\n".join(tally.traces), end="\n" if tally.traces else "")
         if whole.broken is not None:
             break
     return whole
@@ -82,21 +82,21 @@ def _tallies(driver: str, options: argparse.Namespace) -> Iterator[Tally]:
     counts = [min(CHUNK, stop - first) for first in firsts]
     n = len(firsts)
     if options.jobs == 1:
-        yield from map(play_some, [driver] * n, firsts, counts, [options.story] * n)
+        yield from map(play_some, [driver] * n, firsts, counts, [options.trace] * n)
         return
     with ProcessPoolExecutor(options.jobs) as pool:
-        yield from pool.map(play_some, [driver] * n, firsts, counts, [options.story] * n)
+        yield from pool.map(play_some, [driver] * n, firsts, counts, [options.trace] * n)
         pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command. Returns the exit status: 0 when every invariant held in every schedule."""
+    """Runs the command. Returns the exit status: 0 when every invariant held in every schedule."""
     parser = argparse.ArgumentParser(prog="python -m partita.engine.runtime.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds to play with each driver")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--driver", choices=[*PLAYERS], help="only this one")
     parser.add_argument("--jobs", type=int, default=1, help="how many processes play")
-    parser.add_argument("--story", action="store_true", help="tell every event of each schedule")
+    parser.add_argument("--trace", action="store_true", help="print every event of each schedule")
     options = parser.parse_args(arguments)
     for driver in [options.driver] if options.driver else PLAYERS:
         began = time.perf_counter()
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         if tally.broken is not None:
             seed = tally.broken.seed
             print(f"seed {seed} of {driver} breaks {tally.broken.violation}", file=sys.stderr)
-            again = f"--driver {driver} --first {seed} --schedules 1 --story"
+            again = f"--driver {driver} --first {seed} --schedules 1 --trace"
             print(f"all of it: {parser.prog} {again}", file=sys.stderr)
             return 1
         seconds = time.perf_counter() - began

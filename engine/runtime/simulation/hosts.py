@@ -1,21 +1,22 @@
-"""What every simulated host does around its machine: say hello, learn who is where, and stay alive.
+"""Simulated hosts: the duties of every host towards the coordinator, and those of every part and shard.
 
-These are stand-ins for the real hosts of the runtime, with the same duties towards the machines. What a part
-and a shard add stands with their driver, and what a coordinator does in `coordinator`.
+These are stand-ins for the real hosts of the runtime. A driver's folder adds its own parts and shards.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
-from partita.engine.protocol.events import Received, Replaced
+from partita.engine.protocol.downpour_client import Started
+from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Replaced, Tick
 from partita.engine.protocol.messages import (
     Command,
     Contribution,
     Directory,
     DirectoryAck,
+    Failed,
     Fetch,
     FetchPoint,
     Heartbeat,
@@ -27,75 +28,44 @@ from partita.engine.protocol.messages import (
     Stop,
     decode,
 )
-from partita.engine.protocol.names import COORDINATOR, Topology
+from partita.engine.protocol.names import COORDINATOR, part_indices
 from partita.engine.protocol.stall_detector import StallDetector
-from partita.engine.runtime.simulation.judgement import Life
-from partita.engine.runtime.simulation.world import Delivery, Process, World
+from partita.engine.runtime.simulation.disk import File
+from partita.engine.runtime.simulation.invariants import ProcessId
+from partita.engine.runtime.simulation.schedule import TICK_S, CoordinatorHost, Schedule
+from partita.engine.runtime.simulation.world import Delivery, Process
 
-TICK_S: Final = 0.7
-HEARTBEAT_S: Final = 0.69
 RETRY_S: Final = 1.0
 _WORK: Final = (Command, Contribution, Fetch, FetchPoint, Push)
-"""What a mute shard does not answer."""
+"""The messages that a mute shard does not answer."""
 
 
 class Numbers(tuple[float, ...]):
-    """A payload: numbers that say how many bytes they would be as float32."""
+    """A payload: numbers that report how many bytes they would take as float32."""
 
     __slots__ = ()
 
     @property
     def n_bytes(self) -> int:
-        """Bytes."""
+        """Four bytes for each number."""
         return 4 * len(self)
-
-
-class Layout:
-    """Who holds which numbers: the global vector is cut into nearly equal runs, one for each shard."""
-
-    def __init__(self, machines: Sequence[int], topology: Topology) -> None:
-        """For machines with so many numbers each."""
-        size, shards = sum(machines), topology.shards
-        cuts = [shard * size // shards for shard in range(shards + 1)]
-        self.sizes = {name: cuts[k + 1] - cuts[k] for k, name in enumerate(topology.shard_names)}
-        self.of_machine: list[tuple[tuple[str, int, int], ...]] = []
-        self.of_shard: dict[str, dict[int, tuple[int, int]]] = {name: {} for name in self.sizes}
-        first = 0
-        for machine, n in enumerate(machines):
-            spans = []
-            for k, name in enumerate(topology.shard_names):
-                start, stop = max(first, cuts[k]), min(first + n, cuts[k + 1])
-                if start < stop:
-                    spans.append((name, start - first, stop - first))
-                    self.of_shard[name][machine] = (start - cuts[k], stop - cuts[k])
-            self.of_machine.append(tuple(spans))
-            first += n
-
-
-class Run:
-    """The hosts that one coordinator has launched: they hear one another, and nobody of another run.
-
-    Attributes:
-        coordinator: its process.
-        hosts: by (name, incarnation), in the order of their launch.
-    """
-
-    def __init__(self, coordinator: Process) -> None:
-        self.coordinator = coordinator
-        self.hosts: dict[Life, Process] = {}
 
 
 class Host(Process):
     """A part's or a shard's process, up to the point where its machine takes over."""
 
-    def __init__(self, world: World, run: Run, life: Life, checkpoint: int | None) -> None:
-        super().__init__(world, *life)
-        self.run = run
-        self.checkpoint = checkpoint
-        self.life: Life = life
+    schedule: Schedule
+    coordinator: CoordinatorHost
+
+    def __init__(
+        self, schedule: Schedule, coordinator: CoordinatorHost, process: ProcessId, checkpoint: int | None
+    ) -> None:
+        super().__init__(schedule.world, *process)
+        self.schedule, self.coordinator = schedule, coordinator
+        self.id, self.checkpoint = process, checkpoint
         self.assigned = False
         self.ready = False
-        self.heard_heartbeat = False
+        self.acknowledged = False  # the coordinator has received Ready
         self.revision = 0
         self.peers: dict[str, int] = {}
         self.stuck = StallDetector()
@@ -103,14 +73,14 @@ class Host(Process):
         self.later(0.0, self.on_tick)
 
     def crash(self) -> None:
-        """At once, or in the middle of what it sends next."""
+        """Ends the process at once, or in the middle of what it sends next."""
         if self.world.random.random() < 0.5:
             self.exit()
         else:
             self._left = self.world.random.randrange(4)
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
-        """Sends, if it comes to that."""
+        """Sends a message, unless the process crashes before."""
         if self._left == 0:
             self.exit()
         elif self._left is not None:
@@ -119,28 +89,28 @@ class Host(Process):
             super().send(to, message, payload)
 
     def resolve(self, name: str) -> Process | None:
-        """By the directory that it has."""
+        """Finds a host in the newest directory that has arrived."""
         if name == COORDINATOR:
-            return self.run.coordinator
+            return self.coordinator
         incarnation = self.peers.get(name)
-        return None if incarnation is None else self.run.hosts.get((name, incarnation))
+        return None if incarnation is None else self.coordinator.hosts.get((name, incarnation))
 
     def on_tick(self, _: object = None) -> None:
-        """Says again what was not answered."""
+        """Repeats what was not answered."""
         self.later(TICK_S, self.on_tick)
         if not self.assigned:
             self.send(COORDINATOR, Hello(f"sim://{self.name}", {}))
-        elif self.ready and not self.heard_heartbeat:
+        elif self.ready and not self.acknowledged:
             self.send(COORDINATOR, Ready())
         if self.assigned:
             self.tick()
 
     def on_message(self, delivery: Delivery) -> None:
-        """What every host understands; the rest is its machine's."""
+        """Handles the messages of every host; the others go to the machine."""
         sender, incarnation, data, payload = delivery
         message = decode(data)
         if isinstance(message, Directory):
-            self._learn(message)
+            self._update_peers(message)
         elif isinstance(message, SetUp):
             if not self.assigned:
                 self.assigned = True
@@ -150,49 +120,130 @@ class Host(Process):
             self.exit()
         elif self.assigned:
             if isinstance(message, Heartbeat):
-                self.heard_heartbeat = True
+                self.acknowledged = True
             if self.mute and isinstance(message, _WORK):
                 return
-            self.hear(sender, message, Received(sender, incarnation, message, payload))
-
-    def on_end(self, _: object) -> None:
-        """Somebody ends it: it works for nobody any more."""
-        self.exit()
+            self.receive(Received(sender, incarnation, message, payload))
 
     def on_prepared(self, _: object) -> None:
-        """Everything is compiled."""
+        """Reports that everything is compiled."""
         self.ready = True
         self.send(COORDINATOR, Ready())
 
-    def _learn(self, directory: Directory) -> None:
+    def _update_peers(self, directory: Directory) -> None:
         if directory.revision > self.revision:
             self.revision = directory.revision
             before, self.peers = self.peers, {peer.name: peer.incarnation for peer in directory.peers}
             for name, incarnation in self.peers.items():
-                if incarnation > before.get(name, 0):
-                    self.learn(Replaced(name, incarnation))
-            self.learned()
+                if incarnation > before.get(name, 0) and self.assigned:
+                    self.peer_replaced(Replaced(name, incarnation))
+            self.peers_changed()
         self.send(COORDINATOR, DirectoryAck(self.revision))
-
-    def say_waits(self, at: object, shards: Sequence[str]) -> None:
-        """Says for which shards it waits, if that takes long."""
-        for waits in self.stuck.look(at, [(shard, "an answer") for shard in shards], self.clock):
-            self.send(COORDINATOR, waits)
 
     @abstractmethod
     def assign(self) -> None:
-        """The task is here: make the machine."""
+        """Makes the machine: the task has arrived."""
 
     @abstractmethod
     def tick(self) -> None:
-        """Time passes for the machine."""
+        """Gives the machine a tick."""
 
     @abstractmethod
-    def hear(self, sender: str, message: Message, received: Received) -> None:
-        """A message for the machine."""
+    def receive(self, received: Received) -> None:
+        """Handles a message for the machine."""
 
-    def learn(self, replaced: Replaced) -> None:
-        """A host has been replaced."""
+    def peer_replaced(self, replaced: Replaced) -> None:
+        """Handles the replacement of another host."""
 
-    def learned(self) -> None:
-        """The directory is new."""
+    def peers_changed(self) -> None:
+        """Handles a new directory."""
+
+
+class PartHost(Host):
+    """A part: vectors of its machine's numbers, and a driver's client."""
+
+    def assign(self) -> None:
+        """Makes vectors of zeros, and the client."""
+        indices = part_indices(self.name)
+        assert indices is not None
+        self.replica, self.machine = indices
+        self.spans = self.schedule.layout.of_machine[self.machine]
+        n = sum(stop - start for _, start, stop in self.spans)
+        names = ("parameters", "staged", "accumulated", "in_flight")
+        self.vectors = {name: [0.0] * n for name in names}
+        self.started = False
+
+    def report_waits(self, at: object, shards: Sequence[str]) -> None:
+        """Reports the shards that have not answered for long."""
+        for waits in self.stuck.look(at, [(shard, "an answer") for shard in shards], self.clock):
+            self.send(COORDINATOR, waits)
+
+    def peers_changed(self) -> None:
+        """Starts the client as soon as the others can be reached."""
+        if self.assigned and not self.started and self.knows_peers:
+            self.started = True
+            self.do(Started())
+
+    def on_prepared(self, _: object) -> None:
+        """Reports that everything is compiled, and starts the client."""
+        super().on_prepared(_)
+        self.peers_changed()
+
+    @property
+    def knows_peers(self) -> bool:
+        """Whether the hosts that the client needs can be reached."""
+        return self.revision > 0
+
+    def raises(self) -> bool:
+        """Whether the user's function raises now, which ends the process."""
+        raises = self.schedule.raises(self.name)
+        if raises:
+            self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
+            self.exit()
+        return raises
+
+    @abstractmethod
+    def do(self, event: Any) -> None:
+        """Gives the client an event, and carries out its effects."""
+
+
+class ShardHost(Host):
+    """A shard: a driver's machine, and files that are written one after the other."""
+
+    def tick(self) -> None:
+        """Gives the machine a tick."""
+        self.do(Tick())
+
+    def receive(self, received: Received) -> None:
+        """Gives the machine a message."""
+        self.do(received)
+
+    def assign(self) -> None:
+        """Begins with no file being written."""
+        self.written_at = 0.0
+
+    def persist(self, order: Persist, contents: object) -> None:
+        """Writes a copy of the contents to a file, which is on disk later.
+
+        The name holds the epoch: a replaced process must not write over its successor's file.
+        """
+        name = f"{order.checkpoint}/{self.name}.{self.incarnation}"
+        file = File(contents, order.version, f"{name} of run {self.coordinator.incarnation}")
+        self.schedule.disk.folders.add(order.checkpoint)
+        environment, random = self.schedule.environment, self.world.random
+        self.written_at = max(self.written_at, self.world.now + environment.write_s * random.random())
+        wait_s = self.written_at - self.world.now
+        if environment.is_full(random, self.world.now):
+            self.later(wait_s, self.do, NotPersisted(order.checkpoint, order.version, "no space"))
+        else:
+            self.later(wait_s, self.on_written, (order.checkpoint, name, file))
+
+    def on_written(self, written: tuple[int, str, File]) -> None:
+        """Puts a whole file on the disk."""
+        checkpoint, name, file = written
+        self.schedule.disk.files[name] = file
+        self.do(Persisted(checkpoint, file.version, name, file.sha256))
+
+    @abstractmethod
+    def do(self, event: Any) -> None:
+        """Gives the machine an event, and carries out its effects."""

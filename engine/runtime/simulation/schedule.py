@@ -1,105 +1,278 @@
-"""One schedule: a seed's scenario played with real machines, and judged after every event.
+"""One schedule: a seed's scenario, played with real machines and checked after every event.
 
-It ends when the run does, or when it should have. What is played and how it is judged is a driver's to say.
+It ends when the run does, or when it should have. A driver's folder says what is played and checked. The
+coordinator's process launches the hosts and carries out the effects that all coordinators have.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from partita.engine.protocol.coordinator_effects import AbortRun, EndRun, Opened, StopRequested
-from partita.engine.runtime.simulation import accidents
-from partita.engine.runtime.simulation.coordinator import CoordinatorHost
-from partita.engine.runtime.simulation.hosts import Host
-from partita.engine.runtime.simulation.judgement import Outcome, Violation, demand
-from partita.engine.runtime.simulation.scenario import Surroundings
-from partita.engine.runtime.simulation.world import Process, World
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    Commit,
+    Committed,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    EndRun,
+    Launched,
+    NotCommitted,
+    Opened,
+    Progress,
+    Restart,
+    Starting,
+    StopRequested,
+    Timeouts,
+    Warn,
+)
+from partita.engine.protocol.events import Died, Received, Send, Tick
+from partita.engine.protocol.membership import HeartbeatPolicy
+from partita.engine.protocol.messages import Heartbeat, decode
+from partita.engine.protocol.names import COORDINATOR, shard_index
+from partita.engine.runtime.simulation import faults
+from partita.engine.runtime.simulation.disk import Disk
+from partita.engine.runtime.simulation.invariants import Outcome, ProcessId, Violation, Writers, require
+from partita.engine.runtime.simulation.layout import Layout
+from partita.engine.runtime.simulation.scenario import Environment
+from partita.engine.runtime.simulation.world import Delivery, Process, World
 from partita.engine.transport.simulated import SimulatedNetwork
 
+TICK_S: Final = 0.7
+HEARTBEAT_S: Final = 0.69
+ANSWER_S: Final = 12.0
 CONVERGENCE_S: Final = 120.0
 """Within this long after everything has healed a run must end (I8)."""
 
+Launch: TypeAlias = Callable[[Any, Any, ProcessId, int | None], Process]
+"""Makes the process of a host for a schedule and a coordinator, from the host's file of a checkpoint."""
+
+Part = TypeVar("Part", bound=Process)
+
+
+class Machine(Protocol):
+    """The common face of all coordinators' machines."""
+
+    @property
+    def waits_for(self) -> tuple[tuple[str, str, float], ...]:
+        """Host, missing answer and start of each wait."""
+        ...
+
+    def receive(self, event: CoordinatorEvent, now: float) -> list[CoordinatorEffect]:
+        """The effects of an event."""
+        ...
+
+    def validate(self) -> None:
+        """Checks the machine's invariants."""
+        ...
+
+
+class CoordinatorHost(Process):
+    """A coordinator's process, with a run of its own.
+
+    Attributes:
+        hosts: the run's processes by (name, incarnation), in the order of their launch.
+        current: the newest incarnation of each host.
+    """
+
+    machine: Machine
+    schedule: Schedule
+
+    def __init__(self, schedule: Schedule, *, incarnation: int = 0) -> None:
+        super().__init__(schedule.world, COORDINATOR, incarnation)
+        self.schedule = schedule
+        self.hosts: dict[ProcessId, Process] = {}
+        self.writers: Final = Writers()
+        self.current: dict[str, int] = {}
+        self._environment = schedule.environment
+
+    def begin(self) -> None:
+        """Opens the inbox now, and starts the ticks."""
+        self.world.at(self.world.now, self, self.on_event, Opened())
+        self.world.at(self.world.now, self, self.on_tick, None)
+
+    def resolve(self, name: str) -> Process | None:
+        """The newest process that this coordinator launched."""
+        return self.hosts.get((name, self.current.get(name, -1)))
+
+    def on_tick(self, _: object = None) -> None:
+        """Gives the machine a tick."""
+        self.later(TICK_S, self.on_tick)
+        self.on_event(Tick())
+
+    def on_message(self, delivery: Delivery) -> None:
+        """Gives the machine a host's message."""
+        sender, incarnation, data, payload = delivery
+        message = decode(data)
+        self._do(Received(sender, incarnation, message, payload))
+        if type(message) is not Heartbeat:  # a third of all events, and the next tick validates them too
+            self.machine.validate()
+
+    def on_event(self, event: CoordinatorEvent) -> None:
+        """Gives the machine any other event."""
+        self._do(event)
+        self.machine.validate()
+
+    def host_exited(self, host: Process) -> None:
+        """Notifies the machine, now and then, that one of its hosts has ended."""
+        awaited = (name for name, _, _ in self.machine.waits_for)
+        if self._environment.sees_exits or host.name in awaited:  # before Ready, silence says nothing
+            died = Died(host.name, host.incarnation, "its process ended")
+            self.later(0.2 * self.world.random.random(), self.on_event, died)
+
+    def _do(self, event: CoordinatorEvent) -> None:
+        for effect in self.machine.receive(event, self.clock):
+            if self.alive:
+                self.perform(effect)
+
+    def perform(self, effect: CoordinatorEffect) -> None:
+        """Carries out one effect, in its order."""
+        match effect:
+            case Send():
+                self.send(effect.to, effect.message)
+            case Restart():
+                self._restart(effect)
+            case Commit():
+                self._commit(effect)
+            case EndRun() | AbortRun():
+                self.schedule.end(effect)
+            case Warn() | Progress():
+                self.world.note(self, type(effect).__name__, effect)
+            case Starting():
+                pass  # only to be shown
+            case _:
+                raise AssertionError(effect)
+
+    def _restart(self, order: Restart) -> None:
+        self.world.note(self, "Restart", order)
+        for name, incarnation in order.hosts:
+            old = self.hosts.get((name, incarnation - 1))
+            if old is not None and self._environment.can_kill:
+                old.exit()
+            self.writers.replaced(name, incarnation)
+            self.current[name] = incarnation
+            wait_s = 0.3 * self.world.random.random()
+            self.later(wait_s, self.on_launch, ((name, incarnation), order.checkpoint))
+            self.later(0.0, self.on_event, Launched(name, incarnation))
+
+    def on_launch(self, order: tuple[ProcessId, int | None]) -> None:
+        """Starts a process, unless it has been replaced meanwhile."""
+        process, checkpoint = order
+        if self.current[process[0]] == process[1] or not self._environment.can_kill:
+            self.hosts[process] = self.schedule.launch(self, process, checkpoint)
+
+    def _commit(self, order: Commit) -> None:
+        """Writes a manifest, or fails to, and reports it later; between the two anything may happen."""
+        full = self._environment.is_full(self.world.random, self.world.now)
+        if not full:
+            disk = self.schedule.disk
+            disk.sync()  # a checkpoint without its journal would be good for nothing
+            disk.require_whole(order, self.current, self.schedule.layout.sizes)
+            self.schedule.check_commit(order)
+            disk.manifests[order.checkpoint] = order
+            self.world.note(self, "Commit", order)
+        answer = NotCommitted(order.checkpoint, "no space") if full else Committed(order.checkpoint)
+        self.later(self._environment.write_s * self.world.random.random(), self.on_event, answer)
+
 
 class Schedule(ABC):
-    """The setting of one seed.
+    """One seed: everything that its hosts share.
 
     Attributes:
         world: its time and processes.
-        coordinator: the process of the newest one.
-        ending: how its run ended.
+        environment: its faults.
+        disk: the run's folder.
+        layout: which host holds which numbers; a subclass sets it.
+        coordinator: the newest coordinator's process; a subclass sets it.
+        ending: the effect that ended the run.
         mended: whether the user's function raises no more.
     """
 
     coordinator: CoordinatorHost
-    kinds: Sequence[str] = accidents.KINDS
+    layout: Layout
+    kinds: Sequence[str] = faults.KINDS
 
-    def __init__(self, seed: int, *, keep_all: bool) -> None:
-        self.world: Final = World(seed, keep_all=keep_all)
+    def __init__(self, world: World, environment: Environment, *, part: Launch, shard: Launch) -> None:
+        """Sets up the network; `part` and `shard` make the processes of the driver."""
+        self.world, self.environment = world, environment
+        self.disk: Final = Disk()
         self.ending: EndRun | AbortRun | None = None
-        self._keep_all = keep_all
-        self._seed = seed
-
-    def surround(self, around: Surroundings) -> None:
-        """Sets up what every schedule has, once it is drawn."""
-        self.around = around
-        self._raises_left = around.raising[1] if around.raising else 0
-        self._raised_at = 0.0
         self.mended = False
-        self.world.network = SimulatedNetwork(self.world.random, around.network)
-        self.world.when_exited = self.exited
+        self._part, self._shard = part, shard
+        self._raises_left = environment.raising[1] if environment.raising else 0
+        self._raised_at = 0.0
+        self._meetings: dict[tuple[int, ...], list[Any]] = {}
+        world.network = SimulatedNetwork(world.random, environment.network)
+        world.on_exit = self.exited
 
-    def play(self) -> Outcome:
-        """From the first event to the last, or to the first violation."""
+    def launch(self, coordinator: CoordinatorHost, process: ProcessId, checkpoint: int | None) -> Process:
+        """Makes the process of a shard or a part."""
+        kind = self._part if shard_index(process[0]) is None else self._shard
+        return kind(self, coordinator, process, checkpoint)
+
+    def timeouts(self) -> Timeouts:
+        """The coordinators' timeouts: hosts may die often."""
+        return Timeouts(
+            heartbeats=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
+            checkpoint_every_s=self.environment.checkpoint_every_s,
+            stall_s=self.environment.stall_s,
+            answer_s=ANSWER_S,
+            deaths=50,
+        )
+
+    def play(self, seed: int) -> Outcome:
+        """Plays from the first event to the last, or to the first violation."""
         world = self.world
         self._plan()
         violation = None
         try:
-            if not world.run(until=self.around.chaos_s + CONVERGENCE_S):
+            if not world.run(until=self.environment.chaos_s + CONVERGENCE_S):
                 waits = self.coordinator.machine.waits_for
-                demand(False, "I8", f"no end within {CONVERGENCE_S:g} s after the chaos; waits for {waits}")
+                require(False, "I8", f"no end within {CONVERGENCE_S:g} s after the chaos; waits for {waits}")
             if isinstance(self.ending, AbortRun):
-                self.judge_failure(self.ending)
+                self.check_failure(self.ending)
             else:
                 assert self.ending is not None
-                self._judge_raising()
-                self.judge(self.ending)
+                self._check_raising()
+                self.check_end(self.ending)
         except Violation as error:
             violation = str(error)
         except (AssertionError, LookupError, ValueError) as error:  # a machine's own, or of what it asks for
             violation = f"validate: {type(error).__name__} {error}"
-        told = violation is not None or self._keep_all
-        story = tuple(world.story()) if told else ()
-        return Outcome(self._seed, violation, type(self.ending).__name__, world.events, world.now, story)
+        keeps = violation is not None or world.history.maxlen is None
+        trace = world.trace() if keeps else ()
+        return Outcome(seed, violation, type(self.ending).__name__, world.events, world.now, trace)
 
     def _plan(self) -> None:
-        world, around, coordinator = self.world, self.around, self.coordinator
-        world.at(0.0, coordinator, coordinator.on_event, Opened())
-        world.at(0.0, coordinator, coordinator.on_tick, None)
-        for _ in range(around.accidents):
-            world.at(world.random.uniform(0.0, around.chaos_s), None, self._accident, None)
-        world.at(around.chaos_s, None, self._heal, None)
-        if around.stop_at is not None:
-            world.at(around.stop_at, None, self._stop, None)
+        world, environment = self.world, self.environment
+        self.coordinator.begin()
+        for _ in range(environment.faults):
+            world.at(world.random.uniform(0.0, environment.chaos_s), None, self._inject, None)
+        world.at(environment.chaos_s, None, lambda _: faults.heal(world), None)
+        if environment.stop_at is not None:
+            world.at(environment.stop_at, None, self._stop, None)
 
-    def _accident(self, _: object) -> None:
-        accidents.happen(self.world, self.kinds)
-
-    def _heal(self, _: object) -> None:
-        accidents.heal(self.world)
+    def _inject(self, _: object) -> None:
+        faults.inject(self.world, self.kinds)
 
     def _stop(self, _: object) -> None:
         self.coordinator.later(0.0, self.coordinator.on_event, StopRequested())
 
     def exited(self, process: Process) -> None:
-        """A process has ended; a host's coordinator may see it."""
-        if isinstance(process, Host) and process.run.coordinator is self.coordinator:
+        """Handles the end of a process, which the coordinator of a host may see."""
+        if self.coordinator.hosts.get((process.name, process.incarnation)) is process:
             self.coordinator.host_exited(process)
+
+    def meet(self, part: Part, *key: int) -> list[Part]:
+        """Registers a part at a meeting: all parts of its replica once the last has come, nobody before."""
+        met = self._meetings.setdefault(key, [])
+        met.append(part)
+        return met if len(met) == self.environment.topology.machines else []
 
     def raises(self, name: str) -> bool:
         """Whether the user's function raises in this host, this time."""
-        raising = self.around.raising
+        raising = self.environment.raising
         if self.mended or not self._raises_left or raising is None or name != raising[0]:
             return False
         self._raises_left -= 1
@@ -107,29 +280,33 @@ class Schedule(ABC):
         return True
 
     def end(self, order: EndRun | AbortRun) -> None:
-        """The run is over."""
+        """Ends the schedule."""
         self.world.note(self.coordinator, type(order).__name__, order)
         self.ending, self.world.over = order, True
 
     @property
     def stopped(self) -> bool:
         """Whether the user has pressed Ctrl-C."""
-        return self.around.stop_at is not None and self.world.now >= self.around.stop_at
+        return self.environment.stop_at is not None and self.world.now >= self.environment.stop_at
 
-    def judge_failure(self, ending: AbortRun) -> None:
-        """A run fails for nothing but what a user's function raises, and says what that is (I13)."""
-        raising = self.around.raising
+    def check_failure(self, ending: AbortRun) -> None:
+        """Requires that a run fails only when a user's function raises, and reports that (I13)."""
+        raising = self.environment.raising
         told = raising is not None and raising[1] >= 3 and ending.traceback.endswith(raising[0])
-        demand(told and not self.mended, "I8", "the run failed:", ending.reason)
+        require(told and not self.mended, "I8", "the run failed:", ending.reason)
 
-    def _judge_raising(self) -> None:
-        around = self.around
-        network = around.network
-        quiet = not (around.accidents or network.drop) and around.stop_at is None
+    def _check_raising(self) -> None:
+        environment, network = self.environment, self.environment.network
+        quiet = not (environment.faults or network.drop) and environment.stop_at is None
         told = self.world.now > self._raised_at + (network.slow_s if network.slow else network.delay_s)
-        raised = around.raising is not None and around.raising[1] >= 3 and self._raises_left == 0 and told
-        demand(self.mended or not (quiet and raised), "I13", around.raising, "raised, and the run went on")
+        raising = environment.raising
+        raised = raising is not None and raising[1] >= 3 and self._raises_left == 0 and told
+        require(self.mended or not (quiet and raised), "I13", raising, "raised, and the run went on")
 
     @abstractmethod
-    def judge(self, ending: EndRun) -> None:
-        """What must hold at the end of a run that did not fail."""
+    def check_commit(self, order: Commit) -> None:
+        """Checks what a whole checkpoint holds, before its manifest is written."""
+
+    @abstractmethod
+    def check_end(self, ending: EndRun) -> None:
+        """Checks a run that did not fail."""

@@ -1,7 +1,7 @@
 """Virtual time: one heap of (time, counter), and processes that live, freeze and die on it.
 
-No thread, no wall clock, no set order and no `id()`: the same seed gives the same history in any process.
-It must not know what the processes do.
+No thread, no wall clock, no set order and no `id()`: the same seed gives the same history in any process. The
+module must not know what the processes do.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from partita.engine.protocol.messages import Message, decode, encode
 from partita.engine.transport.simulated import SimulatedNetwork
 
 Delivery: TypeAlias = tuple[str, int, bytes, object]
-"""A message on its way: sender, the sender's incarnation, encoded message, payload."""
+"""A message in flight: sender, the sender's incarnation, encoded message, payload."""
 
 Occurrence: TypeAlias = tuple[float, str, int, str, Any]
-"""What happened: time, host, incarnation, handler, argument."""
+"""An event of the history: time, host, incarnation, handler, argument."""
 
 _LAST_EVENTS = 60
 
@@ -34,22 +34,22 @@ class Process(ABC):
         self.incarnation = incarnation
         self.alive = True
         self.frozen = False
-        self.mute = False  # a shard that goes on beating, and does none of its work
+        self.mute = False  # a shard that goes on sending heartbeats, and does none of its work
         self.offset = 1000.0 * world.random.random()
         self.backlog: list[tuple[Callable[[Any], None], Any]] = []
         world.processes.append(self)
 
     @property
     def clock(self) -> float:
-        """Its own monotonic clock (seconds)."""
+        """The process's own monotonic clock (seconds)."""
         return self.world.now + self.offset
 
     def later(self, wait_s: float, handler: Callable[[Any], None], argument: object = None) -> None:
-        """Calls this method of its own after a while, if it still lives."""
+        """Calls a method of this process after a while, if the process still lives."""
         self.world.at(self.world.now + wait_s, self, handler, argument)
 
     def send(self, to: str, message: Message, payload: object = None) -> None:
-        """Gives a message to the network, for whatever process it knows under this name."""
+        """Gives a message to the network, for the process that `resolve` finds under this name."""
         target = self.resolve(to)
         if target is not None:
             self.world.carry(self, target, message, payload)
@@ -60,14 +60,14 @@ class Process(ABC):
 
     @abstractmethod
     def on_message(self, delivery: Delivery) -> None:
-        """A message has arrived."""
+        """Handles a message that has arrived."""
 
     def freeze(self) -> None:
-        """SIGSTOP: what happens to it waits."""
+        """Stops the process as SIGSTOP does: its events wait."""
         self.frozen = True
 
     def thaw(self, _: object = None) -> None:
-        """SIGCONT: what has waited happens, all at once."""
+        """Continues the process as SIGCONT does: the waiting events happen at once."""
         if self.frozen:
             self.frozen = False
             backlog, self.backlog = self.backlog, []
@@ -75,14 +75,14 @@ class Process(ABC):
                 self.world.at(self.world.now, self, handler, argument)
 
     def crash(self) -> None:
-        """SIGKILL: it ends wherever it is."""
+        """Ends the process as SIGKILL does."""
         self.exit()
 
-    def exit(self) -> None:
-        """It ends; nothing that it remembered is left."""
+    def exit(self, _: object = None) -> None:
+        """Ends the process and loses its memory."""
         if self.alive:
             self.alive = False
-            self.world.exited(self)
+            self.world.on_exit(self)
 
 
 class World:
@@ -92,17 +92,18 @@ class World:
         now: virtual time in seconds.
         random: the schedule's only source of randomness.
         processes: all that were ever launched, in that order.
+        on_exit: called with each process that ends.
     """
 
     def __init__(self, seed: int, *, keep_all: bool = False) -> None:
-        """A world without processes; `keep_all` remembers its whole history, not only the end of it."""
+        """A world without processes; `keep_all` keeps the whole history, not only the last events."""
         self.now = 0.0
         self.random = Random(seed)
         self.processes: list[Process] = []
         self.network: SimulatedNetwork
         self.events = 0
         self.over = False
-        self.when_exited: Callable[[Process], None] = lambda process: None
+        self.on_exit: Callable[[Process], None] = lambda process: None
         self.history: deque[Occurrence] = deque(maxlen=None if keep_all else _LAST_EVENTS)
         self._heap: list[tuple[float, int, Process | None, Callable[[Any], None], Any]] = []
         self._counter = 0
@@ -110,7 +111,7 @@ class World:
     def at(
         self, time: float, process: Process | None, handler: Callable[[Any], None], argument: object
     ) -> None:
-        """Calls `handler(argument)` then, if the process lives; at once when it thaws, if it is frozen."""
+        """Calls `handler(argument)` at a time if the process lives then; a frozen one when it thaws."""
         self._counter += 1
         heapq.heappush(self._heap, (time, self._counter, process, handler, argument))
 
@@ -124,12 +125,8 @@ class World:
         """The processes of this name that have not ended, in the order of their launch."""
         return [process for process in self.processes if process.alive and process.name == name]
 
-    def exited(self, process: Process) -> None:
-        """A process has ended."""
-        self.when_exited(process)
-
     def run(self, until: float) -> bool:
-        """Plays events in order until `over` is set; False when time runs out before."""
+        """Handles events in order until `over` is set; returns False when time runs out before."""
         heap, history = self._heap, self.history
         while heap and not self.over:
             time, _, process, handler, argument = heapq.heappop(heap)
@@ -148,12 +145,12 @@ class World:
         return self.over
 
     def note(self, process: Process, what: str, detail: object) -> None:
-        """Adds a line to the history."""
+        """Adds an event to the history."""
         self.history.append((self.now, process.name, process.incarnation, what, detail))
 
-    def story(self) -> list[str]:
-        """The remembered history as lines, newest last."""
-        return [_line(occurrence) for occurrence in self.history]
+    def trace(self) -> tuple[str, ...]:
+        """The kept history as lines, newest last."""
+        return tuple(_line(occurrence) for occurrence in self.history)
 
 
 def _line(occurrence: Occurrence) -> str:

@@ -1,10 +1,24 @@
 """Schedules of Downpour: I1 to I5, I8 and I13.
 
-`scenario` draws what a seed adds to its surroundings, `setting` is what its hosts share, `part`, `shard` and
-`schedule` interpret the machines' effects, and `ledger` judges after every event.
+`schedule` draws what a seed adds to its environment, `part` and `shard` carry out the machines' effects, and
+`model` is the reference that every event is checked against.
 """
 
-from partita.engine.runtime.simulation.downpour.schedule import play
-from partita.engine.runtime.simulation.downpour.setting import Machines
+from partita.engine.runtime.simulation.downpour.part import PartHost
+from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule, Machines
+from partita.engine.runtime.simulation.downpour.shard import ShardHost
+from partita.engine.runtime.simulation.invariants import Outcome
 
 __all__ = ["Machines", "play"]
+
+
+def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:
+    """Plays the schedule of a seed; the same seed gives the same outcome and trace, in any process.
+
+    Args:
+        seed: any integer.
+        machines: the machines to play; the real ones by default.
+        keep_all: whether the trace is the whole history, not the last events.
+    """
+    machines = machines or Machines()
+    return DownpourSchedule(seed, machines, part=PartHost, shard=ShardHost, keep_all=keep_all).play(seed)

@@ -1,137 +1,164 @@
-"""One schedule under Downpour: a run's hosts, its checkpoints, and what must hold at its end."""
+"""One schedule under Downpour: steps, how often parts fetch and push, and the checks of checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
 
-from partita.engine.protocol.coordinator_effects import (
-    AbortRun,
-    Commit,
-    CoordinatorEffect,
-    EndRun,
-    Progress,
-    Warn,
-)
+from partita.engine.protocol.coordinator_effects import Commit, EndRun
+from partita.engine.protocol.downpour_client import DownpourClient
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
-from partita.engine.protocol.names import part_name, shard_index
-from partita.engine.runtime.simulation.coordinator import CoordinatorHost, timeouts
-from partita.engine.runtime.simulation.downpour.ledger import Ledger
-from partita.engine.runtime.simulation.downpour.part import PartHost
-from partita.engine.runtime.simulation.downpour.scenario import NUMBERS_OF_A_MACHINE, draw
-from partita.engine.runtime.simulation.downpour.setting import File, Machines, Noted
-from partita.engine.runtime.simulation.downpour.shard import ShardHost
-from partita.engine.runtime.simulation.hosts import Host, Layout, Run
-from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
-from partita.engine.runtime.simulation.schedule import Schedule
-from partita.engine.runtime.simulation.world import Process
+from partita.engine.protocol.messages import PushRecord
+from partita.engine.protocol.names import Topology, part_name
+from partita.engine.protocol.parameter_shard import ParameterShard
+from partita.engine.runtime.simulation.downpour.model import Lineage, ReferenceModel
+from partita.engine.runtime.simulation.invariants import ProcessId, require
+from partita.engine.runtime.simulation.layout import Layout
+from partita.engine.runtime.simulation.scenario import Environment, draw_environment, small_count
+from partita.engine.runtime.simulation.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.runtime.simulation.world import World
+
+NUMBERS_OF_A_MACHINE: Final = 4
+"""Parameters of each machine: enough to be cut over shards, few enough to be summed at every event."""
 
 
-class DownpourCoordinatorHost(CoordinatorHost):
-    """Interprets the effects of a `DownpourCoordinator`."""
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines that are played: the real ones, or ones with a planted fault."""
 
-    machine: DownpourCoordinator
+    coordinator: type[DownpourCoordinator] = DownpourCoordinator
+    shard: type[ParameterShard] = ParameterShard
+    client: type[DownpourClient] = DownpourClient
 
-    def __init__(self, schedule: DownpourSchedule) -> None:
-        around, scenario = schedule.around, schedule.scenario
-        super().__init__(schedule.world, around, schedule.launch)
-        self.schedule = schedule
-        self.machine = schedule.machines.coordinator(
-            around.topology, steps=scenario.steps, done=scenario.done, timeouts=timeouts(around)
-        )
 
-    def carry_out(self, effect: CoordinatorEffect) -> None:
-        """Commits, ends, or says something."""
-        match effect:
-            case Commit():
-                self.writes(effect.checkpoint, lambda: self.schedule.commit(effect))
-            case EndRun() | AbortRun():
-                self.schedule.end(effect)
-            case Warn() | Progress():
-                self.world.note(self, type(effect).__name__, effect)
-            case _:
-                raise AssertionError(effect)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One schedule's draw. Times in seconds of virtual time.
+
+    Attributes:
+        environment: the draw that all drivers share.
+        steps: of each replica; `done` of them by replica are from a resumed run.
+        fetch_every: steps between two fetches of a part.
+        push_every: steps between two pushes of a part.
+        step_s: the longest step of a part; the slowest part takes `straggler` times as long.
+        apply_s: the longest update of a shard.
+    """
+
+    environment: Environment
+    steps: int
+    done: tuple[int, ...]
+    fetch_every: int
+    push_every: int
+    step_s: float
+    straggler: float
+    apply_s: float
+
+
+def draw(random: Random) -> Scenario:
+    """The scenario of a seed; one in ten resumes an earlier run."""
+    topology = Topology(small_count(random), small_count(random), small_count(random))
+    environment = draw_environment(random, topology)
+    steps, resumes = random.randint(1, 10), random.random() < 0.1
+    return Scenario(
+        environment=environment,
+        steps=steps,
+        done=tuple(random.randint(0, steps) if resumes else 0 for _ in range(topology.replicas)),
+        fetch_every=random.choice((1, 1, 2, 3)),
+        push_every=random.choice((1, 1, 2, 3)),
+        step_s=random.choice((0.2, 0.6, 1.2)),
+        straggler=random.choice((1.0, 1.0, 1.0, 4.0)),
+        apply_s=random.choice((0.0, 0.0, 0.0, 0.1, 1.5)),
+    )
+
+
+class PushLog:
+    """The acknowledged pushes that parts have noted on disk, which outlive them."""
+
+    def __init__(self) -> None:
+        self._noted: dict[ProcessId, dict[str, PushRecord]] = {}
+
+    def begin(self, part: ProcessId) -> None:
+        """Adds a process that has noted nothing."""
+        self._noted[part] = {}
+
+    def note(self, part: str, shard: str, settled: PushRecord) -> None:
+        """Notes what a shard has settled for a process of this part."""
+        self._noted[part, settled.incarnation][shard] = settled
+
+    def of_part(self, part: ProcessId) -> dict[str, tuple[PushRecord, ...]]:
+        """For each shard, the notes of the processes of a part before this one."""
+        found: dict[str, tuple[PushRecord, ...]] = {}
+        for (name, incarnation), noted in sorted(self._noted.items()):
+            if name == part[0] and incarnation < part[1]:
+                for shard, settled in noted.items():
+                    found[shard] = (*found.get(shard, ()), settled)
+        return found
+
+    def of_shard(self, shard: str) -> dict[str, tuple[PushRecord, ...]]:
+        """For each part, the notes of its processes about this shard."""
+        found: dict[str, tuple[PushRecord, ...]] = {}
+        for (name, incarnation), noted in sorted(self._noted.items()):
+            settled = noted.get(shard, PushRecord(incarnation, 0))
+            found[name] = (*found.get(name, ()), settled)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """The contents of a shard's file; `lineage` is what they should be."""
+
+    seen: dict[str, Any] = field(default_factory=dict)
+    stops: dict[str, int] = field(default_factory=dict)
+    values: list[float] = field(default_factory=list)
+    lineage: Lineage | None = None
 
 
 class DownpourSchedule(Schedule):
-    """The setting of one seed."""
+    """Everything that the hosts of a seed share."""
 
-    coordinator: DownpourCoordinatorHost
-
-    def __init__(self, seed: int, machines: Machines, *, keep_all: bool = False) -> None:
-        super().__init__(seed, keep_all=keep_all)
+    def __init__(
+        self, seed: int, machines: Machines, *, part: Launch, shard: Launch, keep_all: bool = False
+    ) -> None:
+        world = World(seed, keep_all=keep_all)
         self.machines = machines
-        self.scenario = draw(self.world.random)
-        self.surround(self.scenario.around)
-        topology = self.around.topology
+        self.scenario = draw(world.random)
+        super().__init__(world, self.scenario.environment, part=part, shard=shard)
+        topology = self.environment.topology
         self.layout = Layout([NUMBERS_OF_A_MACHINE] * topology.machines, topology)
-        self.disk: dict[str, File] = {}
-        self.noted = Noted()
-        self.manifests: dict[int, dict[str, str]] = {}
-        self._meetings: dict[tuple[int, int, int], list[Process]] = {}
-        self.coordinator = DownpourCoordinatorHost(self)
-        self.ledger = Ledger(self.layout.sizes.items(), self.coordinator.writers)
+        self.push_log = PushLog()
+        self.coordinator = CoordinatorHost(self)
+        self.coordinator.machine = machines.coordinator(
+            topology, steps=self.scenario.steps, done=self.scenario.done, timeouts=self.timeouts()
+        )
+        self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
 
-    def launch(self, run: Run, life: Life, checkpoint: int | None) -> Host:
-        """The process of a shard or a part."""
-        kind = ShardHost if shard_index(life[0]) is not None else PartHost
-        return kind(self, run, life, checkpoint)
+    def check_commit(self, order: Commit) -> None:
+        """Requires that no more pushes are reported as lost than can be."""
+        lost = self.model.lost(self._lineages(order))
+        require(order.lost <= lost, "I2", order, "says lost", order.lost, "and no more can be than", lost)
 
-    def meet(self, part: Process, *, replica: int, step: int) -> Sequence[Process]:
-        """Everybody of the replica, once all of its processes of one life have done the step."""
-        met = self._meetings.setdefault((replica, part.incarnation, step), [])
-        met.append(part)
-        return met if len(met) == self.around.topology.machines else []
+    def _lineages(self, order: Commit) -> dict[str, Lineage]:
+        return {entry.shard: self.disk.files[entry.file].contents.lineage for entry in order.entries}
 
-    def commit(self, order: Commit) -> None:
-        """Writes the manifest, of files that are there."""
-        names = {entry.shard: entry.file for entry in order.entries}
-        demand(tuple(names) == self.around.topology.shard_names, "I5", order, "is not whole")
-        for entry in order.entries:
-            file = self.disk.get(entry.file)
-            demand(file is not None and file.version == entry.version, "I5", entry, "is not on disk")
-            demand(self.coordinator.current[entry.shard] == entry.epoch, "I5", entry, "is of an old epoch")
-        demand(order.checkpoint > max(self.manifests, default=0), "I5", order, "is not the newest")
-        files = {shard: self.disk[file].lineage for shard, file in names.items()}
-        lost = self.ledger.lost(files)
-        demand(order.lost <= lost, "I2", order, "says lost", order.lost, "and no more can be than", lost)
-        self.manifests[order.checkpoint] = names
-        self.world.note(self.coordinator, "Commit", order)
-
-    def committed_file(self, shard: str, checkpoint: int) -> File:
-        """What the manifest says."""
-        demand(checkpoint in self.manifests, "I5", "checkpoint", checkpoint, "was never committed")
-        return self.disk[self.manifests[checkpoint][shard]]
-
-    def judge(self, ending: EndRun) -> None:
-        """Every step was done, and nothing that was acknowledged is missing but what is counted."""
+    def check_end(self, ending: EndRun) -> None:
+        """Requires that every step was done, and that only pushes counted as lost are missing."""
         if not ending.complete:
-            demand(self.stopped, "I8", "the run ended early", ending)
+            require(self.stopped, "I8", "the run ended early", ending)
             return
         if all(done >= self.scenario.steps for done in self.scenario.done):
             return
-        demand(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
+        require(ending.checkpoint is not None, "I2", "the run ended without a last checkpoint")
         assert ending.checkpoint is not None
-        files = {shard: self.disk[name].lineage for shard, name in self.manifests[ending.checkpoint].items()}
-        self.ledger.complete(files, first=self._first(), steps=self.scenario.steps, lost=ending.lost)
+        lineages = self._lineages(self.disk.manifests[ending.checkpoint])
+        self.model.complete(lineages, first=self._first(), steps=self.scenario.steps, lost=ending.lost)
 
     def _first(self) -> dict[tuple[str, str], int]:
-        """For each part that had work to do and each of its shards, the step at which the run began."""
-        scenario, topology = self.scenario, self.around.topology
+        """For each part with steps left and each of its shards, the step at which the run began."""
         return {
             (part_name(replica, machine), shard): done
-            for replica, done in enumerate(scenario.done)
-            for machine in range(topology.machines)
+            for replica, done in enumerate(self.scenario.done)
+            for machine in range(self.environment.topology.machines)
             for shard, _, _ in self.layout.of_machine[machine]
-            if done < scenario.steps
+            if done < self.scenario.steps
         }
-
-
-def play(seed: int, machines: Machines | None = None, *, keep_all: bool = False) -> Outcome:
-    """Plays the schedule of a seed; the same seed gives the same outcome and the same story, in any process.
-
-    Args:
-        seed: any integer.
-        machines: which machines to play; the real ones by default.
-        keep_all: whether the story is the whole history, not the last events.
-    """
-    return DownpourSchedule(seed, machines or Machines(), keep_all=keep_all).play()

@@ -1,109 +1,85 @@
-"""A simulated shard: the real machine over a list of integers and a disk that takes its time."""
+"""A simulated shard: the real machine over a list of small integers."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from partita.engine.protocol.events import (
-    NotPersisted,
-    Persist,
-    Persisted,
-    Received,
-    Refuse,
-    Send,
-    Span,
-    Tick,
-)
+from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.messages import Message, Parameters, Push, PushAck
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, ShardEffect, ShardEvent
-from partita.engine.runtime.simulation.downpour.setting import File, Setting
-from partita.engine.runtime.simulation.hosts import HEARTBEAT_S, Host, Numbers, Run
-from partita.engine.runtime.simulation.judgement import Life, Violation
+from partita.engine.protocol.messages import Parameters, Push, PushAck
+from partita.engine.protocol.parameter_shard import ApplyGradient, ShardEffect, ShardEvent
+from partita.engine.runtime.simulation import hosts
+from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule, ShardState
+from partita.engine.runtime.simulation.faults import freeze
+from partita.engine.runtime.simulation.hosts import Numbers
+from partita.engine.runtime.simulation.invariants import Violation
+from partita.engine.runtime.simulation.schedule import HEARTBEAT_S
 
 
-def file_name(shard: str, *, epoch: int, checkpoint: int) -> str:
-    """The name holds the epoch: a process that was replaced must not write over its successor's file."""
-    return f"{checkpoint}/{shard}.{epoch}"
+class ShardHost(hosts.ShardHost):
+    """Carries out the effects of a `ParameterShard`, and shows them to the reference model."""
 
-
-class ShardHost(Host):
-    """Interprets the effects of a `ParameterShard`, and shows the ledger what they are."""
-
-    machine: ParameterShard
-
-    def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
-        super().__init__(setting.world, run, life, checkpoint)
-        self.setting = setting
+    schedule: DownpourSchedule
 
     def assign(self) -> None:
         """Starts from the committed file, or from zeros."""
-        setting, name = self.setting, self.name
-        file = None if self.checkpoint is None else setting.committed_file(name, self.checkpoint)
-        lineage = setting.ledger.shard_is_born(self.life, file.lineage if file else None)
-        self.values: list[float] = list(file.values) if file else [0] * setting.layout.sizes[name]
-        self.lineage = lineage
+        super().assign()
+        schedule, name = self.schedule, self.name
+        file = None if self.checkpoint is None else schedule.disk.committed(name, self.checkpoint)
+        state = ShardState(values=[0.0] * schedule.layout.sizes[name]) if file is None else file.contents
+        self.lineage = schedule.model.shard_is_born(self.id, state.lineage)
+        self.values = list(state.values)
         self.applying = False
         self.waiting: deque[ShardEvent] = deque()
-        self.machine = setting.machines.shard(
+        self.machine = schedule.machines.shard(
             name,
             epoch=self.incarnation,
-            ranges=setting.layout.of_shard[name],
+            ranges=schedule.layout.of_shard[name],
             version=file.version if file else 0,
-            seen=file.seen if file else {},
-            stops=file.stops if file else {},
-            acknowledged=setting.noted.by(name),
+            seen=state.seen,
+            stops=state.stops,
+            acknowledged=schedule.push_log.of_shard(name),
             heartbeat_s=HEARTBEAT_S,
         )
 
-    def tick(self) -> None:
-        """Time passes."""
-        self._do(Tick())
-
-    def hear(self, sender: str, message: Message, received: Received) -> None:
-        """A message for the machine."""
-        self._do(received)
-
-    def _do(self, event: ShardEvent) -> None:
+    def do(self, event: ShardEvent) -> None:
+        """Gives the machine an event; one that comes in an update waits."""
         if self.applying:
             self.waiting.append(event)
         else:
             self._carry_out(self.machine.receive(event, self.clock), event)
 
     def on_applied(self, what: tuple[list[ShardEffect], ShardEvent]) -> None:
-        """The update of a push is done: its acknowledgement follows, and what came meanwhile."""
+        """Ends the update of a push: its acknowledgement follows, and the events that came meanwhile."""
         self.applying = False
         self._carry_out(*what)
         while self.waiting and not self.applying and self.alive:
-            self._do(self.waiting.popleft())
+            self.do(self.waiting.popleft())
 
     def _take_time(self, rest: tuple[list[ShardEffect], ShardEvent]) -> None:
-        """For the update of a push; now and then the process is stopped in it, and replaced."""
-        scenario, random = self.setting.scenario, self.world.random
+        """Lets the update of a push take time; now and then the process is stopped in it, and replaced."""
+        scenario, random = self.schedule.scenario, self.world.random
         self.applying = True
         self.later(scenario.apply_s * random.random(), self.on_applied, rest)
-        if self.world.now < scenario.around.chaos_s and random.random() < 0.02:
-            self.world.note(self, "freezes", "in an update")
-            self.freeze()
-            self.world.at(self.world.now + random.uniform(3.0, 8.0), None, self.thaw, None)
+        if self.world.now < scenario.environment.chaos_s and random.random() < 0.02:
+            freeze(self, random.uniform(3.0, 8.0))
 
     def _carry_out(self, effects: list[ShardEffect], event: ShardEvent) -> None:
         for n, effect in enumerate(effects):
-            kind = type(effect)
-            if kind is Send:
-                assert isinstance(effect, Send)
-                self._send(effect)
-            elif isinstance(effect, ApplyGradient):
-                self._apply(effect, event)
-                if self.setting.scenario.apply_s:
-                    self._take_time((effects[n + 1 :], event))
-                    return
-            elif isinstance(effect, Persist):
-                self._persist(effect)
-            elif isinstance(effect, Fenced):
-                self.exit()
-            elif isinstance(effect, Refuse):
-                raise Violation(f"S5: {self.name} refuses what {effect.sender} sent: {effect.reason}")
+            match effect:
+                case Send():
+                    self._send(effect)
+                case ApplyGradient():
+                    self._apply(effect, event)
+                    if self.schedule.scenario.apply_s:
+                        self._take_time((effects[n + 1 :], event))
+                        return
+                case Persist():
+                    self._persist(effect)
+                case Fenced():
+                    self.exit()
+                case Refuse(sender=sender, reason=reason):
+                    raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
         self.machine.validate()
 
     def _send(self, effect: Send) -> None:
@@ -112,9 +88,9 @@ class ShardHost(Host):
             return
         if isinstance(message, PushAck):
             push = (effect.to, message.incarnation, message.sequence)
-            self.setting.ledger.acknowledges(self.life, push, message.version)
+            self.schedule.model.acknowledges(self.id, push, message.version)
         elif isinstance(message, Parameters):
-            self.setting.ledger.answers(self.life, message.epoch, message.version)
+            self.schedule.model.answers(self.id, message.epoch, message.version)
             assert isinstance(effect.payload, Span)
             payload = Numbers(self.values[effect.payload.start : effect.payload.stop])
         self.send(effect.to, message, payload)
@@ -127,24 +103,10 @@ class ShardHost(Host):
         for i, number in enumerate(effect.payload):
             self.values[start + i] += number
         push = (event.sender, event.message.incarnation, event.message.sequence)
-        self.setting.ledger.applies(self.life, push, effect.payload, start=start, values=self.values)
+        self.schedule.model.applies(self.id, push, effect.payload, start=start, values=self.values)
 
-    def _persist(self, effect: Persist) -> None:
-        file = File(
-            effect.version, dict(effect.seen), dict(effect.stops), list(self.values), self.lineage.copy()
-        )
-        if effect.version != file.lineage.version:
-            raise Violation(f"I1: {self.name} writes version {effect.version} at {file.lineage.version}")
-        around, random = self.setting.scenario.around, self.world.random
-        wait_s = around.write_s * random.random()
-        if around.is_full(random, self.world.now):
-            self.later(wait_s, self._do, NotPersisted(effect.checkpoint, effect.version, "no space"))
-        else:
-            self.later(wait_s, self.on_written, (effect.checkpoint, file))
-
-    def on_written(self, written: tuple[int, File]) -> None:
-        """The file is on disk, whole."""
-        checkpoint, file = written
-        name = file_name(self.name, epoch=self.incarnation, checkpoint=checkpoint)
-        self.setting.disk[name] = file
-        self._do(Persisted(checkpoint, file.version, name, "hash"))
+    def _persist(self, order: Persist) -> None:
+        if order.version != self.lineage.version:
+            raise Violation(f"I1: {self.name} writes version {order.version} at {self.lineage.version}")
+        state = ShardState(dict(order.seen), dict(order.stops), list(self.values), self.lineage.copy())
+        self.persist(order, state)

@@ -1,12 +1,36 @@
 """Schedules of Sandblaster: I4 to I10 and I13.
 
-`scenario` draws what a seed adds to its surroundings: a `function` and a method, which may be a `walk`.
-`reference` plays it in one process, `ledger` judges a run after every event and `shard_ledger` each shard;
-`setting` and `disk` are what the hosts share, `vectors` what a shard does with its own; `coordinator`, `part`
-and `shard` interpret the machines' effects, and `schedule` lets one coordinator follow another.
+`scenario` draws what a seed adds to its environment: a `function` and a method, which may be a
+`random_method`. `reference` plays the method in one process, `invariants` checks a run after every event and
+`shard_invariants` each shard; `vectors` are a shard's operations. `part` and `shard` carry out the machines'
+effects, and in `schedule` one coordinator follows another.
 """
 
-from partita.engine.runtime.simulation.sandblaster.schedule import play
-from partita.engine.runtime.simulation.sandblaster.setting import Machines
+from partita.engine.runtime.simulation.invariants import Outcome
+from partita.engine.runtime.simulation.sandblaster.part import PartHost
+from partita.engine.runtime.simulation.sandblaster.scenario import Scenario
+from partita.engine.runtime.simulation.sandblaster.schedule import Machines, SandblasterSchedule
+from partita.engine.runtime.simulation.sandblaster.shard import ShardHost
+from partita.engine.runtime.simulation.world import World
 
 __all__ = ["Machines", "play"]
+
+
+def play(
+    seed: int,
+    machines: Machines | None = None,
+    *,
+    scenario: Scenario | None = None,
+    keep_all: bool = False,
+) -> Outcome:
+    """Plays the schedule of a seed; the same seed gives the same outcome and trace, in any process.
+
+    Args:
+        seed: any integer.
+        machines: the machines to play; the real ones by default.
+        scenario: played instead of the seed's own.
+        keep_all: whether the trace is the whole history, not the last events.
+    """
+    world, machines = World(seed, keep_all=keep_all), machines or Machines()
+    schedule = SandblasterSchedule(world, machines, scenario, part=PartHost, shard=ShardHost)
+    return schedule.play(seed)

@@ -1,7 +1,7 @@
 """The function that is minimised: a sum over a few examples, in plain Python floats.
 
-Every example couples all machines, as a network's does: each part's gradient depends on what the others hold.
-Whoever computes a portion gets the same bits.
+Every example couples all machines, as a network's does: each part's gradient depends on the numbers of the
+others. Every computation of a portion has the same bits.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from partita.engine.protocol.commands import Portions
 
 Vector: TypeAlias = tuple[float, ...]
 
-Stretched: TypeAlias = tuple[tuple[Vector, ...], tuple[float, ...], tuple[int, ...]]
-"""What a replica finds out in a work unit: by machine, gradients, sums of losses, and how many are right."""
+UnitResult: TypeAlias = tuple[tuple[Vector, ...], tuple[float, ...], tuple[int, ...]]
+"""A replica's results of a work unit: by machine, gradients, sums of losses, and how many are right."""
 
 
 def added(left: Sequence[float], right: Sequence[float]) -> Vector:
-    """Number by number."""
+    """The sum of two vectors, number by number."""
     return tuple([one + other for one, other in zip(left, right, strict=True)])
 
 
@@ -41,16 +41,16 @@ class Function:
             (tuple(random.uniform(-1.0, 1.0) for _ in range(size)), random.uniform(-1.0, 1.0))
             for _ in range(portions.examples)
         ]
-        self._known: dict[tuple[Vector, int, int], Stretched] = {}
+        self._known: dict[tuple[Vector, int, int], UnitResult] = {}
 
-    def unit(self, x: Vector, first: int, count: int) -> Stretched:
-        """Portions `[first, first + count)`, one after the other, at this point."""
+    def unit(self, x: Vector, first: int, count: int) -> UnitResult:
+        """Evaluates portions `[first, first + count)`, one after the other, at this point."""
         key = (x, first, count)
         if key not in self._known:
             self._known[key] = self._compute(x, first, count)
         return self._known[key]
 
-    def _compute(self, x: Vector, first: int, count: int) -> Stretched:
+    def _compute(self, x: Vector, first: int, count: int) -> UnitResult:
         gradient: Vector = (0.0,) * len(x)
         losses, right = [0.0] * len(self.machines), [0] * len(self.machines)
         for portion in range(first, first + count):
@@ -60,9 +60,9 @@ class Function:
                 slope = residual + 0.4 * residual**3
                 weight = slope / self.portions.size
                 gradient = added(gradient, [weight * feature for feature in features])
-                judge = (portion + n) % len(self.machines)
-                losses[judge] += 0.5 * residual**2 + 0.1 * residual**4
-                right[judge] += residual < 0.3
+                shard = (portion + n) % len(self.machines)
+                losses[shard] += 0.5 * residual**2 + 0.1 * residual**4
+                right[shard] += residual < 0.3
         pieces, start = [], 0
         for size in self.machines:
             pieces.append(gradient[start : start + size])

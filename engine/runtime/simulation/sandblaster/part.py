@@ -1,116 +1,92 @@
 """A simulated part: the real Sandblaster client over a few floats.
 
-The parts of a replica begin a turn together and get its gradient together: that stands for the states and
-errors which they would send to one another.
+The parts of a replica begin an assignment together and get its gradient together: that stands for the states
+and errors that they would send to one another.
 """
 
 from __future__ import annotations
 
 import math
 
-from partita.engine.protocol.downpour_client import Install, Stage, Started
+from partita.engine.protocol.downpour_client import Install, Stage
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assignment,
     Contribution,
     ContributionAck,
-    Failed,
     Heartbeat,
     Message,
     Point,
 )
-from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.sandblaster_client import (
     AssignmentDone,
     RunAssignment,
-    SandblasterClient,
     SandblasterEffect,
     SandblasterEvent,
     SwapBuffers,
 )
-from partita.engine.runtime.simulation.hosts import RETRY_S, Host, Numbers, Run
-from partita.engine.runtime.simulation.judgement import Life, Violation, demand
+from partita.engine.runtime.simulation import hosts
+from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
+from partita.engine.runtime.simulation.invariants import Violation, require
 from partita.engine.runtime.simulation.sandblaster.function import Vector
-from partita.engine.runtime.simulation.sandblaster.setting import Setting
+from partita.engine.runtime.simulation.sandblaster.schedule import (
+    SandblasterCoordinatorHost,
+    SandblasterSchedule,
+)
 
 MEANINGLESS = 123.456
-"""What a part finds in a turn that another part of its replica plays on something else."""
+"""A part's result in an assignment that another part of its replica plays on something else."""
 
 
-class PartHost(Host):
-    """Interprets the effects of a `SandblasterClient`, and plays turns."""
+class PartHost(hosts.PartHost):
+    """Carries out the effects of a `SandblasterClient`, and plays assignments."""
 
-    client: SandblasterClient
-
-    def __init__(self, setting: Setting, run: Run, life: Life, checkpoint: int | None) -> None:
-        super().__init__(setting.world, run, life, checkpoint)
-        self.setting = setting
-        self.ledger = setting.ledger_of(run)
+    schedule: SandblasterSchedule
+    coordinator: SandblasterCoordinatorHost
 
     def assign(self) -> None:
         """Makes the client, and vectors of zeros."""
-        indices = part_indices(self.name)
-        assert indices is not None
-        self.replica, self.machine = indices
-        scenario = self.setting.scenario
-        self.client = self.setting.machines.client(
-            shards=self.setting.layout.of_machine[self.machine],
-            alone=len(scenario.machines) == 1,
-            retry_s=RETRY_S,
-        )
-        n = scenario.machines[self.machine]
-        names = ("parameters", "staged", "accumulated", "in_flight")
-        self.vectors: dict[str, list[float]] = {name: [0.0] * n for name in names}
-        self.started = False
+        super().assign()
+        alone = self.schedule.environment.topology.machines == 1
+        self.client = self.schedule.machines.client(shards=self.spans, alone=alone, retry_s=RETRY_S)
         self.playing: RunAssignment | None = None
         self.found: tuple[Vector, float, int] = ((), 0.0, 0)
 
-    # What it hears.
-
     def tick(self) -> None:
-        """Time passes: says that it lives."""
+        """Sends a heartbeat, and gives the client a tick."""
         self.send(COORDINATOR, Heartbeat(self.incarnation, clock=self.clock))
-        self._do(Tick())
-        self.say_waits(None, self.client.waits_for)
+        self.do(Tick())
+        self.report_waits(None, self.client.waits_for)
 
-    def hear(self, sender: str, message: Message, received: Received) -> None:
-        """A message for the client."""
-        if isinstance(message, (Assignment, Point, ContributionAck)):
-            self._do(received)
+    def receive(self, received: Received) -> None:
+        """Gives the client a message."""
+        if isinstance(received.message, (Assignment, Point, ContributionAck)):
+            self.do(received)
 
-    def learn(self, replaced: Replaced) -> None:
-        """A shard has a new process."""
-        if self.assigned:
-            self._do(replaced)
-
-    def learned(self) -> None:
-        """Asks for the first point as soon as the shards can be reached."""
-        if self.assigned and not self.started and self.revision > 0:
-            self.started = True
-            self._do(Started())
-
-    def on_prepared(self, _: object) -> None:
-        """Everything is compiled."""
-        super().on_prepared(_)
-        self.learned()
-
-    # Turns.
+    def peer_replaced(self, replaced: Replaced) -> None:
+        """Tells the client of a shard's new process."""
+        self.do(replaced)
 
     def _play(self, assignment: RunAssignment) -> None:
-        demand(self.playing is None, "I6", self.life, "begins", assignment, "inside", self.playing)
+        require(self.playing is None, "I6", self.id, "begins", assignment, "inside", self.playing)
         self.playing = assignment
         if assignment.discarded:
             self.world.note(self, "plays for the others", assignment)
         else:
-            parameters = tuple(self.vectors["parameters"])
-            self.ledger.plays(self.life, assignment.evaluation, self.machine, parameters)
-        self.setting.meet(self, assignment)
+            point = tuple(self.vectors["parameters"])
+            self.coordinator.invariants.plays(self.id, assignment.evaluation, self.machine, point)
+        schedule, run = self.schedule, self.coordinator.incarnation
+        parts = sorted(
+            schedule.meet(self, run, self.replica, self.incarnation, assignment.sequence),
+            key=lambda one: one.machine,
+        )
+        if parts:
+            _compute(parts, assignment, schedule)
 
     def on_computed(self, _: object) -> None:
-        """The turn is over: its gradient has accumulated, from nothing."""
-        if self.setting.raises(self.name):
-            self.send(COORDINATOR, Failed("the user's function raised", f"traceback of {self.name}"))
-            self.exit()
+        """Ends the assignment: its gradient has accumulated, from nothing."""
+        if self.raises():
             return
         assignment, self.playing = self.playing, None
         assert assignment is not None
@@ -118,11 +94,10 @@ class PartHost(Host):
         if self.client.is_over(assignment.evaluation):  # it may have been cut short: the numbers are anything
             gradient, loss, right = (MEANINGLESS,) * len(gradient), math.nan, 0
         self.vectors["accumulated"] = list(gradient)
-        self._do(AssignmentDone(assignment.sequence, loss, right))
+        self.do(AssignmentDone(assignment.sequence, loss, right))
 
-    # Effects.
-
-    def _do(self, event: SandblasterEvent) -> None:
+    def do(self, event: SandblasterEvent) -> None:
+        """Gives the client an event, and carries out its effects."""
         effects = self.client.receive(event, self.clock)
         for effect in effects:
             self._carry_out(effect)
@@ -130,29 +105,45 @@ class PartHost(Host):
             self.client.validate()
 
     def _carry_out(self, effect: SandblasterEffect) -> None:
+        vectors = self.vectors
         match effect:
             case Send(to=to, message=message, payload=span):
                 self.send(to, message, self._numbers(message, span))
             case RunAssignment():
                 self._play(effect)
             case SwapBuffers():
-                n = len(self.vectors["accumulated"])
-                self.vectors["in_flight"], self.vectors["accumulated"] = (
-                    self.vectors["accumulated"],
-                    [0.0] * n,
-                )
-            case Stage(span=span, payload=payload):
-                assert isinstance(payload, Numbers)
-                self.vectors["staged"][span.start : span.stop] = payload
-            case Install(span=span):
-                start, stop = span.start, span.stop
-                self.vectors["parameters"][start:stop] = self.vectors["staged"][start:stop]
+                n = len(vectors["accumulated"])
+                vectors["in_flight"], vectors["accumulated"] = vectors["accumulated"], [0.0] * n
+            case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
+                vectors["staged"][start:stop] = numbers
+            case Install(span=Span(start=start, stop=stop)):
+                vectors["parameters"][start:stop] = vectors["staged"][start:stop]
             case Refuse(sender=sender, reason=reason):
                 raise Violation(f"S5: {self.name} refuses what {sender} sent: {reason}")
+            case _:
+                raise AssertionError(effect)
 
     def _numbers(self, message: Message, span: Span | None) -> Numbers | None:
         if span is None:
             return None
         assert isinstance(message, Contribution)
-        self.ledger.contributes(self.life, message.evaluation, message.unit, self.machine)
+        invariants = self.coordinator.invariants
+        invariants.contributes(self.id, message.evaluation, message.unit, self.machine)
         return Numbers(self.vectors[span.vector][span.start : span.stop])
+
+
+def _compute(parts: list[PartHost], assignment: RunAssignment, schedule: SandblasterSchedule) -> None:
+    """Computes an assignment for all parts of a replica; meaningless numbers unless all play the same."""
+    if any(part.playing != assignment or assignment.discarded for part in parts):
+        for part in parts:
+            part.found = ((MEANINGLESS,) * len(part.vectors["accumulated"]), MEANINGLESS, 1)
+    else:
+        x: Vector = tuple([number for part in parts for number in part.vectors["parameters"]])
+        gradients, losses, right = schedule.function.unit(x, assignment.first, assignment.count)
+        for part in parts:
+            part.found = (gradients[part.machine], losses[part.machine], right[part.machine])
+    scenario, replica = schedule.scenario, parts[0].replica
+    slowness = (scenario.slowness[replica:] or (1.0,))[0]
+    wait_s = scenario.portion_s * assignment.count * slowness * (0.5 + 0.5 * schedule.world.random.random())
+    for part in parts:
+        part.later(wait_s, part.on_computed)

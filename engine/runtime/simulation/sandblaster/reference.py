@@ -1,6 +1,6 @@
 """The naive reference: the same method in one process, without faults, over the same slices.
 
-What is added to what follows from the requests alone, so that every scalar of a run and every vector in a
+The order of sums follows from the requests alone, so that every scalar of a run and every vector in a
 checkpoint must have the same bits as here, whatever has died (I6, I10).
 """
 
@@ -21,21 +21,21 @@ from partita.engine.protocol.commands import (
     Steps,
     n_scalars,
 )
-from partita.engine.runtime.simulation.hosts import Layout
+from partita.engine.runtime.simulation.layout import Layout
 from partita.engine.runtime.simulation.sandblaster.function import Function, Vector, added
 from partita.engine.runtime.simulation.sandblaster.vectors import Vectors, operate
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """An evaluation: the sum of each segment's gradient, all machines' numbers in a row; and its scalars."""
+    """An evaluation's result: each segment's gradient, all machines' numbers in a row; and its scalars."""
 
     gradients: tuple[Vector, ...]
     scalars: Scalars
 
 
 def evaluate(function: Function, x: Vector, asked: Evaluate, unit_size: int) -> Evaluated:
-    """Portion after portion in each work unit, the work units of a segment two by two in their order."""
+    """Evaluates portion after portion in each work unit, and adds the work units of a segment two by two."""
     gradients, scalars = [], []
     for segment in asked.segments:
         stop = segment.first + segment.count
@@ -51,7 +51,7 @@ def evaluate(function: Function, x: Vector, asked: Evaluate, unit_size: int) -> 
 
 
 def two_by_two(vectors: Sequence[Vector]) -> Vector:
-    """Neighbours are added, then the neighbours of the sums; who has none goes up as it is."""
+    """Adds neighbours, then the neighbours of the sums; a vector without one stays as it is."""
     while len(vectors) > 1:
         pairs = zip(vectors[::2], vectors[1::2], strict=False)
         vectors = [added(one, other) for one, other in pairs] + list(vectors[len(vectors) & ~1 :])
@@ -62,11 +62,11 @@ class Reference:
     """A method, played to its end.
 
     Attributes:
-        requests: what it asked for.
-        scalars: what that gave.
+        requests: those of the method.
+        scalars: the results of each request.
         states: every shard's vectors before the first request, and after each.
-        iterations: what it told of its iterations.
-        outcome: how it ended.
+        iterations: the reported ones.
+        outcome: the end of the method.
     """
 
     def __init__(
@@ -80,20 +80,20 @@ class Reference:
         self.outcome: Outcome = self._play(begin())
 
     def _play(self, steps: Steps) -> Outcome:
-        said: Scalars | None = None
+        scalars: Scalars | None = None
         while True:
             try:
-                asked = next(steps) if said is None else steps.send(said)
+                asked = next(steps) if scalars is None else steps.send(scalars)
             except StopIteration as ended:
                 outcome: Outcome = ended.value
                 return outcome
             if isinstance(asked, Iterated):
                 self.iterations.append(asked)
-                said = ()
+                scalars = ()
                 continue
-            said = self._do(asked)
+            scalars = self._do(asked)
             self.requests.append(asked)
-            self.scalars.append(said)
+            self.scalars.append(scalars)
 
     def _do(self, request: Request) -> Scalars:
         state = {shard: dict(vectors) for shard, vectors in self.states[-1].items()}
@@ -119,12 +119,12 @@ class Reference:
 
 
 def layout_start(function: Function, layout: Layout) -> dict[str, Vectors]:
-    """What the shards hold when a run begins: the point alone."""
+    """The vectors of the shards when a run begins: the point alone."""
     return {shard: {POINT: slice_} for shard, slice_ in cut(function.start, layout).items()}
 
 
 def cut(whole: Vector, layout: Layout) -> dict[str, Vector]:
-    """A vector of all machines' numbers in a row, as the shards hold it."""
+    """The shards' slices of a vector of all machines' numbers in a row."""
     slices, start = {}, 0
     for shard, size in layout.sizes.items():
         slices[shard] = whole[start : start + size]

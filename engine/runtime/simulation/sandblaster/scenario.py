@@ -1,4 +1,4 @@
-"""What one seed stands for under Sandblaster: surroundings, a function, a method, and how they are cut."""
+"""The draw of a seed under Sandblaster: environment, a function, a method, and how they are cut."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from random import Random
 from partita.engine.methods import LBFGS, GradientDescent, NonlinearCG, Objective
 from partita.engine.protocol.commands import Portions, Steps
 from partita.engine.protocol.names import Topology
-from partita.engine.runtime.simulation.sandblaster.walk import Walk
-from partita.engine.runtime.simulation.scenario import Surroundings, draw_surroundings, few
+from partita.engine.runtime.simulation.sandblaster.random_method import RandomMethod
+from partita.engine.runtime.simulation.scenario import Environment, draw_environment, small_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,21 +18,21 @@ class Scenario:
     """One schedule's draw. Times in seconds of virtual time.
 
     Attributes:
-        around: what it shares with every schedule.
+        environment: the draw that all drivers share.
         machines: how many numbers each machine holds; some hold none.
         portions: of the data.
         unit_size: portions whose gradient is sent at once.
         begin: starts the method.
-        backups: whether portions are handed out again.
-        portion_s: what a portion takes, at most.
+        backups: whether portions are assigned again.
+        portion_s: the longest time of a portion.
         slowness: by which factor the first replicas take longer; the others take 1.
-        operation_s: what a shard's operations in a row, or going back to a checkpoint, take at most; 0: no
-            message comes meanwhile.
-        restart_s: how long a crashed coordinator stays away, at most.
-        loses_power: a coordinator that crashes takes with it what is written, but not synced.
+        operation_s: the longest time of a shard's operations in a row, or of going back to a checkpoint; 0:
+            no message comes meanwhile.
+        restart_s: the longest that a crashed coordinator stays away.
+        loses_power: whether a coordinator that crashes takes with it what is written, but not synced.
     """
 
-    around: Surroundings
+    environment: Environment
     machines: tuple[int, ...]
     portions: Portions
     unit_size: int
@@ -47,14 +47,15 @@ class Scenario:
 
 def draw(random: Random) -> Scenario:
     """The scenario of a seed."""
-    topology = Topology(random.choice((1, 2, 2, 3)), few(random), few(random))
+    topology = Topology(random.choice((1, 2, 2, 3)), small_count(random), small_count(random))
     size = random.choice((1, 2, 2))
     n_portions = random.randint(2, 8)
     portions = Portions(n_portions * size - random.randrange(size), size)
     unit_size, backups = random.choice((1, 2, 2, 3)), random.random() < 0.9
     return Scenario(
-        around=draw_surroundings(random, topology),
-        machines=_machines(random, topology.machines),
+        environment=draw_environment(random, topology),
+        # the first machine holds something
+        machines=tuple(random.choice((1, 2, 3, 4, 0) if n else (2, 3, 4)) for n in range(topology.machines)),
         portions=portions,
         unit_size=unit_size,
         begin=_draw_method(random, portions),
@@ -66,15 +67,10 @@ def draw(random: Random) -> Scenario:
     )
 
 
-def _machines(random: Random, machines: int) -> tuple[int, ...]:
-    """The first holds something."""
-    return tuple(random.choice((1, 2, 3, 4, 0) if n else (2, 3, 4)) for n in range(machines))
-
-
 def _draw_method(random: Random, portions: Portions) -> Callable[[], Steps]:
     if random.random() < 0.4:
-        walk = Walk(random.getrandbits(32), requests=random.randint(2, 8), portions=portions.per_epoch)
-        return walk.steps
+        seed, requests = random.getrandbits(32), random.randint(2, 8)
+        return RandomMethod(seed, requests=requests, portions=portions.per_epoch).steps
     iterations = random.randint(1, 3)
     method = random.choice(
         (

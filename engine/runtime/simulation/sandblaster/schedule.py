@@ -1,174 +1,182 @@
 """One schedule under Sandblaster: a method played by one coordinator after another, until it has ended.
 
 A coordinator that crashes, that the user stops, or that ends with an error of the user's is followed by the
-next one: it goes on from the journal and the newest checkpoint, with hosts of a new run.
+next one, which goes on from the journal and the newest checkpoint, with hosts of a new run.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
+    AppendJournal,
+    Commit,
+    CoordinatorEffect,
     EndRun,
-    Opened,
+    IterationDone,
 )
-from partita.engine.protocol.names import shard_index
-from partita.engine.protocol.sandblaster_client import RunAssignment
-from partita.engine.runtime.simulation import accidents
-from partita.engine.runtime.simulation.hosts import Host, Layout, Run
-from partita.engine.runtime.simulation.judgement import Life, Outcome, demand
-from partita.engine.runtime.simulation.sandblaster.coordinator import SandblasterCoordinatorHost
-from partita.engine.runtime.simulation.sandblaster.disk import Disk, File
-from partita.engine.runtime.simulation.sandblaster.function import Function, Vector
-from partita.engine.runtime.simulation.sandblaster.ledger import Ledger, RunLedger
-from partita.engine.runtime.simulation.sandblaster.part import MEANINGLESS, PartHost
+from partita.engine.protocol.messages import Assignment, Command, Message
+from partita.engine.protocol.names import part_indices
+from partita.engine.protocol.sandblaster_client import SandblasterClient
+from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.vector_shard import VectorShard
+from partita.engine.runtime.simulation import faults
+from partita.engine.runtime.simulation.disk import File
+from partita.engine.runtime.simulation.invariants import require
+from partita.engine.runtime.simulation.layout import Layout
+from partita.engine.runtime.simulation.sandblaster.function import Function
+from partita.engine.runtime.simulation.sandblaster.invariants import RunInvariants, SandblasterInvariants
 from partita.engine.runtime.simulation.sandblaster.reference import Reference, layout_start
 from partita.engine.runtime.simulation.sandblaster.scenario import Scenario, draw
-from partita.engine.runtime.simulation.sandblaster.setting import Machines
-from partita.engine.runtime.simulation.sandblaster.shard import ShardHost
-from partita.engine.runtime.simulation.schedule import Schedule
-from partita.engine.runtime.simulation.world import Process
+from partita.engine.runtime.simulation.schedule import CoordinatorHost, Launch, Schedule
+from partita.engine.runtime.simulation.world import Process, World
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """The machines that are played: the real ones, or ones with a planted fault."""
+
+    coordinator: type[SandblasterCoordinator] = SandblasterCoordinator
+    shard: type[VectorShard] = VectorShard
+    client: type[SandblasterClient] = SandblasterClient
+
+
+class SandblasterCoordinatorHost(CoordinatorHost):
+    """A coordinator, which begins from the run's folder, and keeps the journal.
+
+    Attributes:
+        invariants: of its run.
+        start: the checkpoint that its run began with; None: the start of the method.
+    """
+
+    schedule: SandblasterSchedule
+
+    def __init__(self, schedule: SandblasterSchedule, *, run: int) -> None:
+        super().__init__(schedule, incarnation=run)
+        scenario, disk = schedule.scenario, schedule.disk
+        self.invariants = RunInvariants(schedule.invariants, self.writers)
+        self.start = disk.newest()
+        self.machine = schedule.machines.coordinator(
+            schedule.environment.topology,
+            begin=scenario.begin,
+            unit_size=scenario.unit_size,
+            journal=list(disk.journal),
+            position=0 if self.start is None else self.start.position or 0,
+            backups=scenario.backups,
+            next_checkpoint=disk.next_checkpoint(),
+            timeouts=schedule.timeouts(),
+        )
+        self._left: int | None = None  # effects until it crashes
+
+    def crash(self) -> None:
+        """Ends the process at once, or in the middle of what it does next."""
+        if self.world.random.random() < 0.4:
+            self.exit()
+        else:
+            self._left = self.world.random.randrange(12)
+
+    def perform(self, effect: CoordinatorEffect) -> None:
+        """Carries out one effect, unless the process crashes before."""
+        if self._left == 0:
+            self.world.note(self, "crashes before", effect)
+            self.exit()
+            return
+        if self._left is not None:
+            self._left -= 1
+        match effect:
+            case AppendJournal():
+                self.schedule.invariants.records(effect)
+                self.schedule.disk.append(effect.digest, effect.scalars)
+            case IterationDone(iterated=iterated):
+                self.schedule.invariants.advances(iterated)
+            case _:
+                super().perform(effect)
+
+    def send(self, to: str, message: Message, payload: object = None) -> None:
+        """Sends a message, and checks an order."""
+        if isinstance(message, Command):
+            self.invariants.commands_shard(message)
+        elif isinstance(message, Assignment):
+            indices = part_indices(to)
+            assert indices is not None
+            self.invariants.assigns(indices[0], self.current[to], message)
+        super().send(to, message, payload)
+
+    def start_of(self, shard: str, checkpoint: int | None) -> File:
+        """A shard's file of a committed checkpoint; None: the state that the run began with."""
+        if checkpoint is None and self.start is not None:
+            checkpoint = self.start.checkpoint
+        if checkpoint is None:
+            return File(self.schedule.start[shard], 0, "")
+        return self.schedule.disk.committed(shard, checkpoint)
 
 
 class SandblasterSchedule(Schedule):
-    """The setting of one scenario."""
+    """Everything that the hosts of a scenario share."""
 
     coordinator: SandblasterCoordinatorHost
-    kinds = (*accidents.KINDS, accidents.CRASH_THE_COORDINATOR, accidents.CRASH_THE_COORDINATOR)
+    kinds = (*faults.KINDS, faults.CRASH_THE_COORDINATOR, faults.CRASH_THE_COORDINATOR)
 
     def __init__(
-        self, seed: int, machines: Machines, *, scenario: Scenario | None = None, keep_all: bool = False
+        self, world: World, machines: Machines, scenario: Scenario | None, *, part: Launch, shard: Launch
     ) -> None:
-        super().__init__(seed, keep_all=keep_all)
         self.machines = machines
-        self.scenario = scenario or draw(self.world.random)
-        self.surround(self.scenario.around)
-        scenario, topology = self.scenario, self.around.topology
-        self.layout = Layout(scenario.machines, topology)
-        self.function = Function(self.world.random, scenario.machines, scenario.portions)
-        self.disk = Disk()
+        self.scenario = scenario = scenario or draw(world.random)
+        super().__init__(world, scenario.environment, part=part, shard=shard)
+        self.layout = Layout(scenario.machines, self.environment.topology)
+        self.function = Function(world.random, scenario.machines, scenario.portions)
         reference = Reference(scenario.begin, self.function, self.layout, unit_size=scenario.unit_size)
-        self.ledger = Ledger(reference, self.function, self.layout, self.disk, unit_size=scenario.unit_size)
-        self._start = layout_start(self.function, self.layout)
-        self._meetings: dict[tuple[int, int, int, int], list[PartHost]] = {}
+        self.invariants = SandblasterInvariants(
+            reference, self.function, self.layout, self.disk, unit_size=scenario.unit_size
+        )
+        self.start = layout_start(self.function, self.layout)
         self.coordinator = SandblasterCoordinatorHost(self, run=0)
 
-    def launch(self, run: Run, life: Life, checkpoint: int | None) -> Host:
-        """The process of a shard or a part."""
-        kind = ShardHost if shard_index(life[0]) is not None else PartHost
-        return kind(self, run, life, checkpoint)
-
-    def ledger_of(self, run: Run) -> RunLedger:
-        """What is known of a run."""
-        assert isinstance(run.coordinator, SandblasterCoordinatorHost)
-        return run.coordinator.ledger
-
-    def start_of(self, run: Run, shard: str, checkpoint: int | None) -> File:
-        """What a shard holds in a committed checkpoint; None: in what the run began with."""
-        assert isinstance(run.coordinator, SandblasterCoordinatorHost)
-        began = run.coordinator.start
-        if checkpoint is None:
-            checkpoint = None if began is None else began.checkpoint
-        if checkpoint is None:
-            return File(self._start[shard], 0, "")
-        demand(checkpoint in self.disk.manifests, "I5", "checkpoint", checkpoint, "was never committed")
-        file = self.disk.read(shard, checkpoint)
-        demand(file is not None, "I5", "the file of", shard, "in checkpoint", checkpoint, "was overwritten")
-        assert file is not None
-        return file
-
-    # Turns.
-
-    def meet(self, part: Process, assignment: RunAssignment) -> None:
-        """A part begins a turn; when all parts of its replica do, they compute it."""
-        assert isinstance(part, PartHost)
-        key = (part.run.coordinator.incarnation, part.replica, part.incarnation, assignment.sequence)
-        met = self._meetings.setdefault(key, [])
-        met.append(part)
-        if len(met) < self.around.topology.machines:
-            return
-        met.sort(key=lambda one: one.machine)
-        self._find(met, assignment)
-        scenario = self.scenario
-        slowness = (scenario.slowness[part.replica :] or (1.0,))[0]
-        wait_s = scenario.portion_s * assignment.count * slowness * (0.5 + 0.5 * self.world.random.random())
-        for one in met:
-            one.later(wait_s, one.on_computed)
-
-    def _find(self, parts: list[PartHost], assignment: RunAssignment) -> None:
-        """What each of them finds: nothing that means anything, unless all play the same."""
-        assignments = [one.playing for one in parts]
-        if any(one != assignment or assignment.discarded for one in assignments):
-            for one in parts:
-                one.found = ((MEANINGLESS,) * len(one.vectors["accumulated"]), MEANINGLESS, 1)
-            return
-        x: Vector = tuple([number for one in parts for number in one.vectors["parameters"]])
-        gradients, losses, right = self.function.unit(x, assignment.first, assignment.count)
-        for one in parts:
-            one.found = (gradients[one.machine], losses[one.machine], right[one.machine])
-
-    # Coordinators.
-
     def exited(self, process: Process) -> None:
-        """A host's coordinator may see it; a coordinator's own end is followed by another one."""
+        """Handles the end of a process; a coordinator is followed by another one."""
         super().exited(process)
         if process is self.coordinator and not self.world.over:
             self._follow()
 
     def end(self, order: EndRun | AbortRun) -> None:
-        """The run is over. One that a user has stopped goes on, and so does one that an error of the user's
+        """Ends the run. One that the user has stopped goes on, and so does one that an error of the user's
         has ended, once it is mended.
         """
         if isinstance(order, EndRun) and order.complete:
             super().end(order)
             return
         if isinstance(order, EndRun):
-            demand(self.stopped, "I8", "the run ended early", order)
+            require(self.stopped, "I8", "the run ended early", order)
         else:
-            self.judge_failure(order)
+            self.check_failure(order)
             self.mended = True
         self.world.note(self.coordinator, type(order).__name__, order)
         self.coordinator.exit()
 
     def _follow(self) -> None:
-        """Its hosts end with it where they can be reached; else some time later."""
-        world, around = self.world, self.around
-        for host in self.coordinator.run.hosts.values():
-            assert isinstance(host, Host)
-            if around.can_kill:
+        """Ends the coordinator's hosts where they can be reached, else some time later, and resumes."""
+        world = self.world
+        for host in self.coordinator.hosts.values():
+            if self.environment.can_kill:
                 host.exit()
             else:
-                host.later(10.0 * world.random.random(), host.on_end)
+                host.later(10.0 * world.random.random(), host.exit)
         if self.scenario.loses_power:
             self.disk.lose_power()
         world.at(world.now + self.scenario.restart_s * world.random.random(), None, self._resume, None)
 
     def _resume(self, _: object) -> None:
-        """With what is on disk, and nothing else (I10)."""
-        self.ledger.resumes()
-        coordinator = SandblasterCoordinatorHost(self, run=self.coordinator.incarnation + 1)
-        self.coordinator = coordinator
-        self.world.note(coordinator, "resumes after", len(self.disk.journal))
-        self.world.at(self.world.now, coordinator, coordinator.on_event, Opened())
-        self.world.at(self.world.now, coordinator, coordinator.on_tick, None)
+        """Starts the next coordinator from what is on disk, and nothing else (I10)."""
+        self.invariants.resumes()
+        self.coordinator = SandblasterCoordinatorHost(self, run=self.coordinator.incarnation + 1)
+        self.world.note(self.coordinator, "resumes after", len(self.disk.journal))
+        self.coordinator.begin()
 
-    def judge(self, ending: EndRun) -> None:
-        """The method has ended as it does without faults."""
-        self.ledger.ends(ending)
+    def check_commit(self, order: Commit) -> None:
+        """Requires that a checkpoint holds what the journal says that it does."""
+        self.invariants.commits(order)
 
-
-def play(
-    seed: int,
-    machines: Machines | None = None,
-    *,
-    scenario: Scenario | None = None,
-    keep_all: bool = False,
-) -> Outcome:
-    """Plays the schedule of a seed; the same seed gives the same outcome and the same story, in any process.
-
-    Args:
-        seed: any integer.
-        machines: which machines to play; the real ones by default.
-        scenario: what to play instead of what the seed stands for.
-        keep_all: whether the story is the whole history, not the last events.
-    """
-    return SandblasterSchedule(seed, machines or Machines(), scenario=scenario, keep_all=keep_all).play()
+    def check_end(self, ending: EndRun) -> None:
+        """Requires that the method has ended as it does without faults."""
+        self.invariants.ends(ending)

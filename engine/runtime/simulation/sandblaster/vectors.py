@@ -1,11 +1,11 @@
-"""What a shard does with its vectors, in plain Python: for simulated shards, and for the naive reference."""
+"""Operations on a shard's vectors in plain Python: for simulated shards, and for the naive reference."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
 from partita.engine.protocol.commands import Combine, Dots, Largest, Multiply, Operation, Swap
-from partita.engine.runtime.simulation.judgement import demand
+from partita.engine.runtime.simulation.invariants import require
 from partita.engine.runtime.simulation.sandblaster.function import Vector
 
 Vectors: TypeAlias = dict[str, Vector]
@@ -13,7 +13,7 @@ Vectors: TypeAlias = dict[str, Vector]
 
 
 def operate(vectors: Vectors, operation: Operation, size: int) -> list[float]:
-    """Does what is asked on a slice of so many numbers, and gives its scalars."""
+    """Carries out an operation on slices of so many numbers, and returns its scalars."""
     match operation:
         case Combine(to=to, terms=terms):
             total = [0.0] * size
@@ -38,7 +38,7 @@ def operate(vectors: Vectors, operation: Operation, size: int) -> list[float]:
 
 
 def _read(vectors: Vectors, name: str) -> Vector:
-    demand(name in vectors, "I7", "reads", name, "which was never written; there are", *vectors)
+    require(name in vectors, "I7", "reads", name, "which was never written; there are", *vectors)
     return vectors[name]
 
 

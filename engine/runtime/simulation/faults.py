@@ -1,6 +1,6 @@
-"""What happens to a schedule before it heals: crashes, frozen or mute processes and split networks.
+"""Faults injected into a schedule: crashes, frozen or mute processes and split networks.
 
-Every accident takes its victim from the processes that live at that moment, in the order of their launch. A
+A fault takes its victim from the processes that live at that moment, in the order of their launch. A
 coordinator crashes only where another one can go on with its run.
 """
 
@@ -27,22 +27,14 @@ KINDS: Final = (
 CRASH_THE_COORDINATOR: Final = "crash the coordinator"
 
 
-def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
-    """One accident of these kinds, drawn from the world's generator."""
+def inject(world: World, kinds: Sequence[str] = KINDS) -> None:
+    """Injects one fault of these kinds, drawn from the world's generator."""
     random = world.random
     kind = random.choice(kinds)
-    hosts = [process for process in world.processes if process.alive and process.name != COORDINATOR]
-    if kind.endswith("the coordinator"):
-        hosts = world.living(COORDINATOR)
-    elif "part" in kind:
-        hosts = [process for process in hosts if shard_index(process.name) is None]
-        if not any(shard_index(process.name) is not None for process in world.processes):
-            return
-    elif "shard" in kind:
-        hosts = [process for process in hosts if shard_index(process.name) is not None]
-    if not hosts:
+    victims = _victims(world, kind)
+    if not victims:
         return
-    victim = random.choice(hosts)
+    victim = random.choice(victims)
     if kind.startswith("crash"):
         world.note(victim, "crashes", None)
         victim.crash()
@@ -56,11 +48,24 @@ def happen(world: World, kinds: Sequence[str] = KINDS) -> None:
         world.note(victim, "falls mute", None)
         victim.mute = True
     elif kind.startswith("freeze"):
-        _freeze(world, victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
+        freeze(victim, random.choice((random.uniform(0.3, 3.0), random.uniform(4.5, 8.0))))
     elif kind == "pause the coordinator":
-        _freeze(world, victim, random.uniform(0.5, 6.0))
+        freeze(victim, random.uniform(0.5, 6.0))
     else:
         _split(world, both_ways=kind == "split")
+
+
+def _victims(world: World, kind: str) -> list[Process]:
+    if kind.endswith("the coordinator"):
+        return world.living(COORDINATOR)
+    hosts = [process for process in world.processes if process.alive and process.name != COORDINATOR]
+    if "part" in kind:
+        if not any(shard_index(process.name) is not None for process in world.processes):
+            return []
+        return [process for process in hosts if shard_index(process.name) is None]
+    if "shard" in kind:
+        return [process for process in hosts if shard_index(process.name) is not None]
+    return hosts
 
 
 def _crash_newest(target: tuple[World, str]) -> None:
@@ -71,14 +76,16 @@ def _crash_newest(target: tuple[World, str]) -> None:
         alive[-1].crash()
 
 
-def _freeze(world: World, victim: Process, seconds: float) -> None:
+def freeze(victim: Process, seconds: float) -> None:
+    """Stops a process for some seconds."""
+    world = victim.world
     world.note(victim, "freezes for", f"{seconds:.2f} s")
     victim.freeze()
     world.at(world.now + seconds, None, victim.thaw, None)
 
 
 def _split(world: World, *, both_ways: bool) -> None:
-    """Some hosts no longer reach the others; only a part of those links is cut, in one schedule of two."""
+    """Cuts some hosts off from the others; only a part of those links in one schedule of two."""
     random = world.random
     names = list(dict.fromkeys(process.name for process in world.processes))
     island = [name for name in names if random.random() < 0.4] or [random.choice(names)]
@@ -92,8 +99,8 @@ def _split(world: World, *, both_ways: bool) -> None:
                     world.network.cut(outside, inside, until=until)
 
 
-def heal(world: World, _: object = None) -> None:
-    """The end of the chaos: the network is fair, and every frozen process goes on."""
+def heal(world: World) -> None:
+    """Ends the chaos: the network is fair, and every frozen process goes on."""
     world.network.heal()
     for process in world.processes:
         process.thaw()

@@ -6,30 +6,32 @@ synced: before each manifest.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from partita.engine.protocol.commands import Scalars
 from partita.engine.protocol.coordinator_effects import Commit
 from partita.engine.protocol.journaled_method import JournalEntry
-from partita.engine.runtime.simulation.sandblaster.vectors import Vectors
+from partita.engine.runtime.simulation.invariants import require
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A shard's file: its vectors, after the command of this number. The hash says who wrote it, too."""
+    """A shard's file at a version (a number of pushes or commands). The hash names the writer, too."""
 
-    vectors: Vectors = field(repr=False)
-    number: int
+    contents: Any = field(repr=False)
+    version: int
     sha256: str
 
 
 @dataclass(slots=True)
 class Disk:
-    """What outlives every process.
+    """The state that outlives every process.
 
     Attributes:
         files: of shards, by name.
-        folders: the checkpoints of which somebody has begun to write.
+        folders: the checkpoints of which a file has been begun.
         manifests: those of committed checkpoints, by number.
         journal: entries in order; the first `synced` of them are safe.
     """
@@ -45,11 +47,11 @@ class Disk:
         self.journal.append((digest, scalars))
 
     def sync(self) -> None:
-        """What is written in the journal is safe."""
+        """Makes the written journal safe."""
         self.synced = len(self.journal)
 
     def lose_power(self) -> None:
-        """What was not synced is gone."""
+        """Drops the entries that were not synced."""
         del self.journal[self.synced :]
 
     def next_checkpoint(self) -> int:
@@ -57,7 +59,7 @@ class Disk:
         return max(self.folders, default=0) + 1
 
     def newest(self) -> Commit | None:
-        """The newest checkpoint of which every file is as its manifest says, and that the journal reaches."""
+        """The newest checkpoint whose files are those of its manifest, and that the journal reaches."""
         for number in sorted(self.manifests, reverse=True):
             manifest = self.manifests[number]
             whole = all(self.files[entry.file].sha256 == entry.sha256 for entry in manifest.entries)
@@ -65,8 +67,21 @@ class Disk:
                 return manifest
         return None
 
-    def read(self, shard: str, checkpoint: int) -> File | None:
-        """A shard's file of a committed checkpoint; None where it is another one than the manifest says."""
+    def committed(self, shard: str, checkpoint: int) -> File:
+        """A shard's file of a committed checkpoint (I5)."""
+        require(checkpoint in self.manifests, "I5", "checkpoint", checkpoint, "was never committed")
         entry = next(entry for entry in self.manifests[checkpoint].entries if entry.shard == shard)
         file = self.files[entry.file]
-        return file if file.sha256 == entry.sha256 else None
+        there = file.sha256 == entry.sha256
+        require(there, "I5", "the file of", shard, "in checkpoint", checkpoint, "was overwritten")
+        return file
+
+    def require_whole(self, order: Commit, current: Mapping[str, int], shards: Iterable[str]) -> None:
+        """Checks that a checkpoint is whole, newer than all others, and of the current shards (I5)."""
+        require(tuple(entry.shard for entry in order.entries) == tuple(shards), "I5", order, "is not whole")
+        require(order.checkpoint > max(self.manifests, default=0), "I5", order, "is not the newest")
+        for entry in order.entries:
+            file = self.files.get(entry.file)
+            there = file is not None and (file.version, file.sha256) == (entry.version, entry.sha256)
+            require(there, "I5", entry, "is not on disk")
+            require(current[entry.shard] == entry.epoch, "I5", entry, "is of an old epoch")

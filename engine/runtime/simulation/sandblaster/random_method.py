@@ -1,7 +1,7 @@
-"""A method that wants nothing in particular: it asks, at random, for whatever a method may ask for.
+"""A method of random requests, which follow from its seed and from the scalars, as they must.
 
-What it asks for follows from its seed and from the scalars, as it must. So recovery meets requests that no
-good method would make: vectors that nobody reads, evaluations whose gradient is lost at once, odd segments.
+So recovery meets requests that no good method would make: vectors that nobody reads, evaluations whose
+gradient is lost at once, odd segments.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from partita.engine.protocol.commands import (
 _NAMES: Final = ("a", "b", "c", "d")
 
 
-class Walk:
-    """Goes on for some requests. Its numbers stay small: a vector that grows is scaled by its own size."""
+class RandomMethod:
+    """A number of random requests. A vector that grows is scaled by its own size, so numbers stay small."""
 
     def __init__(self, seed: int, *, requests: int, portions: int) -> None:
         self._seed = seed
@@ -37,7 +37,7 @@ class Walk:
         self._portions = portions
 
     def steps(self) -> Steps:
-        """The walk, always the same one."""
+        """Starts the method, which is always the same one."""
         random, known, evaluations = Random(self._seed), [POINT], 0
         largest = 0.0
         for n in range(self._requests):
@@ -59,7 +59,7 @@ class Walk:
             largest = scalars[-1]
             if random.random() < 0.5:
                 yield Iterated(n, scalars[0], largest, 1.0, evaluations)
-        return Outcome("stopped", "the walk is over")
+        return Outcome("stopped", "the requests are over")
 
     def _calculation(self, random: Random, known: list[str], to: Sequence[str]) -> Operation:
         if random.random() < 0.2:

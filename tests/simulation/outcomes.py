@@ -16,16 +16,16 @@ class Reported(Protocol):
         """Their numbers."""
 
 
-def told(outcome: Outcome) -> str:
-    """What a schedule broke, and its story."""
-    return f"seed {outcome.seed} breaks {outcome.violation}\n" + "\n".join(outcome.story)
+def report_of(outcome: Outcome) -> str:
+    """The violation of a schedule, and its trace."""
+    return f"seed {outcome.seed} breaks {outcome.violation}\n" + "\n".join(outcome.trace)
 
 
 def all_hold(play: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
-    """Every invariant holds in every schedule; else the story of the first that breaks one is told."""
+    """Every invariant holds in every schedule; else the trace of the first violation is shown."""
     for seed in seeds:
         outcome = play(seed)
-        assert outcome.violation is None, told(outcome)
+        assert outcome.violation is None, report_of(outcome)
 
 
 def is_caught(planted: Reported, play: Callable[[int], Outcome], seeds: Iterable[int]) -> None:
@@ -34,4 +34,4 @@ def is_caught(planted: Reported, play: Callable[[int], Outcome], seeds: Iterable
     assert caught is not None, "not found within these seeds"
     assert caught.violation is not None
     assert caught.violation.split(":")[0] in planted.reported.split(), caught.violation
-    assert caught.story, "a failure tells its last events"
+    assert caught.trace, "a failure tells its last events"

@@ -1,0 +1,199 @@
+"""The reference model: the values that every shard should hold, and the acknowledgements that parts rely on.
+
+The model keeps each push ever made, and for each life of a shard the set of those that are in its values, so
+that I1 to I4 are questions about sets. It sees what crosses the surface of a machine and nothing inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from partita.engine.protocol.messages import PushRecord
+from partita.engine.runtime.simulation.invariants import ProcessId, Writers, require
+
+Push: TypeAlias = tuple[str, int, int]
+"""A push to a given shard: (part, incarnation, sequence)."""
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The values that one life of a shard should hold: inherited from a file, then one push at a time."""
+
+    values: list[float]
+    version: int = 0
+    applied: set[Push] = field(default_factory=set)
+    steps: set[tuple[str, int]] = field(default_factory=set)  # (part, step) whose gradients they hold
+
+    def copy(self) -> Lineage:
+        """A copy for a file."""
+        return Lineage(list(self.values), self.version, set(self.applied), set(self.steps))
+
+
+class ReferenceModel:
+    """The reference of one schedule."""
+
+    def __init__(self, shards: Iterable[tuple[str, int]], writers: Writers) -> None:
+        """A model of these shards (name, numbers each holds), all zero."""
+        self._initial = {name: Lineage([0] * size) for name, size in shards}
+        self.lineages: dict[ProcessId, Lineage] = {}
+        self._writers = writers
+        self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
+        self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
+        self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
+        self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # steps that have accumulated, by number
+        self._acknowledged: dict[tuple[ProcessId, str], int] = {}  # pushes, before the process was replaced
+        self._newest_part: dict[str, int] = {}
+        self._made: dict[tuple[ProcessId, str], int] = {}
+        self._accumulated: dict[ProcessId, list[float]] = {}
+        self._settled: dict[tuple[ProcessId, str], int] = {}
+        self._installed: dict[tuple[ProcessId, str], tuple[int, int]] = {}
+        self._computed: dict[str, int] = {}
+
+    # Parts.
+
+    def part_is_born(self, part: ProcessId, *, size: int) -> None:
+        """Adds a part's process with nothing accumulated; answers to an older one count no more."""
+        self._accumulated[part] = [0] * size
+        self._undone[part] = {number: [] for number in range(size)}
+        self._newest_part[part[0]] = part[1]
+
+    def begins(self, part: ProcessId, step: int, *, resumed: int) -> None:
+        """Requires that an earlier process has computed the steps that this one skips."""
+        done = max(self._computed.get(part[0], 0), resumed)
+        require(step <= done, "I8", part, "begins at", step, "but has only done", done)
+
+    def computed(self, part: ProcessId, step: int, gradient: list[float]) -> None:
+        """Adds a step's gradient to what has accumulated."""
+        self._computed[part[0]] = max(self._computed.get(part[0], 0), step + 1)
+        accumulated = self._accumulated[part]
+        for i, number in enumerate(gradient):
+            accumulated[i] += number
+            self._undone[part][i].append(step)
+
+    def discards(self, part: ProcessId, *, start: int, stop: int) -> None:
+        """Clears gradients of steps that were done again, and that a shard has already."""
+        for i in range(start, stop):
+            self._accumulated[part][i] = 0
+            self._undone[part][i] = []
+
+    def pushes(
+        self, part: ProcessId, shard: str, sequence: int, payload: tuple[float, ...], *, start: int, stop: int
+    ) -> None:
+        """Requires that a new push holds just what has accumulated, and a repeat the same as before."""
+        push = (*part, sequence)
+        known = self._payloads.get((shard, push))
+        if known is not None:
+            require(payload == known, "I1", push, "to", shard, "is sent again as", payload, "and was", known)
+            return
+        made = self._made.get((part, shard), 0)
+        require(sequence == made, "I1", push, "to", shard, "comes after", made, "pushes")
+        expected = self._accumulated[part][start:stop]
+        require(payload == tuple(expected), "I1", push, "holds", payload, "of", expected)
+        self._steps[shard, push] = tuple(self._undone[part][start])
+        self.discards(part, start=start, stop=stop)
+        self._made[part, shard] = made + 1
+        self._payloads[shard, push] = payload
+
+    def settles(self, part: ProcessId, shard: str, sequence: int) -> None:
+        """Requires that a part takes each push for acknowledged once, in order."""
+        settled = self._settled.get((part, shard), 0)
+        require(sequence == settled, "I1", part, "settles", sequence, "after", settled, "with", shard)
+        self._settled[part, shard] = sequence + 1
+        if self._newest_part[part[0]] == part[1]:
+            self._acknowledged[part, shard] = sequence + 1
+
+    def inherits(self, part: str, shard: str, settled: PushRecord) -> None:
+        """Counts an earlier process's pushes as acknowledged: the shard has reported to have them."""
+        push = (part, settled.incarnation, settled.pushes - 1)
+        require((shard, push) in self._payloads, "I2", part, "inherits", settled, "which was never pushed")
+        process = (part, settled.incarnation)
+        known = self._acknowledged.get((process, shard), 0)
+        self._acknowledged[process, shard] = max(known, settled.pushes)
+
+    def installs(self, part: ProcessId, shard: str, version: tuple[int, int]) -> None:
+        """Requires that a part's parameters never go back (I3)."""
+        before = self._installed.get((part, shard), (-1, -1))
+        require(version >= before, "I3", part, "goes back from", before, "to", version, "of", shard)
+        self._installed[part, shard] = version
+
+    def drained(self, part: ProcessId, shards: Iterable[str]) -> None:
+        """Requires that all gradients of a part were pushed, and every push is settled."""
+        left = self._accumulated[part]
+        require(not any(left), "I2", part, "drained, but", left, "was not pushed")
+        for shard in shards:
+            made, settled = self._made.get((part, shard), 0), self._settled.get((part, shard), 0)
+            require(made == settled, "I2", part, "drained with", settled, "of", made, "settled by", shard)
+
+    # Shards.
+
+    def shard_is_born(self, shard: ProcessId, file: Lineage | None) -> Lineage:
+        """Begins a life from a committed file, or from the start."""
+        lineage = (file or self._initial[shard[0]]).copy()
+        self.lineages[shard] = lineage
+        self._moves(shard, lineage.version)
+        return lineage
+
+    def applies(
+        self, shard: ProcessId, push: Push, payload: tuple[float, ...], *, start: int, values: list[float]
+    ) -> None:
+        """Requires that a push enters the values of a shard once, in order, by the one writer (I1, I4)."""
+        lineage = self.lineages[shard]
+        self._writers.require_current(shard, "applies", push)
+        require(push not in lineage.applied, "I1", shard, "applies", push, "a second time")
+        require(payload == self._payloads.get((shard[0], push)), "I1", push, "arrived as", payload)
+        lineage.applied.add(push)
+        for step in self._steps[shard[0], push]:
+            twice = (push[0], step) in lineage.steps
+            require(not twice, "I1", shard, "applies step", step, "of", push, "a second time")
+            lineage.steps.add((push[0], step))
+        lineage.version += 1
+        for i, number in enumerate(payload):
+            lineage.values[start + i] += number
+        require(values == lineage.values, "I1", shard, "holds", values, "instead of", lineage.values)
+        self._moves(shard, lineage.version)
+
+    def acknowledges(self, shard: ProcessId, push: Push, version: int) -> None:
+        """Requires that an acknowledged push is in the values or settled (I2), at the one writer (I4)."""
+        lineage = self.lineages[shard]
+        self._writers.require_current(shard, "acknowledges", push)
+        there = push in lineage.applied or push[2] < self._settled.get((push[:2], shard[0]), 0)
+        require(there, "I2", shard, "acknowledges", push, "and does not hold it")
+        require(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
+
+    def answers(self, shard: ProcessId, epoch: int, version: int) -> None:
+        """Requires that a shard sends parameters of the version that it has (I3), as the one writer (I4)."""
+        self._writers.require_current(shard, "answers a fetch", "")
+        expected = (shard[1], self.lineages[shard].version)
+        require((epoch, version) == expected, "I3", shard, "says", (epoch, version), "and is", expected)
+
+    def _moves(self, shard: ProcessId, version: int) -> None:
+        now, before = (shard[1], version), self._newest.get(shard[0], (-1, -1))
+        require(now >= before, "I3", shard[0], "goes back from", before, "to", now)
+        self._newest[shard[0]] = now
+
+    # The end.
+
+    def lost(self, files: Mapping[str, Lineage]) -> int:
+        """The number of pushes that were acknowledged and are in none of these files (I2)."""
+        return sum(len(self._lacking(files[shard], part, shard)) for part, shard in self._acknowledged)
+
+    def _lacking(self, file: Lineage, part: ProcessId, shard: str) -> list[Push]:
+        pushes = ((*part, sequence) for sequence in range(self._acknowledged[part, shard]))
+        return [push for push in pushes if push not in file.applied]
+
+    def complete(
+        self, files: Mapping[str, Lineage], *, first: Mapping[tuple[str, str], int], steps: int, lost: int
+    ) -> None:
+        """Requires at the end that each step is in the files, or in a push that was counted as lost."""
+        missing = self.lost(files)
+        require(lost == missing, "I2", "the run says", lost, "pushes lost, and", missing, "are")
+        gone: set[tuple[str, str, int]] = set()
+        for part, shard in self._acknowledged:
+            for push in self._lacking(files[shard], part, shard):
+                gone |= {(part[0], shard, step) for step in self._steps[shard, push]}
+        for (name, shard), began in first.items():
+            for step in range(began, steps):
+                there = (name, step) in files[shard].steps or (name, shard, step) in gone
+                require(there, "I2", "step", step, "of", name, "is neither in the file of", shard, "nor lost")
