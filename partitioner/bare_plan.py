@@ -18,7 +18,7 @@ from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.products import LARGE, Products
-from partita.partitioner.ir.buffer_names import holds_sums, number_of, plain
+from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
@@ -190,9 +190,9 @@ class BarePlan:
         states = sums = 0
         for message in self.messages:
             nodes = self.graph[message.layer].nodes_in(message.rows) if message.layer else 0
-            if number_of(message.buffer) in (None, 0):  # the same of every portion
-                states += nodes * (plain(message.buffer) == message.layer)
-                sums += nodes * holds_sums(message.buffer)
+            if message.buffer.micro_batch in (None, 0):  # the same of every portion
+                states += nodes * (message.buffer.kind is BufferKind.ACTIVATIONS)
+                sums += nodes * (message.buffer.kind is BufferKind.PARTIAL_SUMS)
         return states, sums
 
     @cached_property
@@ -209,7 +209,9 @@ class BarePlan:
         pieces = self.ownership.of_machine(machine)
         return sum(held.size for piece in pieces for held in self.ownership.held(piece.layer, machine))
 
-    def windows(self, program: Program, *, keep: Collection[str] | None = None) -> dict[str, WindowPlan]:
+    def windows(
+        self, program: Program, *, keep: Collection[Buffer] | None = None
+    ) -> dict[Buffer, WindowPlan]:
         """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.
 
         Args:
@@ -220,9 +222,9 @@ class BarePlan:
         return arranged(self.ownership, program, windows_of(self.ownership, program, self.sizes), keep)
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def kept(self) -> tuple[Buffer, ...]:
         """What a part that learns keeps of a step until the next: states, by which faults are found."""
-        return tuple(grid.name for grid in self.graph.computed)
+        return tuple(activations(grid.name) for grid in self.graph.computed)
 
     def memory_bytes(
         self,

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from partita.layers.text import counted
-from partita.partitioner.ir.buffer_names import (
-    NORMS,
-    holds_errors,
-    holds_gradient,
-    holds_parameters,
-    holds_summary,
-    holds_sums,
-    layer_of,
-    plain,
-    sent_as,
-)
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.playback import Bar, Flight, Playback
 from partita.partitioner.readable import readable_seconds
@@ -41,7 +32,7 @@ class Wait:
     seconds: float
     machine: int
     source: int
-    buffer: str
+    buffer: Buffer
 
     def __str__(self) -> str:
         return (
@@ -50,25 +41,27 @@ class Wait:
         )
 
 
-def content_of(buffer: str) -> str:
-    """What a buffer holds: `states`, whatever its layer and portion."""
-    if plain(sent_as(buffer)) == NORMS:
-        return "sums of squares"
-    if holds_parameters(buffer):
-        return "weights"
-    if holds_gradient(buffer):
-        return "gradient"
-    if holds_summary(buffer):
-        return "sums over scores"
-    if holds_sums(buffer):
-        return "partial sums"
-    return "errors" if holds_errors(buffer) else "states"
+_CONTENT: Final = {
+    BufferKind.ACTIVATIONS: "states",
+    BufferKind.GRAD_OUTPUT: "errors",
+    BufferKind.GRAD_PREACTIVATION: "errors",
+    BufferKind.PARAMETERS: "weights",
+    BufferKind.GRADIENT: "gradient",
+    BufferKind.SUMMARY: "sums over scores",
+    BufferKind.PARTIAL_SUMS: "partial sums",
+    BufferKind.NORMS: "sums of squares",
+}
 
 
-def described(buffer: str) -> str:
+def content_of(buffer: Buffer) -> str:
+    """The contents of a buffer in words, whatever its layer and micro-batch: `states`."""
+    return _CONTENT[buffer.kind]
+
+
+def described(buffer: Buffer) -> str:
     """What a buffer holds of which layer: `hidden3's states`."""
     content = content_of(buffer)
-    return content if plain(sent_as(buffer)) == NORMS else f"{layer_of(buffer)}'s {content}"
+    return f"{buffer.layer}'s {content}" if buffer.layer else content
 
 
 def gap(step_s: float, bound_s: float) -> str:
@@ -81,7 +74,7 @@ def gap(step_s: float, bound_s: float) -> str:
 
 def waits(playback: Playback) -> tuple[Wait, ...]:
     """The waits on the critical path, the longest first."""
-    return tuple(sorted(_waits(playback), key=lambda wait: (-wait.seconds, wait.machine, wait.buffer)))
+    return tuple(sorted(_waits(playback), key=lambda wait: (-wait.seconds, wait.machine, str(wait.buffer))))
 
 
 def _waits(playback: Playback) -> Iterator[Wait]:

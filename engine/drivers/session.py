@@ -39,7 +39,7 @@ from partita.engine.transport.payload import Payload
 from partita.layers.arguments import Arguments
 from partita.layers.checks import check_choice, check_seconds, check_whole
 from partita.layers.text import counted
-from partita.partitioner.ir.buffer_names import layer_of, number_of
+from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]
@@ -244,7 +244,9 @@ class Session(Arguments):
         if task.keeps_gradient:
             found.add("gradient")
         if self.train and task.keep is None:
-            found |= {edge.name for name in graph.needs_error for edge in self.plan.ownership.edges(name)}
+            found |= {
+                str(edge.buffer) for name in graph.needs_error for edge in self.plan.ownership.edges(name)
+            }
         return frozenset(found)
 
     def _check_sizes(self) -> None:
@@ -281,12 +283,12 @@ class Session(Arguments):
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
             grid, count = (
-                self.plan.graph[layer_of(operand.buffer)],
+                self.plan.graph[operand.buffer.layer],
                 self.plan.sizes.examples(operand.buffer),
             )
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
-            first = (number_of(operand.buffer) or 0) * count
+            first = (operand.buffer.micro_batch or 0) * count
             examples = batch[grid.name][first : first + count]
             for rows in operand.rows:
                 yield stored(node_major(examples, rows, (*grid.shape, count)), dtype)
@@ -306,18 +308,19 @@ class Session(Arguments):
                     p.name: np.zeros(p.shape, master(precision)) for p in graph.parameters.values()
                 }
             else:
-                grid = graph[layer_of(name)]
-                kind = storage(self.plan.sizes.row(name)[1])
-                if self._adds_up(name):
+                buffer = parse_buffer(name)
+                grid = graph[buffer.layer]
+                kind = storage(self.plan.sizes.row(buffer)[1])
+                if self._adds_up(buffer):
                     kind = widen_array(np.zeros(0, kind)).dtype
                 states[name] = np.zeros((*grid.shape, self.plan.batch), kind)
         for machine, payload in enumerate(payloads):
             self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
         return {name: widen_array(array) for name, array in states.items()}, vectors
 
-    def _adds_up(self, name: str) -> bool:
+    def _adds_up(self, buffer: Buffer) -> bool:
         """Whether machines have shares of a row: of the errors of its copies, of a loss that all judge."""
-        return "<" in name or bool(self.plan.ownership.judges(name))
+        return buffer.edge is not None or bool(self.plan.ownership.judges(buffer.layer))
 
     def _take(
         self,
@@ -336,12 +339,12 @@ class Session(Arguments):
                 vector = np.zeros(self._layout.machine_size(machine), master(self.plan.precision))
                 targets.append(vector)
                 finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
-            elif (rows := self.plan.ownership.rows(layer_of(name), machine)) is not None:
+            elif (rows := self.plan.ownership.rows(parse_buffer(name).layer, machine)) is not None:
                 place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
                 own = states[name][place]
-                adds = self._adds_up(name)
+                adds = self._adds_up(parse_buffer(name))
                 if adds or not own.flags.c_contiguous:
-                    share = np.zeros(own.shape, storage(self.plan.sizes.row(name)[1]))
+                    share = np.zeros(own.shape, storage(self.plan.sizes.row(parse_buffer(name))[1]))
                     finish.append(partial(_put, own, share, adds=adds))
                     own = share
                 targets.append(own)

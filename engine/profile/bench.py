@@ -176,7 +176,7 @@ class HostBench(Bench):
 def _inputs(task: SessionTask) -> list[Array]:
     """Zeros for what a part is fed."""
     shapes = (
-        (rows[1] - rows[0], *task.plan.graph[operand.buffer].shape[1:], task.plan.batch)
+        (rows[1] - rows[0], *task.plan.graph[operand.buffer.layer].shape[1:], task.plan.batch)
         for operand in task.inputs
         for rows in operand.rows
     )

@@ -28,6 +28,7 @@ from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.layer import Placeholder
+from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
 
@@ -90,9 +91,9 @@ class KernelBenchmark:
             feed=self._feed,
             updates=self._updates,
         )
-        for name, window in buffers.windows.items():
-            grid_is_given = name in plan.graph and isinstance(plan.graph[name].layer, Placeholder)
-            if not (grid_is_given or window.array.dtype == np.int64 or "." in name):
+        given = {activations(grid.name) for grid in (*plan.graph.inputs, *plan.graph.targets)}
+        for buffer, window in buffers.windows.items():
+            if buffer.travels_along_edges and buffer not in given and window.array.dtype != np.int64:
                 for run, target in zip([window.rows], window.arriving((window.rows,)), strict=True):
                     drawn = _AMPLITUDE * draw.standard_normal(target.shape, np.float32)
                     target[...] = stored(drawn, target.dtype)

@@ -20,7 +20,7 @@ from partita.engine.parameters.slots import Slot
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
 from partita.layers.rows import Run
-from partita.partitioner.ir.buffer_names import GRADIENT, PARAMETERS, layer_of, numbered, place_of
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Program
 from partita.partitioner.lower.arena import arena_bytes
 from partita.partitioner.plan import Plan
@@ -132,7 +132,7 @@ class Buffers:
         program: Program,
         vectors: Vectors,
         *,
-        keep: Collection[str] | None = None,
+        keep: Collection[Buffer] | None = None,
     ) -> None:
         """Allocates what the plan says, and fills it with zeros.
 
@@ -148,8 +148,8 @@ class Buffers:
         self._planned = planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
         memory = self.device.memory(self.n_bytes)
-        self.windows: dict[str, Window] = {}
-        self.tiles: dict[str, Array] = {}
+        self.windows: dict[Buffer, Window] = {}
+        self.tiles: dict[Buffer, Array] = {}
         for name, window in planned.items():
             array = self.device.placed(memory, window.offset, window.shape, _dtype(window.dtype))
             start, _, *columns = window.rows
@@ -162,16 +162,16 @@ class Buffers:
                 self.tiles[name] = self.device.placed(memory, offset, window.own, _dtype(window.dtype))
         for layer in lent_layers(plan, machine):
             span = vectors.span(layer)
-            lent = {PARAMETERS: vectors.read[span]}
+            lent = {BufferKind.PARAMETERS: vectors.read[span]}
             if program.kind.gradients == "whole":
-                lent[GRADIENT] = vectors.gradient[span]
-            for what, array in lent.items():
-                self.windows[layer + what] = self.device.window(0, array.reshape(1, -1))
+                lent[BufferKind.GRADIENT] = vectors.gradient[span]
+            for kind, array in lent.items():
+                self.windows[Buffer(kind, layer)] = self.device.window(0, array.reshape(1, -1))
 
-    def __getitem__(self, buffer: str) -> Window:
-        return self.windows[place_of(buffer, self._slots)]
+    def __getitem__(self, buffer: Buffer) -> Window:
+        return self.windows[buffer.place(self._slots)]
 
-    def overlap(self, one: str, other: str) -> bool:
+    def overlap(self, one: Buffer, other: Buffer) -> bool:
         """Whether two windows, by the names of their places, take turns in the same memory."""
         if one == other or one not in self._planned or other not in self._planned:
             return False
@@ -180,7 +180,7 @@ class Buffers:
         )
         return low + n_low > high and n_high > 0
 
-    def collected(self, name: str, rows: Run) -> list[Array]:
+    def collected(self, name: Buffer, rows: Run) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""
         return [
             self.windows[one].download((rows,))[0]
@@ -189,28 +189,28 @@ class Buffers:
             for one in self._portions(name)
         ]
 
-    def portions_of(self, name: str) -> list[Window]:
+    def portions_of(self, name: Buffer) -> list[Window]:
         """What there is of a buffer, portion after portion; one window where the step is of one portion."""
         return [self.windows[one] for one in self._portions(name)]
 
-    def _portions(self, name: str) -> list[str]:
-        names = [name, *(numbered(name, slot) for slot in range(self._slots))]
+    def _portions(self, name: Buffer) -> list[Buffer]:
+        names = [name, *(name.numbered(slot) for slot in range(self._slots))]
         return [one for one in names if one in self.windows]
 
-    def own(self, buffer: str, rows: Run) -> Array:
+    def own(self, buffer: Buffer, rows: Run) -> Array:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""
         tile = self.tiles.get(buffer)
         return self.windows[buffer].of((rows,))[0] if tile is None else tile
 
-    def room(self, buffer: str, shape: tuple[int, ...]) -> Array:
+    def room(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
         """Zeros of the kind that a buffer holds, besides its window."""
         return self.device.zeros(shape, _dtype(self.plan.sizes.row(buffer)[1]))
 
-    def parameters_in(self, buffer: str) -> list[Array] | None:
+    def parameters_in(self, buffer: Buffer) -> list[Array] | None:
         """The arrays of a layer's parameters, or of their gradient, in a window; None: in vectors."""
         if buffer not in self.windows:
             return None
-        parameters = self.plan.graph[layer_of(buffer)].parameters
+        parameters = self.plan.graph[buffer.layer].parameters
         ends = [0, *accumulate(parameter.size for parameter in parameters)]
         row = self.windows[buffer].array[0]
         return [

@@ -35,23 +35,7 @@ from partita.engine.runtime.task import NeverEnds
 from partita.engine.runtime.watchdog import Stuck, Watchdog
 from partita.layers.rows import Run, WholeRows, bounds
 from partita.partitioner.assign.held import Held
-from partita.partitioner.assign.ownership import Edge
-from partita.partitioner.ir.buffer_names import (
-    DELTAS,
-    GRADIENT,
-    NORMS,
-    PARAMETERS,
-    SUMMARY,
-    SUMS,
-    consumer_of,
-    holds_errors,
-    holds_sums,
-    layer_of,
-    number_of,
-    numbered,
-    place_of,
-    plain,
-)
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand, Program
 from partita.partitioner.plan import Plan
 
@@ -123,7 +107,7 @@ class Computations:
         self._kernels = {key: self._kernel(*key, views) for key, views in self._views.items()}
         self._made: dict[tuple[object, ...], Call] = {}
         self._learners: dict[tuple[str, tuple[Kernel, ...]], Callable[[int], None]] = {}
-        self._updated: defaultdict[str, int] = defaultdict(int)
+        self._updated: defaultdict[Buffer, int] = defaultdict(int)
         self._learnings = {
             (name, kernels): FusedUpdate(
                 kernels,
@@ -168,7 +152,7 @@ class Computations:
         except Stuck as stuck:
             instruction = self._instructions[stuck.position]
             buffer = instruction.target.buffer
-            name = consumer_of(buffer) if "<" in buffer and instruction.op is Op.ERRORS else layer_of(buffer)
+            name = buffer.edge.consumer if buffer.edge and instruction.op is Op.ERRORS else buffer.layer
             raise NeverEnds(
                 f"{instruction.op} {instruction.target}, a computation of {self.graph[name].layer.kind} "
                 f"'{name}', has not ended for {stuck.after_s:.0f} s; look for a loop without an end in the "
@@ -204,23 +188,23 @@ class Computations:
     def _once(self, make: Callable[[Instruction], Call], instruction: Instruction) -> Call:
         """The call of an instruction, made once for all portions that take turns in a place."""
         operands = (instruction.target, *instruction.sources)
-        places = ((place_of(operand.buffer, self._slots), operand.rows) for operand in operands)
+        places = ((operand.buffer.place(self._slots), operand.rows) for operand in operands)
         key = (instruction.op, instruction.accumulate, *places)
         if key not in self._made:
             self._made[key] = make(instruction)
         return self._made[key]
 
-    def _kernel_of(self, layer: str, buffer: str) -> Kernel:
+    def _kernel_of(self, layer: str, buffer: Buffer) -> Kernel:
         """A layer's kernel for the portion of which a buffer is."""
-        return self._kernels[layer, number_of(place_of(buffer, self._slots))]
+        return self._kernels[layer, buffer.place(self._slots).micro_batch]
 
-    def _views_of(self, layer: str, buffer: str) -> KernelArrays:
+    def _views_of(self, layer: str, buffer: Buffer) -> KernelArrays:
         """The arrays of that kernel."""
-        return self._views[layer, number_of(place_of(buffer, self._slots))]
+        return self._views[layer, buffer.place(self._slots).micro_batch]
 
     def _feed(self, instruction: Instruction) -> Call:
         name, rows = instruction.target.buffer, instruction.target.rows
-        window, layer, first = self.buffers[name], plain(name), self._first_example(name)
+        window, layer, first = self.buffers[name], name.layer, self._first_example(name)
         runs = list(zip(rows, window.arriving(rows), strict=True))
 
         def call() -> None:
@@ -231,9 +215,9 @@ class Computations:
 
         return call
 
-    def _first_example(self, buffer: str) -> int:
+    def _first_example(self, buffer: Buffer) -> int:
         """With which of the step's examples a buffer begins."""
-        return (number_of(buffer) or 0) * self.plan.sizes.examples(buffer)
+        return (buffer.micro_batch or 0) * self.plan.sizes.examples(buffer)
 
     def _real(self, first: int, examples: int) -> int:
         """How many of so many examples are real, of which the first is of this number in the step."""
@@ -245,7 +229,7 @@ class Computations:
         return batch if self.feed.pads_portions else self._real(first // batch * batch, batch) or batch
 
     def _up(self, instruction: Instruction) -> Call:
-        name = layer_of(instruction.target.buffer)
+        name = instruction.target.buffer.layer
         kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
         if not isinstance(kernel, LossKernel):
             return call
@@ -267,9 +251,9 @@ class Computations:
         return call_and_judge
 
     def _sum(self, instruction: Instruction) -> Call:
-        layer = layer_of(instruction.target.buffer)
+        layer = instruction.target.buffer.layer
         kernel = self._kernel_of(layer, instruction.target.buffer)
-        if holds_sums(instruction.target.buffer):
+        if instruction.target.buffer.kind is BufferKind.PARTIAL_SUMS:
             assert isinstance(kernel, PartialKernel), f"{instruction} is of no layer cut by its inputs"
             return kernel.multiply(_rows(instruction.target)[0])
         by_blocks = self.graph[layer].layer.splits_sum and not self.owned.by_inputs(layer)
@@ -285,7 +269,7 @@ class Computations:
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
-        layer = plain(operand.buffer)
+        layer = operand.buffer.layer
         call = self._kernel_of(layer, operand.buffer).delta()
         return in_turn(self._views_of(layer, operand.buffer).before_delta, call)
 
@@ -352,7 +336,7 @@ class Computations:
     def _learnt(self, instruction: Instruction) -> tuple[str, tuple[Kernel, ...]]:
         """The layer that an instruction learns, and its kernels of all portions whose errors it reads."""
         name = _layer(instruction.target)
-        errors = (source.buffer for source in instruction.sources if holds_errors(source.buffer))
+        errors = (source.buffer for source in instruction.sources if source.buffer.holds_errors)
         return name, tuple(self._kernel_of(name, buffer) for buffer in errors)
 
     def _held(self, name: str) -> tuple[Held, ...]:
@@ -363,7 +347,7 @@ class Computations:
 
     def _gradients(self, name: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""
-        found = self.buffers.parameters_in(name + GRADIENT)
+        found = self.buffers.parameters_in(Buffer(BufferKind.GRADIENT, name))
         return self.vectors.views(name, self.vectors.gradient) if found is None else found
 
     def _squares(self, instruction: Instruction) -> Call:
@@ -434,9 +418,9 @@ class Computations:
         self._updated[instruction.target.buffer] += 1
         return count
 
-    def _edge(self, buffer: str) -> Edge:
-        layer = layer_of(buffer)
-        return next(edge for edge in self.owned.edges(layer) if edge.name == plain(buffer))
+    def _edge(self, buffer: Buffer) -> Edge:
+        assert buffer.edge is not None, f"{buffer} lies on no edge"
+        return buffer.edge
 
     def _kernel(self, name: str, number: int | None, views: KernelArrays) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes for portions of this number."""
@@ -446,7 +430,7 @@ class Computations:
             views.sources,
             tuple(held.rows for held in views.heard),
             tuple(held.rows for held in views.returned),
-            self.plan.sizes.examples(name),
+            self.plan.sizes.examples(activations(name)),
             self.plan.precision,
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
@@ -454,9 +438,9 @@ class Computations:
             self.owned.inputs(name, self.machine),
             self.plan.products_of(self.machine),
         )
-        borrowed = self.buffers.parameters_in(name + PARAMETERS)
-        summary = name + SUMMARY
-        told = self.buffers.windows.get(summary if number is None else numbered(summary, number))
+        borrowed = self.buffers.parameters_in(Buffer(BufferKind.PARAMETERS, name))
+        summary = Buffer(BufferKind.SUMMARY, name)
+        told = self.buffers.windows.get(summary.numbered(number))
         arrays = Arrays(
             sources=tuple(held.array for held in views.heard),
             state=views.state,
@@ -471,14 +455,14 @@ class Computations:
     def _partial_sums(self, name: str, number: int | None, rows: tuple[int, int]) -> PartialSums:
         """The sums of all machines for these rows, in the order of the machines; and errors of all rows."""
 
-        def at(buffer: str) -> str:
-            return buffer if number is None else numbered(buffer, number)
+        def at(buffer: Buffer) -> Buffer:
+            return buffer.numbered(number)
 
-        own, windows, terms = name + SUMS, self.buffers.windows, []
+        own, windows, terms = Buffer(BufferKind.PARTIAL_SUMS, name), self.buffers.windows, []
         for machine in sorted(piece.machine for piece in self.owned.of(name)):
-            window = windows[at(own if machine == self.machine else f"{own}@{machine}")]
+            window = windows[at(own if machine == self.machine else own.received_from(machine))]
             terms.append(window.of((rows,))[0])
-        deltas = windows.get(at(name + DELTAS))
+        deltas = windows.get(at(Buffer(BufferKind.GRAD_PREACTIVATION, name)))
         biased = bounds(self.owned.home(name, self.machine))
         return PartialSums(
             windows[at(own)].array,
@@ -490,7 +474,7 @@ class Computations:
 
 def _layer(operand: Operand) -> str:
     """Whose parameters or gradient an operand names."""
-    return layer_of(operand.buffer)
+    return operand.buffer.layer
 
 
 def _rows(operand: Operand) -> WholeRows:

@@ -19,8 +19,8 @@ from partita.engine.runtime.window import Window
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Run, WholeRows
-from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.ir.buffer_names import numbered
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import Buffer, Edge, activations
 
 Columns: TypeAlias = tuple[int, int] | None
 """`[left, right)` of a picture in a plan that cuts some picture into tiles; else None."""
@@ -75,17 +75,17 @@ class KernelArrays:
         self._columns = [self._columns_of(edge) for edge in edges]
         self.heard = [self._hear(*pair) for pair in zip(edges, self._columns, strict=True)]
         self.returned = [self._return(*pair) for pair in zip(edges, self._columns, strict=True)]
-        self._error_windows = [buffers.windows.get(self._at(edge.name)) for edge in edges]
+        self._error_windows = [buffers.windows.get(self._at(edge.buffer)) for edge in edges]
         self.rows = (own[0], own[1])
         self.grid = self._narrow(grid, own)
         self.sources = tuple(self._narrow_source(*pair) for pair in zip(edges, self._columns, strict=True))
         self.before_up = in_turn(*self._gathered)
-        self.state = buffers.own(self._at(grid.name), own)
-        self.after_up = self._brought(self._at(grid.name), own, out=True)
-        name = self._at(next((edge.name for edge in owned.edges(grid.name)), ""))
-        comes_down = name in buffers.windows
-        self.delta = buffers.own(name, own) if comes_down else None
-        self.before_delta = self._brought(name, own, out=False) if comes_down else nothing
+        self.state = buffers.own(self._at(activations(grid.name)), own)
+        self.after_up = self._brought(self._at(activations(grid.name)), own, out=True)
+        self.delta, self.before_delta = None, nothing
+        first = next((self._at(edge.buffer) for edge in owned.edges(grid.name)), None)
+        if first in buffers.windows:
+            self.delta, self.before_delta = buffers.own(first, own), self._brought(first, own, out=False)
 
     def after_errors(self, source: int, rows: WholeRows) -> Call:
         """What is copied when the kernel has written the errors of these rows of an input."""
@@ -99,9 +99,9 @@ class KernelArrays:
         pairs = [(window.of(((*run, *columns),))[0], rows_of(array, run, held)) for run in rows]
         return in_turn(*(self._copy(target, given) for target, given in pairs))
 
-    def _at(self, buffer: str) -> str:
-        """What the buffer is called for these portions."""
-        return buffer if self._number is None or not buffer else numbered(buffer, self._number)
+    def _at(self, buffer: Buffer) -> Buffer:
+        """The buffer of these micro-batches."""
+        return buffer.numbered(self._number)
 
     def _columns_of(self, edge: Edge) -> Columns:
         owned = self._owned
@@ -109,17 +109,20 @@ class KernelArrays:
 
     def _hear(self, edge: Edge, columns: Columns) -> Heard:
         """All that is here of an input; but a judge hears its own scores, and no others."""
-        window, own = self._buffers[self._at(edge.layer)], self._owned.rows(edge.layer, self._machine)
+        window, own = (
+            self._buffers[self._at(activations(edge.layer))],
+            self._owned.rows(edge.layer, self._machine),
+        )
         judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else ()
         if judged and judged[0] != own:  # of copies, those that no machine before it has
             return Heard((judged[0][0], judged[0][1]), window.of(judged)[0])
         if own is not None and (judged or self._is_own(edge, own, columns, window)):
-            return Heard((own[0], own[1]), self._buffers.own(self._at(edge.layer), own))
+            return Heard((own[0], own[1]), self._buffers.own(self._at(activations(edge.layer)), own))
         if columns is None or window.columns == columns:
             return Heard(window.rows, window.array)
         rows = row_sets.bounds(row_sets.along(self._owned.needed(edge, self._machine)))
         shape = (rows[1] - rows[0], columns[1] - columns[0], *window.array.shape[2:])
-        array = self._buffers.room(edge.layer, shape)
+        array = self._buffers.room(activations(edge.layer), shape)
         if len(array):
             self._gathered.append(self._copy(array, window.of(((*rows, *columns),))[0]))
         return Heard(rows, array)
@@ -131,14 +134,14 @@ class KernelArrays:
         return not row_sets.difference(self._owned.needed(edge, self._machine), (own,))
 
     def _return(self, edge: Edge, columns: Columns) -> Returned:
-        window = self._buffers.windows.get(self._at(edge.name))
+        window = self._buffers.windows.get(self._at(edge.buffer))
         if window is None:
             return Returned((0, 0), None)
         if columns is None or window.columns == columns:
             return Returned(window.rows, window.array)
         height, _, *rest = window.array.shape
         shape = (height, columns[1] - columns[0], *rest)
-        return Returned(window.rows, self._buffers.room(edge.name, shape))
+        return Returned(window.rows, self._buffers.room(edge.buffer, shape))
 
     def _narrow(self, grid: Grid, own: Run) -> Grid:
         """The machine's columns of the layer, over those that it hears."""
@@ -157,7 +160,7 @@ class KernelArrays:
             return source
         return source.within(columns, None, None)
 
-    def _brought(self, buffer: str, own: Run, *, out: bool) -> Call:
+    def _brought(self, buffer: Buffer, own: Run, *, out: bool) -> Call:
         """Copies the machine's own tile out into its window, or in from there, where the two lie apart."""
         if buffer not in self._buffers.tiles:
             return nothing

@@ -5,6 +5,8 @@ Each portion of a step has sums of its own, so that the order in which portions 
 
 from __future__ import annotations
 
+from partita.partitioner.ir.buffer import Buffer
+
 
 class Metrics:
     """Sums over examples: what each loss of this machine came to. One thread at a time adds to one.
@@ -13,14 +15,14 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        self._losses: dict[str, float] = {}
-        self._correct: dict[str, int] = {}
+        self._losses: dict[Buffer, float] = {}
+        self._correct: dict[Buffer, int] = {}
 
-    def expect(self, name: str) -> None:
+    def expect(self, name: Buffer) -> None:
         """There is a loss of this name."""
         self._losses[name], self._correct[name] = 0.0, 0
 
-    def add(self, name: str, loss: float, correct: int) -> None:
+    def add(self, name: Buffer, loss: float, correct: int) -> None:
         """What a loss came to in a portion of a step."""
         self._losses[name] += loss
         self._correct[name] += correct

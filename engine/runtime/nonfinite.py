@@ -16,14 +16,7 @@ from partita.engine.numerics import widen_array
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.layers.losses import Loss
 from partita.layers.node import Node
-from partita.partitioner.ir.buffer_names import (
-    consumer_of,
-    holds_errors,
-    holds_gradient,
-    holds_parameters,
-    layer_of,
-    plain,
-)
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Instruction, Op, Operand, Program
 from partita.partitioner.lower.access import Access
 from partita.partitioner.plan import Plan
@@ -98,22 +91,22 @@ class NonfiniteWatch:
     def _arrays(self, operand: Operand) -> list[Array]:
         return self._buffers.windows[operand.buffer].of(operand.rows)
 
-    def _suspect(self, instruction: Instruction, done: list[int], names: set[str]) -> NonfiniteArray:
-        buffer = plain(instruction.target.buffer)
-        layer, received = layer_of(buffer), instruction.op is Op.RECV
+    def _suspect(self, instruction: Instruction, done: list[int], names: set[Buffer]) -> NonfiniteArray:
+        buffer = instruction.target.buffer.undivided
+        layer, received = buffer.layer, instruction.op is Op.RECV
         if instruction.op is Op.FEED:
             return NonfiniteArray(f"the input '{layer}' is")
-        if holds_gradient(buffer) or holds_parameters(buffer):
-            kind = "gradient" if holds_gradient(buffer) else "parameters"
+        if buffer.kind in (BufferKind.GRADIENT, BufferKind.PARAMETERS):
+            kind = "gradient" if buffer.kind is BufferKind.GRADIENT else "parameters"
             return NonfiniteArray(
                 f"the {kind} of '{layer}' {'is' if kind == 'gradient' else 'are'}", received
             )
-        if "<" in buffer:
-            by = consumer_of(buffer)
+        if buffer.edge is not None:
+            by = buffer.edge.consumer
             above = "" if self._had_errors(by, done, names) else ", or a layer behind it,"
             what = f"the errors that '{by}'{above} computes for '{layer}' are"
             return NonfiniteArray(what, received, self._hint(by))
-        if holds_errors(buffer):
+        if buffer.holds_errors:
             return NonfiniteArray(f"the errors of '{layer}' are", received, self._hint(layer))
         if not received and not self._has_learnt(layer, done):
             values = self._vectors.views(layer, self._vectors.parameters)
@@ -122,18 +115,18 @@ class NonfiniteWatch:
                     return NonfiniteArray(f"the parameter '{parameter.name}' is")
         return NonfiniteArray(f"the states of '{layer}' are", received, self._hint(layer))
 
-    def _had_errors(self, layer: str, done: list[int], names: set[str]) -> bool:
+    def _had_errors(self, layer: str, done: list[int], names: set[Buffer]) -> bool:
         """Whether the errors that came to a layer are known to be finite: they are still there to be seen, or
         all that sent them have learnt from errors of their own, or are losses.
         """
-        if any(layer_of(name) == layer and holds_errors(name) for name in names):
+        if any(name.layer == layer and name.holds_errors for name in names):
             return True
         graph, senders = self._plan.graph, [edge.consumer for edge in self._access.owned.edges(layer)]
         return all(isinstance(graph[one].layer, Loss) or self._has_learnt(one, done) for one in senders)
 
     def _has_learnt(self, layer: str, done: list[int]) -> bool:
         learnt = (self._program.instructions[position] for position in done)
-        return any(one.op in (Op.LEARN, Op.UPDATE) and layer_of(one.target.buffer) == layer for one in learnt)
+        return any(one.op in (Op.LEARN, Op.UPDATE) and one.target.buffer.layer == layer for one in learnt)
 
     def _hint(self, layer: str) -> str:
         declared = self._plan.graph[layer].layer

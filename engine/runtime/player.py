@@ -245,7 +245,7 @@ def _work(instruction: Instruction, host_of: Callable[[int], str], buffers: Buff
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
     operand = instruction.target
     n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
-    name = operand.buffer.partition("@")[0]
+    name = str(operand.buffer.sent)
     return ScheduledInstruction(
         kind, instruction.after, host_of(instruction.peer), name, operand.rows, n_bytes
     )

@@ -29,7 +29,7 @@ from partita.engine.runtime.trace import Recorder
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.counters import Count
 from partita.engine.transport.payload import Payload
-from partita.partitioner.ir.buffer_names import layer_of, number_of, plain
+from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.ir.program import Op, Operand, Program
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.plan import Plan
@@ -79,7 +79,7 @@ class SessionTask:
         return self.train and (self.optimizer is None or self.optimizer.needs_norms)
 
     @property
-    def keep(self) -> tuple[str, ...] | None:
+    def keep(self) -> tuple[Buffer, ...] | None:
         """The buffers that may be asked for after a step; None: all. With an optimizer, errors share
         memory.
         """
@@ -137,8 +137,8 @@ class SessionPart:
             operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
         ):
             if self._overlaps:
-                first = (number_of(operand.buffer) or 0) * place.shape[-1]
-                yield self._feed.beside(plain(operand.buffer), rows, place, first=first)
+                first = (operand.buffer.micro_batch or 0) * place.shape[-1]
+                yield self._feed.beside(operand.buffer.layer, rows, place, first=first)
             else:
                 yield place
 
@@ -162,14 +162,15 @@ class SessionPart:
         """A machine's own rows of a buffer (`h1`, or `h1<h2` for errors), "gradient" or "parameters"."""
         if name in ("gradient", "parameters"):
             return self._vectors.device.given(getattr(self._vectors, name))
-        rows = self._plan.ownership.rows(layer_of(name), self._machine)
+        buffer = parse_buffer(name)
+        rows = self._plan.ownership.rows(buffer.layer, self._machine)
         if rows is None:
             return None
-        portions = self.buffers.collected(name, rows)
+        portions = self.buffers.collected(buffer, rows)
         if portions:
             return np.concatenate(portions, axis=-1)
         sizes = self._plan.sizes  # nobody here listens along this edge
-        return np.zeros((*sizes.shape(name, rows)[:-1], sizes.batch), storage(sizes.row(name)[1]))
+        return np.zeros((*sizes.shape(buffer, rows)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
 
 
 class SessionRole(Role):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from partita.engine.protocol.clocks import Offset
 from partita.engine.protocol.instruction_scheduler import AHEAD
 from partita.engine.protocol.messages import Tensor
-from partita.partitioner.ir.buffer_names import sent_as
+from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import Op, Program
 
 Times: TypeAlias = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class Recorder:
 
     def __init__(self, program: Program, host_of: Callable[[int], str]) -> None:
         """A recorder of a program's steps; `host_of` is the host that plays a machine's part."""
-        self._receives = {(host_of(peer), buffer): n for (peer, buffer), n in _receives(program).items()}
+        self._receives = {(host_of(peer), str(buffer)): n for (peer, buffer), n in _receives(program).items()}
         # Messages may be here before the step is: each step of those that can be under way has its own.
         self._arrived = [[_NEVER] * len(program) for _ in range(AHEAD + 1)]
         self._played = [(_NEVER, _NEVER, 0)] * len(program)
@@ -191,7 +191,7 @@ class StepTrace:
                 if instruction.op is not Op.SEND or instruction.peer is None:
                     continue
                 to = self.parts[instruction.peer]
-                receive = receives[instruction.peer][source, sent_as(instruction.target.buffer)]
+                receive = receives[instruction.peer][source, instruction.target.buffer.sent]
                 yield Delivery(
                     source,
                     instruction.peer,
@@ -204,9 +204,9 @@ class StepTrace:
                 )
 
 
-def _receives(program: Program) -> dict[tuple[int, str], int]:
+def _receives(program: Program) -> dict[tuple[int, Buffer], int]:
     return {
-        (i.peer, sent_as(i.target.buffer)): n
+        (i.peer, i.target.buffer.sent): n
         for n, i in enumerate(program.instructions)
         if i.op is Op.RECV and i.peer is not None
     }

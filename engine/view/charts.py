@@ -9,7 +9,7 @@ from partita.engine.view import svg
 from partita.engine.view.palette import Palette
 from partita.layers.text import counted
 from partita.partitioner.bare_plan import BarePlan
-from partita.partitioner.ir.buffer_names import consumer_of, holds_errors, holds_sums
+from partita.partitioner.ir.buffer import BufferKind
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.predict.memory import vector_bytes
@@ -96,16 +96,14 @@ def _what(message: Message) -> str:
     content = content_of(message.buffer)
     if not message.layer:
         return content
-    told, consumer = f"{content} of {message.layer}", consumer_of(message.buffer)
-    return f"{told} from {consumer}" if consumer else told
+    edge, told = message.buffer.edge, f"{content} of {message.layer}"
+    return told if edge is None else f"{told} from {edge.consumer}"
 
 
 def _fill(message: Message) -> str:
-    if holds_errors(message.buffer):
+    if message.buffer.holds_errors:
         return ERRORS
-    if message.direction == "up" and (holds_sums(message.buffer) or "." not in message.buffer):
-        return STATES
-    return OTHERS
+    return STATES if message.buffer.kind in (BufferKind.ACTIVATIONS, BufferKind.PARTIAL_SUMS) else OTHERS
 
 
 def memory(plan: BarePlan) -> str:

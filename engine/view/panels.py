@@ -13,7 +13,8 @@ from partita.engine.view import svg
 from partita.engine.view.cells import Place, Sheets, is_in, padding_around
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
-from partita.partitioner.assign.ownership import Edge, Ownership
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import Edge
 
 CAPTION, BETWEEN, ACROSS = 20.0, 14.0, 90.0
 """Room above a grid for its words, between what lies below one another, and between inputs and layer."""

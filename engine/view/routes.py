@@ -11,8 +11,8 @@ from partita.engine.view import svg
 from partita.engine.view.boxes import Box
 from partita.engine.view.look import Look
 from partita.layers import rows as row_sets
-from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.ir.buffer_names import plain
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import Edge
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
@@ -34,7 +34,7 @@ class Route:
     @property
     def of_machines(self) -> bool:
         """Whether it is not of nodes, but of what the machines of a layer tell one another."""
-        return "." in self.message.buffer
+        return not self.message.buffer.travels_along_edges
 
     @property
     def consumer(self) -> str:
@@ -54,7 +54,7 @@ def route(owned: Ownership, message: Message) -> Route:
     What the machines of one layer tell one another stays below its bar: weights, their gradients, sums over
     scores; of one that is cut by its inputs partial sums and errors.
     """
-    if "." in message.buffer:
+    if not message.buffer.travels_along_edges:
         below: list[Port] = [(message.layer, m, "bottom") for m in (message.source, message.destination)]
         return Route(message, below[0], below[1], None)
     if message.direction == "up":
@@ -65,7 +65,8 @@ def route(owned: Ownership, message: Message) -> Route:
             (edge.consumer, message.destination, "bottom"),
             (message.layer, edge.consumer),
         )
-    edge = next(edge for edge in owned.edges(message.layer) if edge.name == plain(message.buffer))
+    assert message.buffer.edge is not None, f"{message} lies on no edge"
+    edge = message.buffer.edge
     start: Port = (edge.consumer, message.source, "bottom")
     own = owned.rows(message.layer, message.destination)
     if own is not None and row_sets.intersection(message.rows, (own,)):

@@ -13,6 +13,7 @@ from partita.engine.view.panels import Held, Panel, edges_into, right_of
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
@@ -42,12 +43,12 @@ def travels(plan: BarePlan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
     for message in plan.joined_messages:
-        if message.layer == layer and "." in message.buffer:
+        if message.layer == layer and not message.buffer.travels_along_edges:
             found.append(Travel(message, message.rows, None))
         for edge in edges_into(owned, layer):
-            if message.buffer == edge.name:
+            if message.buffer == edge.buffer:
                 found.append(Travel(message, message.rows, edge.number))
-            if message.buffer == edge.layer:
+            if message.buffer == activations(edge.layer):
                 rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
                 if rows:
                     found.append(Travel(message, rows, edge.number))

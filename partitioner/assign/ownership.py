@@ -12,20 +12,7 @@ from partita.layers.rows import Rows, Run
 from partita.partitioner.assign.held import Columns, Held
 from partita.partitioner.assign.holdings import Holdings
 from partita.partitioner.assign.piece import Piece, flops_of
-
-
-@dataclass(frozen=True)
-class Edge:
-    """One input of one layer: `consumer` listens to `layer`. Named `layer<consumer`, as errors flow."""
-
-    layer: str
-    consumer: str
-    number: int
-
-    @property
-    def name(self) -> str:
-        """`h1<h2`; a layer that is several inputs of one consumer adds the input's number."""
-        return f"{self.layer}<{self.consumer}" + (f"#{self.number}" if self.number else "")
+from partita.partitioner.ir.buffer import Edge
 
 
 @dataclass(frozen=True)

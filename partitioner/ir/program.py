@@ -7,7 +7,7 @@ An instruction names the rows of the buffers that it writes and reads, and the e
 be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
 list goes first.
 
-What the names of buffers mean stands in `buffer_names`.
+The text form of buffers is explained in `buffer`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
+from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.step_kind import StepKind
 
@@ -62,7 +63,7 @@ COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
 class Operand:
     """Rows of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
 
-    buffer: str
+    buffer: Buffer
     rows: Rows
 
     def __str__(self) -> str:
@@ -104,7 +105,7 @@ class Instruction:
         return " ".join(words)
 
 
-_OPERAND = re.compile(r"(?P<buffer>[A-Za-z_][\w<#@./-]*)\[(?P<rows>[\d:,x]*)\]")
+_OPERAND = re.compile(r"(?P<buffer>[^\[]+)\[(?P<rows>[\d:,x]*)\]")
 _LINE = re.compile(
     r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
     r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
@@ -136,7 +137,7 @@ def _parse_operand(written: str) -> Operand:
     found = _OPERAND.fullmatch(written)
     if found is None:
         raise ValueError(f"{written!r} is not rows of a buffer; write for example h1[0:3,5:8]")
-    return Operand(found["buffer"], row_sets.parse(found["rows"]))
+    return Operand(parse_buffer(found["buffer"]), row_sets.parse(found["rows"]))
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ class _Past:
 
     def __init__(self) -> None:
         self._of: dict[Operand, _Used] = {}
-        self._by_buffer: dict[str, list[_Used]] = {}
+        self._by_buffer: dict[Buffer, list[_Used]] = {}
 
     def of(self, operand: Operand) -> _Used:
         """Its record; of an operand not met before, a new one."""

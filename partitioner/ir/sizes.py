@@ -1,6 +1,6 @@
 """How many bytes a row of each buffer takes: one place for messages, windows and costs.
 
-Plain arithmetic over the names of buffers.
+Plain arithmetic.
 """
 
 from __future__ import annotations
@@ -16,15 +16,7 @@ from partita.layers.layer import Placeholder
 from partita.layers.losses import Loss
 from partita.layers.region import Shape
 from partita.layers.rows import Run
-from partita.partitioner.ir.buffer_names import (
-    NORMS,
-    holds_gradient,
-    holds_parameters,
-    holds_summary,
-    is_learnt,
-    layer_of,
-    plain,
-)
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand
 
 ITEM_BYTES: Final = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8}
@@ -61,24 +53,24 @@ class Sizes:
         """Of one such number."""
         return ITEM_BYTES[self.master]
 
-    def examples(self, buffer: str) -> int:
+    def examples(self, buffer: Buffer) -> int:
         """How many examples a buffer is of: those of a portion; of what is learnt, the whole minibatch."""
-        return self.batch if is_learnt(buffer) else self.batch // self.micro_batches
+        return self.batch if buffer.is_of_minibatch else self.batch // self.micro_batches
 
-    def row(self, buffer: str) -> tuple[Shape, str]:
+    def row(self, buffer: Buffer) -> tuple[Shape, str]:
         """The shape of one row of a buffer, and the kind of its numbers.
 
         Labels are "int64", sums of squares "float64", other sums, losses and gradients of the precision's
         master; all else has the precision.
         """
-        if plain(buffer) == NORMS:
+        if buffer.kind is BufferKind.NORMS:
             return (2 * len(self.graph.parameters),), "float64"
-        grid = self.graph[layer_of(buffer)]
-        if holds_parameters(buffer):
+        grid = self.graph[buffer.layer]
+        if buffer.kind is BufferKind.PARAMETERS:
             return (self._shared(grid.name),), self.precision
-        if holds_gradient(buffer):
+        if buffer.kind is BufferKind.GRADIENT:
             return (self._shared(grid.name),), self.master
-        if holds_summary(buffer):
+        if buffer.kind is BufferKind.SUMMARY:
             assert isinstance(grid.layer, Loss), f"{buffer} is of no loss"
             return (grid.layer.summary_rows, self.examples(buffer)), self.master
         shape = (*grid.shape[1:], self.examples(buffer))
@@ -86,7 +78,7 @@ class Sizes:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision
 
-    def shape(self, buffer: str, run: Run) -> Shape:
+    def shape(self, buffer: Buffer, run: Run) -> Shape:
         """Of an array of a run of rows of a buffer, or of a box of a picture."""
         row, _ = self.row(buffer)
         extents = (stop - start for start, stop in zip(run[::2], run[1::2], strict=True))
@@ -102,7 +94,7 @@ class Sizes:
         return row_sets.count(operand.rows) * self._row_bytes[key]
 
     @cached_property
-    def _row_bytes(self) -> dict[tuple[str, bool], int]:
+    def _row_bytes(self) -> dict[tuple[Buffer, bool], int]:
         """Of a row, or of a place of a picture, all of its channels."""
         return {}
 

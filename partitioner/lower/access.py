@@ -8,27 +8,15 @@ from __future__ import annotations
 from typing import Final
 
 from partita.layers.rows import Rows
-from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.ir.buffer_names import (
-    DELTAS,
-    GRADIENT,
-    NORMS,
-    PARAMETERS,
-    SUMMARY,
-    holds_errors,
-    layer_of,
-    number_of,
-    numbered,
-    place_of,
-    plain,
-)
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 
 BLOCK: Final[Rows] = ((0, 1),)
 """The one row of weights that all nodes of a layer share."""
 
 
-BLOCK_SCRATCH: Final = Operand("block.scratch", BLOCK)
+BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
 """Where a LEARN has its gradients: the machine has one, so one layer learns at a time."""
 
 
@@ -56,7 +44,7 @@ class Access:
         return tuple(map(self._placed, self._reads(instruction)))
 
     def _placed(self, operand: Operand) -> Operand:
-        place = place_of(operand.buffer, self.slots)
+        place = operand.buffer.place(self.slots)
         return operand if place == operand.buffer else Operand(place, operand.rows)
 
     def _reads(self, instruction: Instruction) -> tuple[Operand, ...]:
@@ -64,24 +52,24 @@ class Access:
         found = instruction.sources
         if instruction.op is Op.SEND or instruction.accumulate:
             found = (*found, target)
-        layer = layer_of(target.buffer)
+        layer = target.buffer.layer
         match instruction.op:
             case Op.UP | Op.MULTIPLY:
                 return (*found, self.parameters(layer))
             case Op.ERRORS:
                 return (*found, *self._site(self.edge(target.buffer).consumer, target))
             case Op.GRADIENT | Op.LEARN:
-                errors = (source for source in instruction.sources if holds_errors(source.buffer))
+                errors = (source for source in instruction.sources if source.buffer.holds_errors)
                 return (*found, *(operand for error in errors for operand in self._site(layer, error)))
             case Op.SQUARES:
-                return (*found, *(self.parameters(layer_of(source.buffer)) for source in instruction.sources))
+                return (*found, *(self.parameters(source.buffer.layer) for source in instruction.sources))
         return found
 
     def own(self, layer: str) -> Operand:
         """The machine's rows of a layer."""
         if layer not in self._own:
             rows = self.owned.rows(layer, self.machine)
-            self._own[layer] = Operand(layer, () if rows is None else (rows,))
+            self._own[layer] = Operand(activations(layer), () if rows is None else (rows,))
         return self._own[layer]
 
     def inputs(self, layer: str) -> tuple[Operand, ...]:
@@ -92,34 +80,37 @@ class Access:
 
     def _find_inputs(self, layer: str) -> tuple[Operand, ...]:
         edges = (Edge(source, layer, k) for k, source in enumerate(self.graph[layer].sources))
-        heard = tuple(Operand(edge.layer, self.owned.needed(edge, self.machine)) for edge in edges)
+        heard = tuple(
+            Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
+        )
         told = self.owned.tells(layer)
-        return (*heard, Operand(layer + SUMMARY, ((0, len(told)),))) if told else heard
+        return (*heard, Operand(Buffer(BufferKind.SUMMARY, layer), ((0, len(told)),))) if told else heard
 
     def parameters(self, layer: str) -> Operand:
         """The parameters that the machine's rows of a layer use."""
         if layer not in self._parameters:
-            self._parameters[layer] = Operand(layer + PARAMETERS, self._learnt_rows(layer))
+            self._parameters[layer] = Operand(Buffer(BufferKind.PARAMETERS, layer), self._learnt_rows(layer))
         return self._parameters[layer]
 
     def gradient(self, layer: str) -> Operand:
         """The gradient of these."""
-        return Operand(layer + GRADIENT, self._learnt_rows(layer))
+        return Operand(Buffer(BufferKind.GRADIENT, layer), self._learnt_rows(layer))
 
     @property
     def norms(self) -> Operand:
         """The sums of squares of all machines."""
         return Operand(NORMS, ((0, len(self.owned.learners)),))
 
-    def edge(self, buffer: str) -> Edge:
+    def edge(self, buffer: Buffer) -> Edge:
         """The edge along which the errors in a buffer come."""
-        return next(edge for edge in self.owned.edges(layer_of(buffer)) if edge.name == plain(buffer))
+        assert buffer.edge is not None, f"{buffer} lies on no edge"
+        return buffer.edge
 
     def deltas(self, layer: str) -> Operand:
         """The errors from which the errors of a layer's inputs and its gradient are computed."""
         if self.owned.by_inputs(layer):
-            return Operand(layer + DELTAS, self.whole(layer))
-        return Operand(self.owned.edges(layer)[0].name, self.own(layer).rows)
+            return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.whole(layer))
+        return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
 
     def whole(self, layer: str) -> Rows:
         """Every row of a layer that is cut by its inputs."""
@@ -132,7 +123,7 @@ class Access:
 
     def _site(self, layer: str, errors: Operand) -> tuple[Operand, ...]:
         """What a kernel reads on the way down: states, inputs and parameters; of the errors' portion."""
-        number, states = number_of(errors.buffer), (self.own(layer), *self.inputs(layer))
+        number, states = errors.buffer.micro_batch, (self.own(layer), *self.inputs(layer))
         if number is not None:
-            states = tuple(Operand(numbered(state.buffer, number), state.rows) for state in states)
+            states = tuple(Operand(state.buffer.numbered(number), state.rows) for state in states)
         return (*states, self.parameters(layer))

@@ -15,15 +15,15 @@ from dataclasses import replace
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer_names import plain
+from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import Op, Program
 from partita.partitioner.lower.access import Access
 from partita.partitioner.lower.windows import ALIGNMENT, WindowPlan
 
 
 def arranged(
-    owned: Ownership, program: Program, windows: Mapping[str, WindowPlan], keep: Collection[str] | None
-) -> dict[str, WindowPlan]:
+    owned: Ownership, program: Program, windows: Mapping[Buffer, WindowPlan], keep: Collection[Buffer] | None
+) -> dict[Buffer, WindowPlan]:
     """The windows with their offsets: the largest first, each in the first gap that is large enough.
 
     Args:
@@ -33,9 +33,9 @@ def arranged(
         keep: those that must hold at the end of a step what was written into them; None: all.
     """
     lives = _Lives(owned, program)
-    kept = (name for name in windows if keep is None or plain(name) in keep)
+    kept = (name for name in windows if keep is None or name.undivided in keep)
     lasting = lives.lasting | set(kept)
-    placed: dict[str, WindowPlan] = {}
+    placed: dict[Buffer, WindowPlan] = {}
     for name in sorted(windows, key=lambda name: -windows[name].n_bytes):
         window = windows[name]
         apart = [
@@ -47,7 +47,7 @@ def arranged(
     return {name: placed[name] for name in windows}
 
 
-def arena_bytes(windows: Mapping[str, WindowPlan]) -> int:
+def arena_bytes(windows: Mapping[Buffer, WindowPlan]) -> int:
     """How much memory windows take where they lie."""
     return max((_up(window.offset + window.n_bytes) for window in windows.values()), default=0)
 
@@ -70,13 +70,13 @@ class _Lives:
     """Who touches each buffer, and what is done before the first that does (bit sets of positions)."""
 
     def __init__(self, owned: Ownership, program: Program) -> None:
-        self.lasting: set[str] = set()
+        self.lasting: set[Buffer] = set()
         """What is fed, because it may be played again; and what is read before it is written: zeros."""
         access = Access(owned, program.machine, slots=program.slots)
         done: list[int] = []
-        written: dict[str, Rows] = {}
-        self._touched: dict[str, int] = {}
-        self._before: dict[str, int] = {}
+        written: dict[Buffer, Rows] = {}
+        self._touched: dict[Buffer, int] = {}
+        self._before: dict[Buffer, int] = {}
         for n, instruction in enumerate(program.instructions):
             before = 0
             for k in instruction.after:
@@ -95,9 +95,9 @@ class _Lives:
                     self.lasting.add(operand.buffer)
                 written[operand.buffer] = row_sets.union(written.get(operand.buffer, ()), operand.rows)
 
-    def may_share(self, one: str, other: str) -> bool:
+    def may_share(self, one: Buffer, other: Buffer) -> bool:
         """Whether one of two buffers is done with before the other begins, in whatever order things run."""
         return self._follows(one, other) or self._follows(other, one)
 
-    def _follows(self, later: str, earlier: str) -> bool:
+    def _follows(self, later: Buffer, earlier: Buffer) -> bool:
         return not self._touched[earlier] & ~self._before[later]

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.rows import Rows
-from partita.partitioner.assign.ownership import Edge
 from partita.partitioner.assign.tiling import bands
+from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.messages import Message, Sum
 from partita.partitioner.lower.partial_sums import exchange
@@ -28,7 +28,7 @@ class Errors:
         own = self.writer.own(grid.name)
         error = self._gather(grid, own)
         if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
-            self.writer.emit(Op.DELTA, error, Operand(grid.name, own), accumulate=True)
+            self.writer.emit(Op.DELTA, error, Operand(activations(grid.name), own), accumulate=True)
         if error is not None and self.owned.by_inputs(grid.name):
             error = exchange(self.writer, grid, error)
         for k, source in enumerate(grid.sources):
@@ -39,7 +39,7 @@ class Errors:
         """Brings the errors of the machine's rows together; returns where (a loss is its own error: None)."""
         edges = self.owned.edges(grid.name)
         for edge in edges:
-            arriving = self.writer.incoming.get(edge.name, [])
+            arriving = self.writer.incoming.get(edge.buffer, [])
             if self.owned.across(edge):
                 self._add_up(edge, arriving, own)
                 continue
@@ -55,7 +55,7 @@ class Errors:
         if not edges:
             return None
         self._join(edges)
-        return Operand(edges[0].name, own)
+        return Operand(edges[0].buffer, own)
 
     def _add_up(self, edge: Edge, arriving: Sequence[Message], own: Rows) -> None:
         """Adds what arrives in the order of the pieces; where nothing was before it, it is taken as it is."""
@@ -83,8 +83,8 @@ class Errors:
             added, copied = row_sets.intersection(heard, begun), row_sets.difference(heard, begun)
             for rows, accumulate in ((added, True), (copied, False)):
                 if rows:
-                    target = Operand(edges[0].name, rows)
-                    self.writer.emit(Op.ADD, target, Operand(edge.name, rows), accumulate=accumulate)
+                    target = Operand(edges[0].buffer, rows)
+                    self.writer.emit(Op.ADD, target, Operand(edge.buffer, rows), accumulate=accumulate)
             begun = row_sets.union(begun, heard)
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
@@ -99,17 +99,17 @@ class Errors:
         for turn in turns:
             self._take_turn(turn, error)
             if turn.following is not None and last[turn.following] is turn:
-                outgoing = self.writer.outgoing[edge.name]
+                outgoing = self.writer.outgoing[edge.buffer]
                 self.writer.send(next(m for m in outgoing if m.destination == turn.following))
 
     def _take_turn(self, turn: Sum, error: Operand | None) -> None:
-        for message in self.writer.incoming.get(turn.edge.name, ()) if turn.previous is not None else ():
+        for message in self.writer.incoming.get(turn.edge.buffer, ()) if turn.previous is not None else ():
             if turn.previous == message.source:
                 self.writer.receive(message)
         own = self.writer.access.own(turn.edge.consumer)
         self.writer.emit(
             Op.ERRORS,
-            Operand(turn.edge.name, turn.rows),
+            Operand(turn.edge.buffer, turn.rows),
             own if error is None else error,
             accumulate=turn.previous is not None,
         )
@@ -117,12 +117,12 @@ class Errors:
     def _sum_across(self, edge: Edge, error: Operand | None) -> None:
         """Computes all that the machine's receivers return, and sends each owner its share."""
         source = self.writer.access.own(edge.consumer) if error is None else error
-        outgoing = self.writer.outgoing.get(edge.name, ())
+        outgoing = self.writer.outgoing.get(edge.buffer, ())
         mine = [turn.rows for turn in self.turns.get(edge, ()) if turn.following is None]
         for band in sorted(
             self._bands(edge), key=lambda band: any(row_sets.overlap(own, band) for own in mine)
         ):
-            self.writer.emit(Op.ERRORS, Operand(edge.name, band), source)
+            self.writer.emit(Op.ERRORS, Operand(edge.buffer, band), source)
             for message in outgoing:
                 if row_sets.overlap(message.rows, band):
                     self.writer.send(message)

@@ -8,7 +8,7 @@ sums in the order of the pieces.
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.ir.buffer_names import NORMS
+from partita.partitioner.ir.buffer import NORMS
 from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.writer import Writer
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
-from partita.partitioner.assign.ownership import Edge, Ownership
+from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.tiling import bands
-from partita.partitioner.ir.buffer_names import PARAMETERS, SUMMARY
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import Op, Operand, Program
 from partita.partitioner.ir.step_kind import StepKind
@@ -134,8 +134,8 @@ def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
 def _write_up(writer: Writer, mine: list[Grid]) -> None:
     """Weights that are lent and borrowed, then layer after layer from the inputs on."""
     for grid in mine if writer.turn.begins else ():
-        writer.send_all(grid.name + PARAMETERS)
-        writer.receive_all(grid.name + PARAMETERS)
+        writer.send_all(Buffer(BufferKind.PARAMETERS, grid.name))
+        writer.receive_all(Buffer(BufferKind.PARAMETERS, grid.name))
     obtained: set[str] = set()
     for grid in mine:
         for source in dict.fromkeys(grid.sources):
@@ -143,15 +143,15 @@ def _write_up(writer: Writer, mine: list[Grid]) -> None:
                 obtained.add(source)
                 _obtain(writer, source)
         _compute(writer, grid)
-        writer.send_all(grid.name)
+        writer.send_all(activations(grid.name))
 
 
 def _obtain(writer: Writer, source: str) -> None:
     """Feeds or receives the rows of a layer that this machine's pieces listen to."""
     if writer.graph[source].is_given:
         needed = writer.owned.needed_by_all(source, writer.machine)
-        writer.emit(Op.FEED, Operand(source, needed))
-    writer.receive_all(source)
+        writer.emit(Op.FEED, Operand(activations(source), needed))
+    writer.receive_all(activations(source))
 
 
 def _compute(writer: Writer, grid: Grid) -> None:
@@ -171,7 +171,7 @@ def _compute(writer: Writer, grid: Grid) -> None:
 
 def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
     """Tells the others what they must know of the machine's scores, and hears of theirs."""
-    buffer = loss.name + SUMMARY
+    buffer = Buffer(BufferKind.SUMMARY, loss.name)
     heard = (operand for operand in writer.access.inputs(loss.name) if operand.buffer != buffer)
     writer.emit(Op.SUMMARISE, Operand(buffer, ((piece, piece + 1),)), *heard)
     writer.send_all(buffer)
@@ -183,21 +183,23 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
 
     Of a picture that is cut into tiles, row of tiles after row of tiles.
     """
-    if writer.graph[needed.buffer].is_given:
+    layer = needed.buffer.layer
+    if writer.graph[layer].is_given:
         return [(needed,)]
-    if needed.buffer in writer.owned.narrow:
+    if layer in writer.owned.narrow:
         return _bands(writer, needed)
-    pieces = sorted(writer.owned.of(needed.buffer), key=lambda piece: piece.machine != writer.machine)
-    fed = (writer.owned.fed(needed.buffer, piece.machine, writer.machine) for piece in pieces)
+    pieces = sorted(writer.owned.of(layer), key=lambda piece: piece.machine != writer.machine)
+    fed = (writer.owned.fed(layer, piece.machine, writer.machine) for piece in pieces)
     found = [row_sets.intersection(needed.rows, rows) for rows in fed]
     return [(Operand(needed.buffer, rows),) for rows in found if rows]
 
 
 def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
     """A kernel takes whole rows: the row of tiles of which one is the machine's own first."""
-    own = writer.own(needed.buffer)
-    rows = bands([piece.rows for piece in writer.owned.of(needed.buffer)])
-    width = writer.graph[needed.buffer].shape[1]
+    layer = needed.buffer.layer
+    own = writer.own(layer)
+    rows = bands([piece.rows for piece in writer.owned.of(layer)])
+    width = writer.graph[layer].shape[1]
     found = [row_sets.intersection(needed.rows, ((*band, 0, width),)) for band in rows]
     found.sort(key=lambda band: not row_sets.overlap(own, band))
     return [(Operand(needed.buffer, rows),) for rows in found if rows]

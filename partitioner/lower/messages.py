@@ -21,28 +21,20 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
-from partita.partitioner.assign.ownership import Edge, Ownership
-from partita.partitioner.ir.buffer_names import (
-    DELTAS,
-    GRADIENT,
-    NORMS,
-    PARAMETERS,
-    SUMMARY,
-    SUMS,
-    holds_gradient,
-    holds_parameters,
-    is_learnt,
-    layer_of,
-    numbered,
-)
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.access import BLOCK
+
+_UP: Final = frozenset(
+    {BufferKind.ACTIVATIONS, BufferKind.PARAMETERS, BufferKind.SUMMARY, BufferKind.PARTIAL_SUMS}
+)
 
 
 @dataclass(frozen=True)
@@ -50,25 +42,31 @@ class Message:
     """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
 
     Args:
-        direction: "up" for states and what else the way up needs, "down" for errors, gradients and norms.
-        layer: whose nodes; "" for norms, which are of all.
-        buffer: what they are, see `buffer_names`.
+        buffer: what travels.
         rows: of the buffer.
         n_bytes: of one message, for all examples of its portion.
     """
 
-    direction: Literal["up", "down"]
-    layer: str
-    buffer: str
+    buffer: Buffer
     rows: Rows
     source: int
     destination: int
     n_bytes: int
 
     @property
+    def layer(self) -> str:
+        """The layer of the buffer; "" for norms."""
+        return self.buffer.layer
+
+    @property
+    def direction(self) -> Literal["up", "down"]:
+        """The pass of the message: "up" for activations and what they need, "down" for gradients."""
+        return "up" if self.buffer.kind in _UP else "down"
+
+    @property
     def is_of_weights(self) -> bool:
         """Whether it carries weights that are lent, or what was learnt with them."""
-        return holds_parameters(self.buffer) or holds_gradient(self.buffer)
+        return self.buffer.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT)
 
     def __str__(self) -> str:
         rows = row_sets.text(self.rows)
@@ -105,8 +103,8 @@ def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int
 
     def of(number: int, *, learnt: bool, count: int) -> Iterator[Message]:
         for message in messages:
-            if is_learnt(message.buffer) == learnt:
-                yield replace(message, buffer=numbered(message.buffer, number)) if count > 1 else message
+            if message.buffer.is_of_minibatch == learnt:
+                yield replace(message, buffer=message.buffer.numbered(number)) if count > 1 else message
 
     portions = micro_batches * overlap
     found = (of(n, learnt=False, count=portions) for n in range(portions))
@@ -114,35 +112,31 @@ def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int
     return tuple(message for some in (*found, *learnt) for message in some)
 
 
-def _message(
-    sizes: Sizes, direction: Literal["up", "down"], operand: Operand, source: int, destination: int
-) -> Message:
-    buffer = operand.buffer
-    layer = "" if buffer == NORMS else layer_of(buffer)
-    return Message(direction, layer, buffer, operand.rows, source, destination, sizes.n_bytes(operand))
+def _message(sizes: Sizes, operand: Operand, source: int, destination: int) -> Message:
+    return Message(operand.buffer, operand.rows, source, destination, sizes.n_bytes(operand))
 
 
 def _lent(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
         for other in owned.borrowers(grid.name):
-            weights = Operand(grid.name + PARAMETERS, BLOCK)
-            yield _message(sizes, "up", weights, owned.of(grid.name)[0].machine, other)
+            weights = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK)
+            yield _message(sizes, weights, owned.of(grid.name)[0].machine, other)
 
 
 def _returned(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for other in owned.borrowers(grid.name):
-            gradient = Operand(grid.name + GRADIENT, BLOCK)
-            yield _message(sizes, "down", gradient, other, owned.of(grid.name)[0].machine)
+            gradient = Operand(Buffer(BufferKind.GRADIENT, grid.name), BLOCK)
+            yield _message(sizes, gradient, other, owned.of(grid.name)[0].machine)
 
 
 def _summaries(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for loss in owned.graph.losses:
-        yield from _to_each_other(sizes, "up", loss + SUMMARY, owned.tells(loss))
+        yield from _to_each_other(sizes, Buffer(BufferKind.SUMMARY, loss), owned.tells(loss))
 
 
 def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
-    yield from _to_each_other(sizes, "down", NORMS, owned.learners)
+    yield from _to_each_other(sizes, NORMS, owned.learners)
 
 
 def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
@@ -152,8 +146,8 @@ def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
         for piece in pieces:
             for owner in pieces:
                 if owner.machine != piece.machine:
-                    sums = Operand(grid.name + SUMS, (owner.rows,))
-                    yield _message(sizes, "up", sums, piece.machine, owner.machine)
+                    sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), (owner.rows,))
+                    yield _message(sizes, sums, piece.machine, owner.machine)
 
 
 def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
@@ -164,18 +158,16 @@ def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
         for piece in pieces:
             for other in pieces:
                 if piece.machine in told and other.machine != piece.machine:
-                    deltas = Operand(grid.name + DELTAS, (piece.rows,))
-                    yield _message(sizes, "down", deltas, piece.machine, other.machine)
+                    deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), (piece.rows,))
+                    yield _message(sizes, deltas, piece.machine, other.machine)
 
 
-def _to_each_other(
-    sizes: Sizes, direction: Literal["up", "down"], buffer: str, machines: tuple[int, ...]
-) -> Iterator[Message]:
+def _to_each_other(sizes: Sizes, buffer: Buffer, machines: tuple[int, ...]) -> Iterator[Message]:
     """Row n of the buffer is the n-th machine's, and all must have all."""
     for n, source in enumerate(machines):
         for destination in machines:
             if source != destination:
-                yield _message(sizes, direction, Operand(buffer, ((n, n + 1),)), source, destination)
+                yield _message(sizes, Operand(buffer, ((n, n + 1),)), source, destination)
 
 
 def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
@@ -185,7 +177,7 @@ def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
             needed = owned.needed_by_all(grid.name, destination)
             for piece, rows in owned.feeders(grid.name, needed, destination):
                 if piece.machine != destination:
-                    yield _message(sizes, "up", Operand(grid.name, rows), piece.machine, destination)
+                    yield _message(sizes, Operand(activations(grid.name), rows), piece.machine, destination)
 
 
 def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
@@ -197,7 +189,7 @@ def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
                     key = (turn.machine, turn.following)
                     joined[key] = row_sets.union(joined.get(key, ()), turn.rows)
             for (source, destination), rows in joined.items():
-                yield _message(sizes, "down", Operand(edge.name, rows), source, destination)
+                yield _message(sizes, Operand(edge.buffer, rows), source, destination)
 
 
 def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:

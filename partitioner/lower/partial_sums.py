@@ -9,14 +9,14 @@ errors that came to each of them are summed, again in the order of the machines.
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.ir.buffer_names import DELTAS, SUMS
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.writer import Writer
 
 
 def add_up(writer: Writer, grid: Grid) -> None:
     """Writes how a machine computes its states of such a layer."""
-    buffer, own = grid.name + SUMS, writer.access.own(grid.name)
+    buffer, own = Buffer(BufferKind.PARTIAL_SUMS, grid.name), writer.access.own(grid.name)
     heard, done = writer.access.inputs(grid.name), set()
     outgoing, incoming = writer.outgoing.get(buffer, []), writer.incoming.get(buffer, [])
     for message in outgoing:
@@ -28,8 +28,8 @@ def add_up(writer: Writer, grid: Grid) -> None:
         writer.emit(Op.MULTIPLY, Operand(buffer, own.rows), *heard)
     terms = {writer.machine: Operand(buffer, own.rows)}
     for message in incoming:
-        writer.receive(message, f"{buffer}@{message.source}")
-        terms[message.source] = Operand(f"{buffer}@{message.source}", message.rows)
+        writer.receive(message, buffer.received_from(message.source))
+        terms[message.source] = Operand(buffer.received_from(message.source), message.rows)
     writer.emit(Op.UP, own, *(terms[machine] for machine in sorted(terms)))
 
 
@@ -41,7 +41,7 @@ def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
         grid: the layer.
         error: those of the machine's own rows, as far as they came to it.
     """
-    buffer, whole = grid.name + DELTAS, writer.access.whole(grid.name)
+    buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), writer.access.whole(grid.name)
     total, own = Operand(buffer, whole), Operand(buffer, error.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)
     shares = writer.machine in writer.owned.shares_errors(grid.name)
@@ -54,8 +54,8 @@ def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
     before = [message for message in incoming if message.source < writer.machine]
     terms = []
     for message in incoming:
-        writer.receive(message, f"{buffer}@{message.source}")
-        terms.append(Operand(f"{buffer}@{message.source}", message.rows))
+        writer.receive(message, buffer.received_from(message.source))
+        terms.append(Operand(buffer.received_from(message.source), message.rows))
     for term in terms[1 : len(before)]:
         writer.emit(Op.ADD, terms[0], term, accumulate=True)
     rest = [*terms[:1], *terms[len(before) :]] if before else terms

@@ -12,20 +12,9 @@ from typing import Final
 from partita.layers.region import Shape
 from partita.layers.rows import Run, bounds
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer_names import (
-    NORMS,
-    holds_deltas,
-    holds_gradient,
-    holds_parameters,
-    holds_summary,
-    holds_sums,
-    layer_of,
-    place_of,
-    sent_as,
-)
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand, Program
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
-from partita.partitioner.lower.access import Access
 
 ALIGNMENT: Final = 64
 """Bytes: arrays begin where lines of the cache do."""
@@ -63,17 +52,17 @@ class WindowPlan:
         return -(-n_bytes // ALIGNMENT) * ALIGNMENT if self.own else n_bytes
 
 
-def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, WindowPlan]:
+def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[Buffer, WindowPlan]:
     """What a program's machine holds of each buffer, by the names that its instructions use.
 
     Of numbered buffers that take turns in a place it holds the first, see `place_of`.
 
     What lies in the machine's vectors is left out: its parameters, and their gradient where that is whole.
     """
-    found: dict[str, WindowPlan] = {}
+    found: dict[Buffer, WindowPlan] = {}
     for instruction in program.instructions:
         for operand in (instruction.target, *instruction.sources):
-            name = place_of(operand.buffer, program.slots)
+            name = operand.buffer.place(program.slots)
             if name not in found and not in_vectors(owned, program, name):
                 rows = _rows(owned, operand, program.machine)
                 own = own_tile(owned, name, program.machine, rows)
@@ -82,40 +71,40 @@ def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[str, Wi
     return found
 
 
-def own_tile(owned: Ownership, buffer: str, machine: int, window: Run) -> Run | None:
+def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Run) -> Run | None:
     """The machine's own tile, if the window in which its states or errors come together is wider."""
-    layer = layer_of(buffer)
-    own = owned.rows(layer, machine) if "." not in buffer and "@" not in buffer else None
+    layer = buffer.layer
+    own = owned.rows(layer, machine) if buffer.travels_along_edges and buffer.peer is None else None
     if own is None or len(own) < 4 or own[2:] == window[2:]:
         return None
-    is_joined = "<" not in buffer or Access(owned, machine).edge(buffer) == owned.edges(layer)[0]
+    is_joined = buffer.edge in (None, owned.edges(layer)[0])
     return own if is_joined else None
 
 
-def in_vectors(owned: Ownership, program: Program, buffer: str) -> bool:
+def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
     """Whether a buffer is no window of its own, but part of the machine's parameters or their gradient."""
-    if buffer != sent_as(buffer):
+    if buffer.peer is not None:
         return False
-    if not (holds_parameters(buffer) or holds_gradient(buffer)):
+    if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return False
-    borrowers = owned.borrowers(layer_of(buffer))
-    if holds_parameters(buffer) or program.kind.gradients == "whole":
+    borrowers = owned.borrowers(buffer.layer)
+    if buffer.kind is BufferKind.PARAMETERS or program.kind.gradients == "whole":
         return program.machine not in borrowers
     return not borrowers
 
 
 def _rows(owned: Ownership, operand: Operand, machine: int) -> Run:
-    name, layer = operand.buffer, layer_of(operand.buffer)
-    if "@" in name:  # received, added and done with: nobody needs other rows of it
+    name, layer = operand.buffer, operand.buffer.layer
+    if name.peer is not None:  # received, added and done with: nobody needs other rows of it
         return bounds(operand.rows)
-    if name == NORMS:
+    if name.kind is BufferKind.NORMS:
         return 0, len(owned.learners)
-    if holds_summary(name):
+    if name.kind is BufferKind.SUMMARY:
         return 0, len(owned.tells(layer))
-    if holds_parameters(name) or holds_gradient(name):
+    if name.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return 0, 1
-    if holds_sums(name) or holds_deltas(name):
+    if name.kind in (BufferKind.PARTIAL_SUMS, BufferKind.GRAD_PREACTIVATION):
         return 0, owned.graph[layer].n_rows
-    if "<" not in name:
+    if name.edge is None:
         return owned.state_window(layer, machine)
-    return owned.error_window(Access(owned, machine).edge(name), machine)
+    return owned.error_window(name.edge, machine)

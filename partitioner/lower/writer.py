@@ -8,7 +8,7 @@ from dataclasses import replace
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.ir.buffer_names import is_learnt, number_of, numbered, sent_as
+from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.pipeline import Pipeline, Turn
 from partita.partitioner.ir.program import Instruction, Op, Operand, Program, ordered
 from partita.partitioner.ir.step_kind import StepKind
@@ -38,14 +38,14 @@ class Writer:
         self.pipeline, self.turn = pipeline, Turn("up", 0)
         self._is_undivided = pipeline.portions == 1
         self.access = Access(owned, machine, slots=pipeline.slots)
-        self.outgoing: dict[str, list[Message]] = {}
-        self.incoming: dict[str, list[Message]] = {}
+        self.outgoing: dict[Buffer, list[Message]] = {}
+        self.incoming: dict[Buffer, list[Message]] = {}
         for message in messages:
             if message.source == machine:
                 self.outgoing.setdefault(message.buffer, []).append(message)
             if message.destination == machine:
                 self.incoming.setdefault(message.buffer, []).append(message)
-        self._received: set[tuple[str, int]] = set()
+        self._received: set[tuple[Buffer, int]] = set()
         self._instructions: list[Instruction] = []
 
     @property
@@ -86,43 +86,43 @@ class Writer:
     def _numbered(self, operand: Operand, portion: int) -> Operand:
         """Speaks of a portion; not of what all share."""
         name = operand.buffer
-        if self._is_undivided or is_learnt(name) or number_of(name) is not None:
+        if self._is_undivided or name.is_of_minibatch or name.micro_batch is not None:
             return operand
-        return Operand(numbered(name, portion), operand.rows)
+        return Operand(name.numbered(portion), operand.rows)
 
-    def _sent(self, buffer: str) -> str:
+    def _sent(self, buffer: Buffer) -> Buffer:
         """What a message is called here: of what all portions share, by the number of the minibatch."""
-        if self.pipeline.overlap == 1 or not is_learnt(buffer):
+        if self.pipeline.overlap == 1 or not buffer.is_of_minibatch:
             return buffer
-        return numbered(buffer, self.pipeline.minibatch_of(self.turn.portion))
+        return buffer.numbered(self.pipeline.minibatch_of(self.turn.portion))
 
     def send(self, message: Message) -> None:
         """Sends the rows of a message."""
         self.emit(Op.SEND, Operand(self._sent(message.buffer), message.rows), peer=message.destination)
 
-    def send_all(self, buffer: str) -> None:
+    def send_all(self, buffer: Buffer) -> None:
         """Sends a buffer to whoever needs it."""
         for message in self.outgoing.get(buffer, ()):
             self.send(message)
 
-    def receive(self, message: Message, buffer: str | None = None) -> None:
+    def receive(self, message: Message, buffer: Buffer | None = None) -> None:
         """Takes a message into the buffer of its name, or another."""
         target = self._numbered(
             Operand(self._sent(buffer or message.buffer), message.rows), self.turn.portion
         )
-        known = sent_as(target.buffer), message.source
+        known = target.buffer.sent, message.source
         if known not in self._received:
             self._received.add(known)
             self.emit(Op.RECV, target, peer=message.source)
 
-    def receive_all(self, buffer: str) -> None:
+    def receive_all(self, buffer: Buffer) -> None:
         """Takes in all messages of a buffer."""
         for message in self.incoming.get(buffer, ()):
             self.receive(message)
 
     def receive_and_add(self, message: Message, target: Operand) -> None:
         """Takes a message into a buffer of its own, and adds the rows of a target, which hold a sum."""
-        buffer = f"{message.buffer}@{message.source}"
+        buffer = message.buffer.received_from(message.source)
         self.receive(message, buffer)
         self.emit(Op.ADD, target, Operand(self._sent(buffer), target.rows), accumulate=True)
 
@@ -138,5 +138,5 @@ class Writer:
         self.receive_and_add(message, Operand(message.buffer, added))
         fresh = row_sets.difference(message.rows, begun)
         if fresh:
-            arrived = Operand(f"{message.buffer}@{message.source}", fresh)
+            arrived = Operand(message.buffer.received_from(message.source), fresh)
             self.emit(Op.ADD, Operand(message.buffer, fresh), arrived)

@@ -20,6 +20,7 @@ from partita.layers import rows as row_sets
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
 from partita.layers.rows import Rows
+from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.predict.cost import Costs
 
@@ -121,7 +122,9 @@ class Bound:
                     for name, k in self.graph.consumers(grid.name)
                 )
             )
-            feed_s = self.costs.compute_s(Instruction(Op.FEED, Operand(grid.name, heard)), machine)
+            feed_s = self.costs.compute_s(
+                Instruction(Op.FEED, Operand(activations(grid.name), heard)), machine
+            )
             yield feed_s * self.costs.sizes.micro_batches
 
     def _least(self, instruction: Instruction) -> float:
@@ -129,7 +132,11 @@ class Bound:
 
     def _up(self, grid: Grid) -> float:
         return self._least(
-            Instruction(Op.UP, Operand(grid.name, ROW), tuple(Operand(s, ROW) for s in grid.sources))
+            Instruction(
+                Op.UP,
+                Operand(activations(grid.name), ROW),
+                tuple(Operand(activations(s), ROW) for s in grid.sources),
+            )
         )
 
     def _down(self, grid: Grid) -> float:
@@ -137,8 +144,8 @@ class Bound:
         errors = [
             Instruction(
                 Op.ERRORS,
-                Operand(f"{s}<{grid.name}" + (f"#{k}" if k else ""), ROW),
-                (Operand(grid.name, ROW),),
+                Operand(Edge(s, grid.name, k).buffer, ROW),
+                (Operand(activations(grid.name), ROW),),
             )
             for k, s in enumerate(grid.sources)
             if self.train and s in self.graph.needs_error

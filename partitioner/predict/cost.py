@@ -21,7 +21,7 @@ from partita.layers.layer import Placeholder
 from partita.layers.rows import Rows
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster, Machine
-from partita.partitioner.ir.buffer_names import DELTAS, PARAMETERS, SUMS, layer_of
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.lower.access import BLOCK
@@ -151,8 +151,8 @@ class Costs:
             train: with errors and learning.
         """
         shares = Counter(stop - start for start, stop, *_ in {each.rows for each in pieces})
-        sums = (Operand(piece.layer + SUMS, ((0, rows),)) for rows in shares)
-        heard = Operand(self.graph[piece.layer].sources[0], (piece.inputs or (0, 0),))
+        sums = (Operand(Buffer(BufferKind.PARTIAL_SUMS, piece.layer), ((0, rows),)) for rows in shares)
+        heard = Operand(activations(self.graph[piece.layer].sources[0]), (piece.inputs or (0, 0),))
         took = sum(
             count * self.compute_s(Instruction(Op.MULTIPLY, each, (heard,)), piece.machine)
             for each, count in zip(sums, shares.values(), strict=True)
@@ -218,7 +218,7 @@ class Costs:
         """What its work follows from."""
         target, sources = instruction.target, instruction.sources
         counts = tuple(_count(operand) for operand in (target, *sources))
-        place = target.rows if self._by_place and layer_of(target.buffer) in self._by_place else None
+        place = target.rows if self._by_place and target.buffer.layer in self._by_place else None
         return (
             instruction.op,
             target.buffer,
@@ -231,39 +231,47 @@ class Costs:
 
     def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
         """What a machine does for these rows."""
-        own = Operand(grid.name, rows)
+        own = Operand(activations(grid.name), rows)
         heard = [
-            Operand(source, self._rows_heard(grid.name, rows, k)) for k, source in enumerate(grid.sources)
+            Operand(activations(source), self._rows_heard(grid.name, rows, k))
+            for k, source in enumerate(grid.sources)
         ]
         yield Instruction(Op.UP, own, tuple(heard))
         if not train or grid.name not in self.graph.needs_error:
             return
         consumers = self.graph.consumers(grid.name)
-        error = Operand(f"{grid.name}<{consumers[0][0]}", rows) if consumers else own
+        error = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
         if consumers and grid.layer.activation != "linear":
             yield Instruction(Op.DELTA, error, (own,), accumulate=True)
         for k, operand in enumerate(heard):
-            if operand.buffer in self.graph.needs_error:
-                name = f"{operand.buffer}<{grid.name}" + (f"#{k}" if k else "")
-                yield Instruction(Op.ERRORS, Operand(name, operand.rows), (error,))
+            if operand.buffer.layer in self.graph.needs_error:
+                edge = Edge(operand.buffer.layer, grid.name, k)
+                yield Instruction(Op.ERRORS, Operand(edge.buffer, operand.rows), (error,))
         if grid.parameters:
-            learnt = Operand(grid.name + PARAMETERS, BLOCK if grid.shares_weights else rows)
+            learnt = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK if grid.shares_weights else rows)
             yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
 
     def _by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
         """What a machine does besides its sums, for its rows and for its inputs."""
         grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
         assert piece.inputs is not None, f"{piece} is cut by rows"
-        own, heard = Operand(name, (piece.rows,)), Operand(source, (piece.inputs,))
-        yield Instruction(Op.UP, own, (Operand(name + SUMS, (piece.rows,)),) * len(pieces))
+        own, heard = Operand(activations(name), (piece.rows,)), Operand(activations(source), (piece.inputs,))
+        yield Instruction(
+            Op.UP, own, (Operand(Buffer(BufferKind.PARTIAL_SUMS, name), (piece.rows,)),) * len(pieces)
+        )
         if not train or name not in self.graph.needs_error:
             return
-        deltas = Operand(name + DELTAS, ((0, grid.n_rows),))
+        deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), ((0, grid.n_rows),))
         if grid.layer.activation != "linear":
-            yield Instruction(Op.DELTA, Operand(name + DELTAS, (piece.rows,)), (own,), accumulate=True)
+            yield Instruction(
+                Op.DELTA,
+                Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), (piece.rows,)),
+                (own,),
+                accumulate=True,
+            )
         if source in self.graph.needs_error:
-            yield Instruction(Op.ERRORS, Operand(f"{source}<{name}", heard.rows), (deltas,))
-        learnt = Operand(name + PARAMETERS, deltas.rows)
+            yield Instruction(Op.ERRORS, Operand(Edge(source, name, 0).buffer, heard.rows), (deltas,))
+        learnt = Operand(Buffer(BufferKind.PARAMETERS, name), deltas.rows)
         yield Instruction(Op.LEARN, learnt, (deltas, heard), accumulate=True)
 
     def _rows_heard(self, layer: str, rows: Rows, source: int) -> Rows:

@@ -171,7 +171,7 @@ class _Stage:
             ]
             for n in waiting[:3]:
                 found = track.program.instructions[n]
-                buffer = found.target.buffer.partition("@")[0]
+                buffer = found.target.buffer.sent
                 lines.append(f"  machine {m} waits for {buffer} from machine {found.peer}: {n} {found}")
         return "\n".join(lines)
 

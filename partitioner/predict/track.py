@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from partita.partitioner.ir.buffer_names import sent_as
+from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.predict.cost import MessageCost
@@ -104,8 +104,8 @@ def mates_of(tracks: Sequence[Track], firsts: Sequence[int]) -> dict[int, int]:
 
     A message is known by its sender, its receiver, and what the sender calls its buffer.
     """
-    receives: dict[tuple[int, int, str], int] = {}
-    sends: dict[int, tuple[int, int, str]] = {}
+    receives: dict[tuple[int, int, Buffer], int] = {}
+    sends: dict[int, tuple[int, int, Buffer]] = {}
     for m, track in enumerate(tracks):
         for n, kind in enumerate(track.kinds):
             if kind == COMPUTE:
@@ -113,7 +113,7 @@ def mates_of(tracks: Sequence[Track], firsts: Sequence[int]) -> dict[int, int]:
             instruction = track.program.instructions[n]
             peer = instruction.peer
             assert peer is not None
-            buffer = sent_as(instruction.target.buffer)
+            buffer = instruction.target.buffer.sent
             if kind == SEND:
                 sends[firsts[m] + n] = m, peer, buffer
             else:

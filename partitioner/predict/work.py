@@ -22,7 +22,7 @@ from partita.layers.losses import Loss
 from partita.layers.node import Node
 from partita.layers.normalisation import LocalContrastNormalisation2D
 from partita.layers.pooling import Pool2D
-from partita.partitioner.ir.buffer_names import holds_deltas, holds_errors, holds_sums, layer_of
+from partita.partitioner.ir.buffer import BufferKind, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
 
@@ -143,32 +143,31 @@ def slowdown(grid: Grid) -> float:
 
 def _is_sum(instruction: Instruction) -> bool:
     """Whether it adds up what the machines of a layer have that is cut by its inputs."""
-    return instruction.op is Op.UP and holds_sums(instruction.sources[0].buffer)
+    return instruction.op is Op.UP and instruction.sources[0].buffer.kind is BufferKind.PARTIAL_SUMS
 
 
 def _inputs_of(instruction: Instruction) -> Operand | None:
     """Of a layer that is cut by its inputs, those from which a gradient is computed."""
     errors, *others = instruction.sources
-    if not holds_deltas(errors.buffer):
+    if errors.buffer.kind is not BufferKind.GRAD_PREACTIVATION:
         return None
-    return next((source for source in others if not holds_errors(source.buffer)), None)
+    return next((source for source in others if not source.buffer.holds_errors), None)
 
 
 def _played_by(instruction: Instruction) -> str:
     """The layer whose kernel it is: errors are computed by who listens."""
     if instruction.op is Op.ERRORS:
-        return (
-            instruction.target.buffer.partition("<")[2].partition("#")[0].partition("/")[0].partition("@")[0]
-        )
-    return layer_of(instruction.target.buffer)
+        assert instruction.target.buffer.edge is not None, f"{instruction} lies on no edge"
+        return instruction.target.buffer.edge.consumer
+    return instruction.target.buffer.layer
 
 
 def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     """Kind, settings, and the shapes of rows: `Dense activation='relu' use_bias=True 1 <- 1`."""
     sources = (sizes.graph[source] for source in grid.sources)
     heard = ", ".join(_row(source) for source in sources)
-    number = instruction.target.buffer.partition("#")[2].partition("/")[0]
-    which = f" input {number}" if instruction.op is Op.ERRORS and number else ""
+    edge = instruction.target.buffer.edge
+    which = f" input {edge.number}" if instruction.op is Op.ERRORS and edge and edge.number else ""
     return f"{_settings(grid.layer)} {_row(grid)} <- {heard}{which}"
 
 
@@ -182,12 +181,14 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     op, sources = instruction.op, instruction.sources
     own = _extent(instruction.target)
     if op is Op.ERRORS:
-        return f"{_extent(sources[0])} to {own}" + " alone" * holds_deltas(sources[0].buffer)
+        return f"{_extent(sources[0])} to {own}" + " alone" * (
+            sources[0].buffer.kind is BufferKind.GRAD_PREACTIVATION
+        )
     if op in (Op.GRADIENT, Op.LEARN):
         rows, inputs = _extent(sources[0]), _inputs_of(instruction)
         heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
         return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
-    if holds_sums(instruction.target.buffer):
+    if instruction.target.buffer.kind is BufferKind.PARTIAL_SUMS:
         return f"{own} by {_extent(sources[0])} alone"
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         sign = "+" if instruction.accumulate else ""
@@ -214,7 +215,7 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
     _, kind = sizes.row(target.buffer)
     numbers = str(sizes.n_bytes(target) // ITEM_BYTES[kind])
     if op is Op.DELTA:
-        return sizes.graph[layer_of(instruction.sources[0].buffer)].layer.activation, numbers
+        return sizes.graph[instruction.sources[0].buffer.layer].layer.activation, numbers
     return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
 
 
@@ -266,7 +267,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         own = grid.nodes_in(instruction.sources[0].rows)
         return each * own * sizes.batch * _share_of_inputs(instruction, sizes)
     if op is Op.ERRORS:
-        own, source = grid.nodes_in(instruction.sources[0].rows), graph[layer_of(target.buffer)]
+        own, source = grid.nodes_in(instruction.sources[0].rows), graph[target.buffer.layer]
         share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
         if not grid.layer.splits_sum:
             share = min(1.0, share * grid.n_nodes / max(own, 1))
@@ -274,7 +275,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     share = 1.0
     if grid.layer.splits_sum or isinstance(grid.layer, Loss):
         heard = instruction.sources[0]
-        source = graph[layer_of(heard.buffer)]
+        source = graph[heard.buffer.layer]
         share = source.nodes_in(heard.rows) / max(source.n_nodes, 1)
     rows = ((0, 1),) if op is Op.SUMMARISE else target.rows
     return each * grid.nodes_in(rows) * examples * share
@@ -290,9 +291,9 @@ def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> 
     own, other = instruction.target, instruction.sources[0]
     if instruction.op is Op.ERRORS:
         own, other = other, own
-    source = sizes.graph[layer_of(other.buffer)]
+    source = sizes.graph[other.buffer.layer]
     share = source.nodes_in(other.rows) / max(source.n_nodes, 1) if grid.layer.splits_sum else 1.0
-    return share * _numbers(Operand(grid.name, own.rows), sizes) * ITEM_BYTES[sizes.precision]
+    return share * _numbers(Operand(activations(grid.name), own.rows), sizes) * ITEM_BYTES[sizes.precision]
 
 
 def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
@@ -300,7 +301,7 @@ def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
     inputs = _inputs_of(instruction)
     if inputs is None:
         return 1.0
-    source = sizes.graph[layer_of(inputs.buffer)]
+    source = sizes.graph[inputs.buffer.layer]
     return source.nodes_in(inputs.rows) / max(source.n_nodes, 1)
 
 
@@ -323,6 +324,6 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
 
 def _numbers(operand: Operand, sizes: Sizes) -> int:
     """How many parameters these rows have."""
-    grid = sizes.graph[layer_of(operand.buffer)]
+    grid = sizes.graph[operand.buffer.layer]
     spans = [span for p in grid.parameters for run in operand.rows for span in p.spans(run)]
     return sum(stop - start for start, stop in spans)

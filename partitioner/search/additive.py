@@ -27,7 +27,7 @@ from partita.partitioner.assign.cuts import (
 )
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import stays_with_scores
-from partita.partitioner.ir.buffer_names import GRADIENT, PARAMETERS, SUMMARY
+from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.search.copies import are_copies, homes, told, without_own
 from partita.partitioner.search.elimination import Table
@@ -143,7 +143,7 @@ class Additive:
         up = told(pieces, self.n_machines)
         if not up.sent.any():
             return 0.0
-        row_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name, ((0, 1),)))
+        row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), ((0, 1),)))
         ways = (up, up.reversed) if self.task.train else (up,)
         return sum(self._seconds(way, row_bytes) for way in ways)
 
@@ -157,7 +157,7 @@ class Additive:
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._known:
             up, down = self._move(grid, cuts)
-            row_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name, ((0, 1),)))
+            row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), ((0, 1),)))
             found = self._seconds(up, row_bytes) + self._seconds(down, row_bytes)
             self._known[key] = found + sum(self._judged_s(grid, name, cuts) for name in cuts)
         return self._known[key]
@@ -341,8 +341,10 @@ class Additive:
         if not grid.shares_weights or len(pieces) == 1:
             return 0.0
         took = 0.0
-        for buffer in (PARAMETERS, GRADIENT) if self.task.train else (PARAMETERS,):
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(grid.name + buffer, ((0, 1),)))
+        for kind in (
+            (BufferKind.PARAMETERS, BufferKind.GRADIENT) if self.task.train else (BufferKind.PARAMETERS,)
+        ):
+            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(kind, grid.name), ((0, 1),)))
             took += self._to_each(n_bytes, [piece.machine for piece in pieces])
         return took
 
@@ -354,7 +356,7 @@ class Additive:
         judges = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
         took = max(self.task.layer_s(loss, (0, 1), machine) for machine in judges) / len(judges)
         if layer.summary_rows and len(judges) > 1:
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(loss + SUMMARY, ((0, 1),)))
+            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(BufferKind.SUMMARY, loss), ((0, 1),)))
             took += self._to_each(n_bytes, judges)
         return took
 

@@ -13,6 +13,7 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import settled
 from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
 from partita.partitioner.predict.bound import lower_bound_s
@@ -96,7 +97,7 @@ class Task:
         for k, source in enumerate(graph[piece.layer].sources):
             if graph[source].is_given and graph.consumers(source)[0] == (piece.layer, k):
                 rows = (piece.inputs,) if piece.inputs else graph.source_rows(piece.layer, piece.rows[:2], k)
-                feed = Instruction(Op.FEED, Operand(source, rows))
+                feed = Instruction(Op.FEED, Operand(activations(source), rows))
                 took += self.costs.compute_s(feed, piece.machine) * self.portions
         return took
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Plan, Program
-from partita.partitioner.ir.buffer_names import is_learnt, number_of, place_of, plain
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Operand
 from tests.partitioner.expected import Expected, Unit, members
 from tests.partitioner.symbolic_host import Host, Term, beside_each_other
@@ -22,16 +22,11 @@ Choice: TypeAlias = Callable[[Sequence[tuple[int, int]]], tuple[int, int]]
 """Picks among (machine, position) of everything that could run now."""
 
 
-def of_errors(buffer: str) -> bool:
-    """Whether its rows are lists of terms."""
-    return "<" in buffer or ".deltas" in buffer
-
-
 class Interpreter:
     """Plays the programs of a plan for some steps."""
 
     def __init__(
-        self, plan: Plan, programs: Sequence[Program], *, keep: Collection[str] | None = None
+        self, plan: Plan, programs: Sequence[Program], *, keep: Collection[Buffer] | None = None
     ) -> None:
         """Windows lie where the plan puts them if only those of `keep` must outlast the step."""
         self.expected, self.graph = Expected(plan.ownership), plan.graph
@@ -44,7 +39,7 @@ class Interpreter:
         for host in self.hosts:
             for buffer in host.beside:
                 self._spoil(host, buffer)
-        self.network: dict[tuple[int, int, int, str], tuple[Operand, list[object]]] = {}
+        self.network: dict[tuple[int, int, int, Buffer], tuple[Operand, list[object]]] = {}
 
     def run(self, *, steps: int, choose: Choice) -> None:
         """Runs every machine for so many steps; `choose` decides the order."""
@@ -76,10 +71,10 @@ class Interpreter:
             return False
         return instruction.op is not Op.RECV or self._key(machine, host, instruction) in self.network
 
-    def _key(self, machine: int, host: Host, instruction: Instruction) -> tuple[int, int, int, str]:
+    def _key(self, machine: int, host: Host, instruction: Instruction) -> tuple[int, int, int, Buffer]:
         assert instruction.peer is not None and instruction.peer != machine
         ends = (machine, instruction.peer) if instruction.op is Op.SEND else (instruction.peer, machine)
-        return host.number, *ends, instruction.target.buffer.partition("@")[0]
+        return host.number, *ends, instruction.target.buffer.sent
 
     def _end_step(self, machine: int, host: Host) -> None:
         pipeline = host.program.pipeline
@@ -107,16 +102,15 @@ class Interpreter:
     def _outlasts(self, buffer: str) -> bool:
         return self.keep is None or buffer in self.keep
 
-    def _buffer(self, layer: str) -> str:
+    def _buffer(self, layer: str) -> Buffer:
         """Where the errors of a layer come together."""
-        consumer, number = self.expected.consumers(layer)[0]
-        return f"{layer}<{consumer}" + (f"#{number}" if number else "")
+        return Edge(layer, *self.expected.consumers(layer)[0]).buffer
 
-    def _spoil(self, host: Host, buffer: str) -> None:
+    def _spoil(self, host: Host, buffer: Buffer) -> None:
         """Writes over whatever lies in the same memory, before it is known what is read."""
-        for place in host.beside.get(place_of(buffer, host.program.slots), ()):
-            number, other = number_of(place), plain(place)
-            found = host if number is None or is_learnt(place) else host.portion(number, up=False)
+        for place in host.beside.get(buffer.place(host.program.slots), ()):
+            number, other = place.micro_batch, place.undivided
+            found = host if number is None or place.is_of_minibatch else host.portion(number, up=False)
             for rows in (found.states, found.errors, found.told, host.shared):
                 for key in [key for key in rows if key[0] == other]:
                     del rows[key]
@@ -127,8 +121,8 @@ class Interpreter:
         if instruction.op is not Op.SEND:
             self._spoil(whole, instruction.target.buffer)
         host, named = whole.of(instruction), instruction
-        sources = tuple(Operand(plain(source.buffer), source.rows) for source in instruction.sources)
-        target = Operand(plain(instruction.target.buffer), instruction.target.rows)
+        sources = tuple(Operand(source.buffer.undivided, source.rows) for source in instruction.sources)
+        target = Operand(instruction.target.buffer.undivided, instruction.target.rows)
         if instruction.op in (Op.GRADIENT, Op.LEARN):
             self._learn(machine, whole, instruction)
             return
@@ -149,7 +143,7 @@ class Interpreter:
             case Op.MULTIPLY | Op.UP:
                 self._up(machine, host, instruction)
             case Op.DELTA:
-                layer = instruction.sources[0].buffer
+                layer = instruction.sources[0].buffer.layer
                 assert members(instruction.sources[0].rows) == self.expected.own(layer, machine)
                 self._check_states(host, layer, members(instruction.sources[0].rows))
                 self._check_errors(machine, host, layer, delta=False)
@@ -157,8 +151,9 @@ class Interpreter:
                     terms = self._error(host, instruction.target.buffer, row)
                     host.errors[instruction.target.buffer, row] = [*terms, (host.step, "delta")]
             case Op.ADD:
-                if ".deltas" in instruction.target.buffer and "<" in instruction.sources[0].buffer:
-                    self._check_errors(machine, host, instruction.target.buffer.partition(".")[0])
+                kinds = instruction.target.buffer.kind, instruction.sources[0].buffer.kind
+                if kinds == (BufferKind.GRAD_PREACTIVATION, BufferKind.GRAD_OUTPUT):
+                    self._check_errors(machine, host, instruction.target.buffer.layer)
                 values = self._read_sums(host, instruction.sources[0])
                 before = (
                     self._read_sums(host, instruction.target)
@@ -171,7 +166,7 @@ class Interpreter:
             case Op.SUMMARISE:
                 self._summarise(machine, host, instruction)
             case Op.SQUARES:
-                learnt = [source.buffer.removesuffix(".gradient") for source in instruction.sources]
+                learnt = [source.buffer.layer for source in instruction.sources]
                 assert learnt == self._learnt(machine), f"{instruction} forgets some"
                 for layer in learnt:
                     self._check_gradient(machine, host, layer)
@@ -180,7 +175,7 @@ class Interpreter:
                 assert instruction.target.rows == ((place, place + 1),)
                 self._write(host, instruction.target, [(host.learnt, machine)])
             case Op.UPDATE:
-                layer = instruction.target.buffer.removesuffix(".parameters")
+                layer = instruction.target.buffer.layer
                 self._check_gradient(machine, host, layer)
                 if self.kind.norms:
                     told = self._read(host, instruction.sources[1])
@@ -200,17 +195,19 @@ class Interpreter:
         ]
 
     def _learn(self, machine: int, whole: Host, instruction: Instruction) -> None:
-        layer = instruction.target.buffer.partition(".")[0]
+        layer = instruction.target.buffer.layer
         last = whole.of(instruction)
         for errors in instruction.sources:
-            if not of_errors(errors.buffer):
+            if not errors.buffer.holds_errors:
                 continue
-            number = number_of(errors.buffer)
+            number = errors.buffer.micro_batch
             of_portion = last if number is None else whole.portion(number, up=False)
             host = replace(of_portion, updated=last.updated, lent=last.lent)
             self._check_site(machine, host, layer)
             self._check_deltas(machine, host, layer)
-        last.gradients[f"{layer}.gradient"] = self._terms(last, self.expected.receivers(layer, machine))
+        last.gradients[Buffer(BufferKind.GRADIENT, layer)] = self._terms(
+            last, self.expected.receivers(layer, machine)
+        )
         if instruction.op is Op.LEARN:
             self._check_gradient(machine, last, layer)
             self._update(machine, last, layer)
@@ -226,7 +223,7 @@ class Interpreter:
         if self.expected.borrowers(layer):
             owners = self.expected.owners(layer)
             expected = [term for m in owners for term in self._terms(host, self.expected.own(layer, m))]
-        found = host.gradients.get(f"{layer}.gradient")
+        found = host.gradients.get(Buffer(BufferKind.GRADIENT, layer))
         assert found == expected, f"the gradient of {layer} on machine {machine} is of {found}"
 
     def _update(self, machine: int, host: Host, layer: str) -> None:
@@ -237,51 +234,50 @@ class Interpreter:
     # Buffers
 
     def _read(self, host: Host, operand: Operand) -> list[object]:
-        if of_errors(operand.buffer):
+        if operand.buffer.holds_errors:
             return list(self._read_errors(host, operand))
-        if operand.buffer.endswith(".parameters"):
-            layer = operand.buffer.removesuffix(".parameters")
-            return [(host.learnt, host.updates.get(layer, 0) if self.train else "as given")]
-        if ".gradient" in operand.buffer:
+        if operand.buffer.kind is BufferKind.PARAMETERS:
+            return [(host.learnt, host.updates.get(operand.buffer.layer, 0) if self.train else "as given")]
+        if operand.buffer.kind is BufferKind.GRADIENT:
             return [host.gradients[operand.buffer]]
-        if is_learnt(operand.buffer):
+        if operand.buffer.is_of_minibatch:
             return [host.shared[operand.buffer, row] for row in members(operand.rows)]
-        if "." in operand.buffer:
+        if operand.buffer.kind is not BufferKind.ACTIVATIONS:
             return [host.told[operand.buffer, row] for row in members(operand.rows)]
-        self._check_states(host, operand.buffer, members(operand.rows))
+        self._check_states(host, operand.buffer.layer, members(operand.rows))
         return [host.states[operand.buffer, row] for row in members(operand.rows)]
 
     def _read_sums(self, host: Host, operand: Operand) -> list[list[Term]]:
-        if of_errors(operand.buffer):
+        if operand.buffer.holds_errors:
             return self._read_errors(host, operand)
         return [list(host.gradients[operand.buffer])]
 
     def _read_errors(self, host: Host, operand: Operand) -> list[list[Term]]:
         return [self._error(host, operand.buffer, row) for row in members(operand.rows)]
 
-    def _error(self, host: Host, buffer: str, row: int) -> list[Term]:
+    def _error(self, host: Host, buffer: Buffer, row: int) -> list[Term]:
         """Zero at first, unless something else lay there."""
         assert (buffer, row) in host.errors or buffer not in host.spoilt, f"row {row} of {buffer} is no error"
         return list(host.errors.get((buffer, row), []))
 
     def _write(self, host: Host, operand: Operand, values: Sequence[object]) -> None:
         for row, value in zip(members(operand.rows), values, strict=True):
-            if of_errors(operand.buffer):
+            if operand.buffer.holds_errors:
                 assert isinstance(value, list)
                 host.errors[operand.buffer, row] = list(value)
-            elif ".gradient" in operand.buffer:
+            elif operand.buffer.kind is BufferKind.GRADIENT:
                 assert isinstance(value, list)
                 host.gradients[operand.buffer] = list(value)
-            elif is_learnt(operand.buffer):
+            elif operand.buffer.is_of_minibatch:
                 host.shared[operand.buffer, row] = value
-            elif "." in operand.buffer:
+            elif operand.buffer.kind is not BufferKind.ACTIVATIONS:
                 host.told[operand.buffer, row] = value
             else:
                 host.states[operand.buffer, row] = value
 
     def _check_states(self, host: Host, layer: str, rows: Sequence[int]) -> None:
         for row in rows:
-            assert host.states.get((layer, row)) == host.step, (
+            assert host.states.get((activations(layer), row)) == host.step, (
                 f"row {row} of {layer} is not there in step {host.step}"
             )
 
@@ -306,7 +302,11 @@ class Interpreter:
             self._check_errors(machine, host, layer)
             return
         for row in range(self.graph[layer].n_rows):
-            found = [term for term in self._error(host, f"{layer}.deltas", row) if term[1] != "delta"]
+            found = [
+                term
+                for term in self._error(host, Buffer(BufferKind.GRAD_PREACTIVATION, layer), row)
+                if term[1] != "delta"
+            ]
             terms = [(host.step, *term) for term in self.expected.delta(layer, row, machine)]
             assert found == terms, f"row {row} of {layer} on machine {machine}: {found} instead of {terms}"
 
@@ -320,7 +320,7 @@ class Interpreter:
     def _check_parameters(self, machine: int, host: Host, layer: str) -> None:
         learns = self.train and self.graph[layer].parameters
         if machine in self.expected.borrowers(layer):
-            found = host.shared.get((f"{layer}.parameters", 0))
+            found = host.shared.get((Buffer(BufferKind.PARAMETERS, layer), 0))
             expected = host.lent if learns else (host.lent[0], "as given")
             assert found == expected, f"machine {machine} uses weights of {layer} of {found}"
         else:
@@ -331,7 +331,7 @@ class Interpreter:
     # Kernels
 
     def _up(self, machine: int, host: Host, instruction: Instruction) -> None:
-        layer = instruction.target.buffer.partition(".")[0]
+        layer = instruction.target.buffer.layer
         if self.expected.by_inputs(layer):
             self._sum_up(machine, host, instruction, layer)
             return
@@ -342,11 +342,11 @@ class Interpreter:
         if self.expected.tells(layer):
             self._check_summaries(host, layer, read.pop())
         for source in read:
-            self._check_states(host, source.buffer, members(source.rows))
-        summed = [(source.buffer, row) for source in read for row in members(source.rows)]
+            self._check_states(host, source.buffer.layer, members(source.rows))
+        summed = [(source.buffer.layer, row) for source in read for row in members(source.rows)]
         host.sums[layer] = host.sums[layer] + summed if instruction.accumulate else summed
         for row in own:
-            host.states[layer, row] = "unfinished"
+            host.states[activations(layer), row] = "unfinished"
         if instruction.op is Op.UP:
             assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
             self._write(host, instruction.target, [host.step] * len(own))
@@ -357,7 +357,7 @@ class Interpreter:
         if instruction.op is Op.MULTIPLY:
             (heard,) = instruction.sources
             assert set(members(heard.rows)) == self.expected.needed(layer, 0, machine)
-            self._check_states(host, heard.buffer, members(heard.rows))
+            self._check_states(host, heard.buffer.layer, members(heard.rows))
             self._write(
                 host, instruction.target, [(host.step, machine)] * len(members(instruction.target.rows))
             )
@@ -370,17 +370,17 @@ class Interpreter:
         self._write(host, instruction.target, [host.step] * len(members(instruction.target.rows)))
 
     def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
-        loss = instruction.target.buffer.removesuffix(".summary")
+        loss = instruction.target.buffer.layer
         place = self.expected.tells(loss).index(machine)
         assert instruction.target.rows == ((place, place + 1),)
         for source in instruction.sources:
-            self._check_states(host, source.buffer, members(source.rows))
+            self._check_states(host, source.buffer.layer, members(source.rows))
         heard = set(members(instruction.sources[0].rows))
         assert heard == self.expected.judged(self.graph[loss].sources[0], machine)
         self._write(host, instruction.target, [(host.step, machine)])
 
     def _check_summaries(self, host: Host, loss: str, operand: Operand) -> None:
-        assert operand.buffer == f"{loss}.summary"
+        assert operand.buffer == Buffer(BufferKind.SUMMARY, loss)
         expected = [(host.step, machine) for machine in self.expected.tells(loss)]
         assert self._read(host, operand) == expected, f"{operand} is not all of the step"
 
@@ -397,9 +397,9 @@ class Interpreter:
         return found
 
     def _errors(self, machine: int, host: Host, instruction: Instruction) -> None:
-        layer, _, rest = instruction.target.buffer.partition("<")
-        consumer, _, digits = rest.partition("#")
-        number, own = int(digits or 0), self.expected.receivers(consumer, machine)
+        assert instruction.target.buffer.edge is not None
+        layer, consumer, number = instruction.target.buffer.edge
+        own = self.expected.receivers(consumer, machine)
         self._check_site(machine, host, consumer)
         assert members(instruction.sources[0].rows) == own
         if consumer not in self.graph.losses:

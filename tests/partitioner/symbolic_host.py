@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from partita.partitioner import Instruction, Op, Program
-from partita.partitioner.ir.buffer_names import is_learnt, number_of
+from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.lower.windows import WindowPlan
 
 Term: TypeAlias = tuple[object, ...]
@@ -28,20 +28,20 @@ class Host:
     """
 
     program: Program
-    beside: dict[str, set[str]]
+    beside: dict[Buffer, set[Buffer]]
     step: object = 0
     learnt: int = 0
     updated: int = 0
     lent: tuple[int, int] = (0, 0)
     done: set[int] = field(default_factory=set)
-    states: dict[tuple[str, int], object] = field(default_factory=dict)
+    states: dict[tuple[Buffer, int], object] = field(default_factory=dict)
     sums: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-    errors: dict[tuple[str, int], list[Term]] = field(default_factory=dict)
-    gradients: dict[str, list[Term]] = field(default_factory=dict)
-    told: dict[tuple[str, int], object] = field(default_factory=dict)
+    errors: dict[tuple[Buffer, int], list[Term]] = field(default_factory=dict)
+    gradients: dict[Buffer, list[Term]] = field(default_factory=dict)
+    told: dict[tuple[Buffer, int], object] = field(default_factory=dict)
     updates: dict[str, int] = field(default_factory=dict)
-    spoilt: set[str] = field(default_factory=set)
-    shared: dict[tuple[str, int], object] = field(default_factory=dict)
+    spoilt: set[Buffer] = field(default_factory=set)
+    shared: dict[tuple[Buffer, int], object] = field(default_factory=dict)
     portions: dict[int, Host] = field(default_factory=dict)
 
     @property
@@ -53,17 +53,15 @@ class Host:
     def of(self, instruction: Instruction) -> Host:
         """What the machine knows of an instruction's portion; of one that learns, of the last."""
         names = [operand.buffer for operand in (instruction.target, *instruction.sources)]
-        numbers = [
-            number for name in names if not is_learnt(name) and (number := number_of(name)) is not None
-        ]
+        numbered = [name for name in names if name.micro_batch is not None]
+        numbers = [name.micro_batch or 0 for name in numbered if not name.is_of_minibatch]
         pipeline = self.program.pipeline
         if pipeline.portions == 1:
             return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
         if not numbers:  # a message of what is learnt, or what follows it
-            named = [number for name in names if (number := number_of(name)) is not None]
-            learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].partition(".")[0], 0)
-            minibatch = named[0] if named else learnt % pipeline.overlap
-            is_lent = instruction.op in (Op.SEND, Op.RECV) and ".parameters" in names[0]
+            learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].layer, 0)
+            minibatch = numbered[0].micro_batch or 0 if numbered else learnt % pipeline.overlap
+            is_lent = instruction.op in (Op.SEND, Op.RECV) and names[0].kind is BufferKind.PARAMETERS
             return self.portion(minibatch * pipeline.micro_batches, up=is_lent)
         is_up = instruction.op in (Op.UP, Op.MULTIPLY, Op.SUMMARISE)
         return self.portion(max(numbers), up=is_up)
@@ -88,7 +86,7 @@ class Host:
         )
 
 
-def beside_each_other(windows: Mapping[str, WindowPlan]) -> dict[str, set[str]]:
+def beside_each_other(windows: Mapping[Buffer, WindowPlan]) -> dict[Buffer, set[Buffer]]:
     """For each buffer the others that lie in the same bytes."""
     ends = {name: (window.offset, window.offset + window.n_bytes) for name, window in windows.items()}
     return {

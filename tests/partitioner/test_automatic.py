@@ -108,7 +108,7 @@ def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str
     ]
     assume(counted)
     for grid, listeners in counted:
-        sent = [m for m in plan.messages if m.direction == "up" and m.buffer == grid.name]
+        sent = [m for m in plan.messages if m.direction == "up" and str(m.buffer) == grid.name]
         up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
         for machine in range(len(plan.cluster)):
             out = [m for m in sent if m.source == machine]
@@ -317,6 +317,8 @@ def test_rows_beside_tiles_play() -> None:
     beside = partition(net, cluster, batch=2, cuts={**cuts, "tiled": Tiles(4, across=(2, 2))})
 
     def sent(found: Plan) -> list[tuple[int, int, int]]:
-        return [(m.source, m.destination, m.n_bytes) for m in found.messages if m.buffer == "local0<local1"]
+        return [
+            (m.source, m.destination, m.n_bytes) for m in found.messages if str(m.buffer) == "local0<local1"
+        ]
 
     assert sent(beside) == sent(plan) and sent(plan)

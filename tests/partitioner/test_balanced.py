@@ -88,7 +88,7 @@ def test_a_loss_lies_where_its_scores_do() -> None:
     by_hand = {"scores": RowSplit((2, 1)), "loss": Whole(0)}
     plan = partition(net, Cluster.local(3), batch=1, cuts=by_hand, strategy="balanced")
     assert not plan.ownership.judges("loss")
-    sent = [(m.buffer, m.source, m.destination) for m in plan.messages if m.layer == "scores"]
+    sent = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.layer == "scores"]
     assert sorted(sent) == [("scores", 1, 0), ("scores", 2, 0), ("scores<loss", 0, 1), ("scores<loss", 0, 2)]
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from partita.layers import Add, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
 from partita.layers.rows import Rows
 from partita.partitioner import Cluster, Message, Op, Plan, Program, RowSplit, StepKind, Whole, partition
-from partita.partitioner.ir.buffer_names import NORMS
+from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS
 from tests.partitioner.expected import Expected, members
 from tests.plans import kinds, plans
 
 
-def sends(programs: Sequence[Program]) -> list[tuple[int, int, str, object]]:
+def sends(programs: Sequence[Program]) -> list[tuple[int, int, Buffer, object]]:
     return [
         (program.machine, instruction.peer, instruction.target.buffer, instruction.target.rows)
         for program in programs
@@ -31,7 +31,7 @@ def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, Rows]]:
         (
             instruction.peer,
             program.machine,
-            instruction.target.buffer.partition("@")[0],
+            instruction.target.buffer.sent,
             instruction.target.rows,
         )
         for program in programs
@@ -40,7 +40,7 @@ def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, Rows]]:
     ]
 
 
-def addressed(messages: Sequence[Message]) -> list[tuple[int, int, str, object]]:
+def addressed(messages: Sequence[Message]) -> list[tuple[int, int, Buffer, object]]:
     return [(m.source, m.destination, m.buffer, m.rows) for m in messages]
 
 
@@ -71,7 +71,7 @@ def test_bytes_are_those_of_the_rows_for_the_whole_batch(plan: Plan) -> None:
 
 def of_nodes(plan: Plan) -> list[Message]:
     """Those of states and errors; not of weights, gradients and summaries."""
-    return [message for message in plan.messages if "." not in message.buffer]
+    return [message for message in plan.messages if message.buffer.travels_along_edges]
 
 
 @given(plans(shared=True))
@@ -114,7 +114,7 @@ def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
     assert plan.travelling == (states, sums) and plan.connectivity == states + sums
     heard = Counter[str]()
     for _, _, buffer, rows in receives(plan.programs_for(StepKind(train=False))):
-        heard[buffer.partition("/")[0]] += len(members(rows))
+        heard[str(buffer.undivided)] += len(members(rows))
     found = {name: heard[name] + heard[f"{name}.sums"] for name in nodes}
     assert plan.connectivity * plan.micro_batches == sum(nodes[name] * count for name, count in found.items())
 
@@ -126,7 +126,7 @@ def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -
     assert not given_names & {message.layer for message in plan.messages}
     for program in plan.programs:
         fed = {
-            (instruction.target.buffer, row)
+            (instruction.target.buffer.layer, row)
             for instruction in program.instructions
             if instruction.op is Op.FEED
             for row in members(instruction.target.rows)
@@ -142,13 +142,14 @@ def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
     for message in of_nodes(plan):
         if message.direction == "down":
             assert message.layer in plan.graph.needs_error
-            consumer, _, number = message.buffer.partition("<")[2].partition("#")
+            assert message.buffer.edge is not None
+            _, consumer, number = message.buffer.edge
             rows = set(members(message.rows))
-            assert rows <= expected.needed(consumer, int(number or 0), message.source)
+            assert rows <= expected.needed(consumer, number, message.source)
             onward = (
                 set()
                 if expected.by_part(consumer)
-                else expected.needed(consumer, int(number or 0), message.destination)
+                else expected.needed(consumer, number, message.destination)
             )
             assert rows <= onward | set(expected.own(message.layer, message.destination))
 
@@ -165,12 +166,8 @@ def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) ->
             lent.append((f"{grid.name}.parameters", home, other, numbers * item))
             returned.append((f"{grid.name}.gradient", other, home, numbers * item))
     for direction, messages in (("up", lent), ("down", returned)):
-        found = [
-            m
-            for m in plan.messages
-            if m.direction == direction and m.buffer.endswith((".parameters", ".gradient"))
-        ]
-        assert sorted((m.buffer, m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
+        found = [m for m in plan.messages if m.direction == direction and m.is_of_weights]
+        assert sorted((str(m.buffer), m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
         assert all(m.rows == ((0, 1),) for m in found)
 
 
@@ -184,8 +181,8 @@ def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> N
         for other in expected.tells(loss)
         if machine != other
     }
-    found = [m for m in plan.messages if m.buffer.endswith(".summary")]
-    assert {(m.buffer, m.rows, m.source, m.destination) for m in found} == told
+    found = [m for m in plan.messages if m.buffer.kind is BufferKind.SUMMARY]
+    assert {(str(m.buffer), m.rows, m.source, m.destination) for m in found} == told
     assert len(found) == len(told)
     for message in found:
         numbers = 2 if isinstance(plan.graph[message.layer].layer, SoftmaxCrossEntropy) else 1
@@ -213,8 +210,8 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
     cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
     plan = partition(net, Cluster.local(2), batch=5, cuts=cuts, strategy="balanced")
     up = [message for message in plan.messages if message.direction == "up"]
-    assert up == [Message("up", "hidden", "hidden", ((0, 4),), 0, 1, 4 * 5 * 4)]
-    down = [(m.buffer, m.source, m.destination) for m in plan.messages if m.direction == "down"]
+    assert up == [Message(activations("hidden"), ((0, 4),), 0, 1, 4 * 5 * 4)]
+    down = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.direction == "down"]
     assert down == [("hidden<left", 1, 0), ("hidden<right", 1, 0)]
 
 

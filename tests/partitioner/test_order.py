@@ -66,8 +66,8 @@ def test_any_order_of_a_prediction_gives_every_state(plan: Plan, order: str, see
 def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for program in plan.programs:
-        learnt = [i.target.buffer for i in program.instructions if i.op is Op.LEARN]
-        whole = [i.target.buffer for i in program.instructions if i.op is Op.GRADIENT]
+        learnt = [str(i.target.buffer) for i in program.instructions if i.op is Op.LEARN]
+        whole = [str(i.target.buffer) for i in program.instructions if i.op is Op.GRADIENT]
         assert sorted(learnt) == sorted(
             f"{grid.name}.parameters"
             for grid in plan.graph.computed

@@ -60,10 +60,10 @@ def test_every_operand_lies_in_the_window_that_the_machine_holds(plan: Plan) -> 
     for program in (*plan.programs, *plan.upward_programs):
         for instruction in program.instructions:
             for operand in (instruction.target, *instruction.sources):
-                if "." in operand.buffer or "@" in operand.buffer:
+                if not operand.buffer.travels_along_edges or operand.buffer.peer is not None:
                     continue
-                layer = operand.buffer.partition("<")[0]
-                edges = [edge for edge in plan.ownership.edges(layer) if edge.name == operand.buffer]
+                layer = operand.buffer.layer
+                edges = [edge for edge in plan.ownership.edges(layer) if edge.buffer == operand.buffer]
                 window = (
                     plan.ownership.error_window(edges[0], program.machine)
                     if edges

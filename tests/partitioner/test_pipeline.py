@@ -19,7 +19,7 @@ from partita.partitioner import (
     Whole,
     partition,
 )
-from partita.partitioner.ir.buffer_names import number_of, numbered, place_of, plain
+from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.lower.depths import depths
@@ -117,11 +117,18 @@ def test_who_lends_and_who_borrows_keep_step() -> None:
 
 
 def test_names_with_numbers() -> None:
-    assert numbered("h1<h2#1@3", 12) == "h1<h2#1/12@3"
-    assert plain("h1<h2#1/12@3") == "h1<h2#1@3" and number_of("h1<h2#1/12@3") == 12
-    assert number_of("h1") is None and plain("h1") == "h1"
-    assert place_of("h1/5", 2) == "h1/1" and place_of("h1/5", 9) == "h1/5" and place_of("h1", 2) == "h1"
-    assert place_of("conv.gradient/5@2", 2) == "conv.gradient@2"
+    copy, whole = parse_buffer("h1<h2#1/12@3"), parse_buffer("h1")
+    assert str(parse_buffer("h1<h2#1@3").numbered(12)) == str(copy) == "h1<h2#1/12@3"
+    assert str(copy.undivided) == "h1<h2#1@3" and str(copy.sent) == "h1<h2#1/12" and copy.micro_batch == 12
+    assert whole.micro_batch is None and whole.undivided == whole and whole.place(2) == whole
+    assert str(parse_buffer("h1/5").place(2)) == "h1/1" and str(parse_buffer("h1/5").place(9)) == "h1/5"
+    assert str(parse_buffer("conv.gradient/5@2").place(2)) == "conv.gradient@2"
+
+
+@pytest.mark.parametrize("text", ["", "1h", "h1.", "h1.wrong", "h1<", "h1/x", "h1@", "h1<h2.sums"])
+def test_text_that_is_no_buffer_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a buffer"):
+        parse_buffer(text)
 
 
 @given(plan=plans(shared=True, micro_batches=3, max_layers=4), kind=flowing)
@@ -147,7 +154,7 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
     def seconds(instruction: Instruction, machine: int) -> float:
         if instruction.op is Op.LEARN:
             return learning_s
-        is_stage = plain(instruction.target.buffer).startswith("h")
+        is_stage = instruction.target.buffer.layer.startswith("h")
         return float(is_stage and instruction.op in (Op.UP, Op.DELTA))
 
     prices = Prices(seconds, lambda n_bytes, source, destination: MessageCost(0.0, 0.0, 0.0, 0.0))
@@ -186,8 +193,8 @@ def in_flight(plan: Plan, kind: StepKind, machine: int) -> int:
         for bar in bars:
             i = program.instructions[bar.position]
             for operand in (i.target, *i.sources):
-                number = number_of(operand.buffer)
-                if number is not None and not plain(operand.buffer).startswith(("x", "y")):
+                number = operand.buffer.micro_batch
+                if number is not None and not operand.buffer.layer.startswith(("x", "y")):
                     spans.setdefault(number, []).extend((bar.start_s, bar.stop_s))
         for start in (min(times) for times in spans.values()):
             most = max(most, sum(min(times) <= start < max(times) for times in spans.values()))
@@ -221,7 +228,7 @@ def test_micro_batches_divide_the_batch() -> None:
 
 def test_messages_name_their_portion() -> None:
     plan = stages_of(2, micro_batches=2)
-    found = [(m.buffer, m.source, m.destination, m.n_bytes) for m in plan.messages]
+    found = [(str(m.buffer), m.source, m.destination, m.n_bytes) for m in plan.messages]
     assert found == [("h0/0", 0, 1, 24), ("h0<h1/0", 1, 0, 24), ("h0/1", 0, 1, 24), ("h0<h1/1", 1, 0, 24)]
     assert sum(m.n_bytes for m in plan.messages) == sum(m.n_bytes for m in plan.joined_messages)
-    assert Operand("h0/1", ((0, 1),)) in [i.target for i in plan.programs[1].instructions]
+    assert Operand(parse_buffer("h0/1"), ((0, 1),)) in [i.target for i in plan.programs[1].instructions]

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from partita.layers.rows import from_indices, intersection
 from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
+from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Operand, ordered, parse_instruction
 from partita.partitioner.lower.access import Access
 from tests.draws import examples
 from tests.plans import kinds, plans
 
-A, B, C = (Operand(name, ((0, 4),)) for name in "abc")
+A, B, C = (Operand(activations(name), ((0, 4),)) for name in "abc")
 
 
 @given(plans(shared=True), kinds)
@@ -159,7 +160,7 @@ def test_a_reader_waits_for_the_writer_and_an_overwriter_for_both() -> None:
 
 
 def test_other_rows_of_the_same_buffer_are_not_waited_for() -> None:
-    low, high = Operand("a", ((0, 2), (6, 8))), Operand("a", ((2, 6),))
+    low, high = Operand(activations("a"), ((0, 2), (6, 8))), Operand(activations("a"), ((2, 6),))
     program = lowered((Op.RECV, low, ()), (Op.RECV, high, ()), (Op.UP, B, (high,)), (Op.SEND, low, (low,)))
     assert waits(program) == [(), (), (1,), (0,)]
 

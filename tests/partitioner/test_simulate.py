@@ -139,7 +139,7 @@ def critical_path(plan: Plan) -> float:
             instruction = programs[machine].instructions[n]
             start = max((end(machine, k) for k in instruction.after), default=costs.step_s(machine))
             if instruction.op is Op.RECV:
-                source = senders[instruction.peer or 0, machine, instruction.target.buffer.partition("@")[0]]
+                source = senders[instruction.peer or 0, machine, instruction.target.buffer.sent]
                 sent = programs[source[0]].instructions[source[1]].target
                 cost = costs.message(plan.sizes.n_bytes(sent), source[0], machine)
                 ends[machine, n] = max(start, end(*source) + cost.total_s - cost.send_s)

@@ -8,6 +8,7 @@ from hypothesis import given
 from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.text import counted
 from partita.partitioner import Cluster, InputSplit, Machine, Plan, partition
+from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.table import readable_bytes
 from partita.partitioner.words import described, gap
 from tests.plans import plans
@@ -117,4 +118,4 @@ def test_the_gap_is_told_as_a_factor(step_s: float, words: str) -> None:
     ],
 )
 def test_what_travels_has_a_name(buffer: str, words: str) -> None:
-    assert described(buffer) == words
+    assert described(parse_buffer(buffer)) == words

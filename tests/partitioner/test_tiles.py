@@ -94,7 +94,7 @@ def test_what_a_machine_needs_and_touches_lies_in_its_windows(plan: Plan) -> Non
         windows = plan.windows(program)
         for instruction in program.instructions:
             for operand in (instruction.target, *instruction.sources):
-                if operand.buffer in windows and "." not in operand.buffer and operand.rows:
+                if operand.buffer in windows and operand.buffer.travels_along_edges and operand.rows:
                     window = windows[operand.buffer]
                     assert not row_sets.difference(operand.rows, (window.rows,)), instruction
                     assert window.n_bytes >= plan.sizes.n_bytes(operand)

@@ -218,7 +218,7 @@ def test_the_cluster_is_this_machine(store: Store) -> None:
     ]
     assert several.memory.latency_s == pytest.approx(MEMORY.latency_s, rel=1e-3)
     assert several.link is not None and several.link.latency_s == pytest.approx(TCP.latency_s, rel=1e-3)
-    (up,) = (i for i in whole().programs[0].instructions if i.op is Op.UP and i.target.buffer == "dense")
+    (up,) = (i for i in whole().programs[0].instructions if i.op is Op.UP and str(i.target.buffer) == "dense")
     costs = [partition(network(), c, batch=8).costs.compute_s(up, 0) for c in (one, several)]
     assert (costs[1] - RUNTIME.instruction_s) / (costs[0] - RUNTIME.instruction_s) == pytest.approx(1.5)
 

@@ -40,7 +40,7 @@ from partita.layers import Graph
 from partita.layers.layer import Placeholder
 from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
-from partita.partitioner.ir.buffer_names import number_of, plain
+from partita.partitioner.ir.buffer import Buffer, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction
 from tests.partitioner.symbolic_host import beside_each_other
 
@@ -82,7 +82,7 @@ class Player:
         parameters: Mapping[str, Array],
         *,
         optimizer: Optimizer | None,
-        keep: Collection[str] | None,
+        keep: Collection[Buffer] | None,
     ) -> None:
         machine = program.machine
         self.plan, self.index, self.program = plan, machine, program
@@ -110,7 +110,7 @@ class Player:
         )
         self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
-    def _fill_with_nonsense(self, keep: Collection[str]) -> None:
+    def _fill_with_nonsense(self, keep: Collection[Buffer]) -> None:
         """What shares its memory with others finds anything there."""
         beside = beside_each_other(self.plan.windows(self.program, keep=keep))
         for name, others in beside.items():
@@ -124,7 +124,7 @@ class Player:
                 for rows, place in zip(
                     operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
                 ):
-                    name, first = plain(operand.buffer), (number_of(operand.buffer) or 0) * place.shape[-1]
+                    name, first = operand.buffer.layer, (operand.buffer.micro_batch or 0) * place.shape[-1]
                     takes_turns = self.program.kind.overlap > 1
                     out = self.given.beside(name, rows, place, first=first) if takes_turns else place
                     examples = batch[name][first : first + place.shape[-1]]
@@ -138,7 +138,7 @@ def work(instruction: Instruction, buffers: Buffers) -> ScheduledInstruction:
     kind = Kind.SEND if instruction.op is Op.SEND else Kind.RECEIVE
     operand = instruction.target
     n_bytes = sum(run.nbytes for run in buffers[operand.buffer].of(operand.rows))
-    buffer = operand.buffer.partition("@")[0]
+    buffer = str(operand.buffer.sent)
     return ScheduledInstruction(kind, instruction.after, str(instruction.peer), buffer, operand.rows, n_bytes)
 
 
@@ -153,7 +153,7 @@ class Orchestra:
         seed: int,
         kind: StepKind = StepKind(gradients="whole"),  # noqa: B008 - frozen
         optimizer: Optimizer | None = None,
-        keep: Collection[str] | None = None,
+        keep: Collection[Buffer] | None = None,
     ) -> None:
         """Steps of this kind; windows lie apart, unless `keep` says which must outlast a step."""
         programs = plan.programs_for(kind)
@@ -244,9 +244,9 @@ class Orchestra:
                 edges = owned.edges(grid.name)
                 judged = rows is not None and owned.judges(grid.name)
                 for run in (rows,) if judged else owned.home(grid.name, player.index):
-                    self._collect(result.states, grid.name, run, player.buffers, grid.shape)
+                    self._collect(result.states, activations(grid.name), run, player.buffers, grid.shape)
                 if rows is not None and edges:
-                    self._collect(result.errors, edges[0].name, rows, player.buffers, grid.shape)
+                    self._collect(result.errors, edges[0].buffer, rows, player.buffers, grid.shape)
         self._check_copies()
         return result
 
@@ -256,26 +256,26 @@ class Orchestra:
             for name, whole in self.result.states.items():
                 rows = self.plan.ownership.rows(name, player.index)
                 if rows is not None and name not in self.plan.graph.losses:
-                    portions = player.buffers.collected(name, rows)
+                    portions = player.buffers.collected(activations(name), rows)
                     own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
                     np.testing.assert_array_equal(own, whole[_place(rows)], err_msg=f"copies of {name}")
 
     def _collect(
         self,
         into: dict[str, Array],
-        name: str,
+        buffer: Buffer,
         rows: Run,
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
         """Puts a machine's rows into place; what several machines have of errors or of a loss adds up."""
-        portions = buffers.collected(name, rows)
-        if not portions or (self.keep is not None and name not in self.keep):
+        portions = buffers.collected(buffer, rows)
+        if not portions or (self.keep is not None and buffer not in self.keep):
             return
         if self.players[0].program.kind.overlap > 1:
             return  # others have taken their place
         own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
-        whole = into.setdefault(name, np.zeros((*shape, self.plan.batch), own.dtype))
+        whole = into.setdefault(str(buffer), np.zeros((*shape, self.plan.batch), own.dtype))
         whole[_place(rows)] += own
 
 

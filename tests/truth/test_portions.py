@@ -91,7 +91,7 @@ def test_the_order_of_events_changes_no_bit(
 @given(plan=portioned, kind=kinds, overlap=st.integers(1, 3), seed=SEEDS)
 def test_what_is_sent_is_what_was_planned(plan: Plan, kind: StepKind, overlap: int, seed: int) -> None:
     kind = replace(kind, overlap=overlap).of(plan.graph)
-    planned = [(m.buffer, m.rows, m.source, m.destination, m.n_bytes) for m in plan.messages_for(kind)]
+    planned = [(str(m.buffer), m.rows, m.source, m.destination, m.n_bytes) for m in plan.messages_for(kind)]
     assert sorted(play(plan, kind, seed=seed, optimizer=SGD(0.01)).sent) == sorted(planned)
 
 

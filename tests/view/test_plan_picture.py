@@ -116,7 +116,7 @@ def test_a_larger_message_is_a_wider_line() -> None:
 def test_many_messages_share_a_rail() -> None:
     plan = digits(6)
     written = texts(drawn(plan))
-    between = [message for message in plan.messages if message.buffer in ("hidden", "hidden<scores")]
+    between = [message for message in plan.messages if str(message.buffer) in ("hidden", "hidden<scores")]
     expected = [
         f"{sum(m.direction == direction for m in between)} messages {direction}"
         for direction in ("up", "down")

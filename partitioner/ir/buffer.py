@@ -1,0 +1,164 @@
+"""Buffers: the arrays that instructions and messages name, as values.
+
+The text form is for reading, and parses back:
+
+- `h1`: activations of layer h1; `h1<h2`: gradient of h1's outputs that layer h2 returns.
+- `h2.parameters`, `h2.gradient`: parameters of h2, and their gradient.
+- `loss.summary`: numbers that machines exchange about the scores that each evaluates.
+- `norms.squares`: sums of squares of parameters and gradients.
+- `h2.sums`, `h2.deltas`, where h2 is cut by its inputs: a machine's sums over its own inputs, and the
+  gradient of the weighted sums of all nodes.
+- `BUFFER/2` belongs to micro-batch 2 of a step. A message of parameters, their gradient or norms carries the
+  number of its minibatch: `conv.parameters/1`.
+- `BUFFER@3` is the copy received from machine 3, before it is added.
+
+Rows of parameters and gradients are those of their layer. Weights that all nodes share are one row, `[0:1]`.
+A summary has a row for each piece of the scores, norms have one for each machine that owns parameters.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class BufferKind(StrEnum):
+    """The contents of a buffer; the value is the word of its text form."""
+
+    ACTIVATIONS = "activations"
+    """Outputs of a layer's nodes."""
+    GRAD_OUTPUT = "errors"
+    """Gradient of a layer's outputs, as one consumer returns it; in place, of its weighted sums."""
+    PARAMETERS = "parameters"
+    """Parameters that the rows of a layer use."""
+    GRADIENT = "gradient"
+    """Gradient of these parameters."""
+    SUMMARY = "summary"
+    """Numbers that machines exchange about the scores of a loss."""
+    PARTIAL_SUMS = "sums"
+    """Sums over some of the inputs of a layer that is cut by its inputs."""
+    GRAD_PREACTIVATION = "deltas"
+    """Gradient of all weighted sums of a layer that is cut by its inputs."""
+    NORMS = "squares"
+    """Sums of squares of parameters and gradients, of all machines."""
+    SCRATCH = "scratch"
+    """The block of gradients that a LEARN holds."""
+
+
+class Edge(NamedTuple):
+    """One input of one layer: layer `layer` feeds input `number` of `consumer`."""
+
+    layer: str
+    consumer: str
+    number: int
+
+    @property
+    def buffer(self) -> Buffer:
+        """The gradient of the outputs of `layer` that `consumer` returns."""
+        return Buffer(BufferKind.GRAD_OUTPUT, self.layer, self)
+
+    def __str__(self) -> str:
+        return f"{self.layer}<{self.consumer}" + (f"#{self.number}" if self.number else "")
+
+
+class Buffer(NamedTuple):
+    """An array that instructions and messages name.
+
+    Args:
+        kind: its contents.
+        layer: the layer that these belong to; "" for norms and scratch.
+        edge: of `GRAD_OUTPUT`, the edge along which the gradient returns.
+        micro_batch: number in the step (in a message of parameters, gradients or norms, of the minibatch);
+            None where a step has only one.
+        peer: the machine from which this copy was received, before it is added to the buffer.
+    """
+
+    kind: BufferKind
+    layer: str
+    edge: Edge | None = None
+    micro_batch: int | None = None
+    peer: int | None = None
+
+    @property
+    def sent(self) -> Buffer:
+        """The buffer as its sender names it: without `peer`."""
+        return self if self.peer is None else Buffer(*self[:4])
+
+    @property
+    def undivided(self) -> Buffer:
+        """The buffer without its number."""
+        return self if self.micro_batch is None else self.numbered(None)
+
+    @property
+    def is_of_minibatch(self) -> bool:
+        """Whether all micro-batches share it: parameters, their gradient, or norms."""
+        return self.kind in _OF_MINIBATCH
+
+    @property
+    def travels_along_edges(self) -> bool:
+        """Whether it holds activations or their gradients, not what the machines of one layer exchange."""
+        return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
+
+    @property
+    def holds_errors(self) -> bool:
+        """Whether it holds gradients of outputs or of weighted sums."""
+        return self.kind in _ERRORS
+
+    def numbered(self, micro_batch: int | None) -> Buffer:
+        """The same buffer of another micro-batch."""
+        return Buffer(self.kind, self.layer, self.edge, micro_batch, self.peer)
+
+    def received_from(self, peer: int) -> Buffer:
+        """The copy that machine `peer` sent."""
+        return Buffer(*self[:4], peer)
+
+    def place(self, slots: int) -> Buffer:
+        """The buffer in whose memory this one lies: with 2 slots, micro-batch 5 lies where 1 did."""
+        if self.micro_batch is None:
+            return self
+        return self.numbered(None if self.is_of_minibatch else self.micro_batch % slots)
+
+    def __str__(self) -> str:
+        match self.kind:
+            case BufferKind.ACTIVATIONS:
+                name = self.layer
+            case BufferKind.GRAD_OUTPUT:
+                name = str(self.edge)
+            case BufferKind.NORMS:
+                name = "norms.squares"
+            case kind:
+                name = f"{self.layer}.{kind.value}"
+        number = "" if self.micro_batch is None else f"/{self.micro_batch}"
+        return name + number + ("" if self.peer is None else f"@{self.peer}")
+
+
+def activations(layer: str) -> Buffer:
+    """The outputs of a layer's nodes."""
+    return Buffer(BufferKind.ACTIVATIONS, layer)
+
+
+NORMS: Final = Buffer(BufferKind.NORMS, "")
+
+_OF_MINIBATCH: Final = frozenset({BufferKind.PARAMETERS, BufferKind.GRADIENT, BufferKind.NORMS})
+_ERRORS: Final = frozenset({BufferKind.GRAD_OUTPUT, BufferKind.GRAD_PREACTIVATION})
+_TEXT: Final = re.compile(
+    r"(?P<layer>[A-Za-z_][\w-]*)(?:<(?P<consumer>[A-Za-z_][\w-]*)(?:#(?P<number>\d+))?|\.(?P<kind>[a-z]+))?"
+    r"(?:/(?P<micro_batch>\d+))?(?:@(?P<peer>\d+))?"
+)
+
+
+def parse_buffer(text: str) -> Buffer:
+    """Reads the text form of a buffer.
+
+    Raises:
+        ValueError: the text is not one.
+    """
+    found = _TEXT.fullmatch(text)
+    if found is None or found["kind"] not in (None, *BufferKind):
+        raise ValueError(f"{text!r} is not a buffer; write for example h1, h1<h2 or h1.gradient")
+    layer, edge, kind = found["layer"], None, BufferKind(found["kind"] or BufferKind.ACTIVATIONS)
+    if found["consumer"]:
+        kind, edge = BufferKind.GRAD_OUTPUT, Edge(layer, found["consumer"], int(found["number"] or 0))
+    numbers = (None if found[part] is None else int(found[part]) for part in ("micro_batch", "peer"))
+    return Buffer(kind, "" if kind is BufferKind.NORMS else layer, edge, *numbers)
