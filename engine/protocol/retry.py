@@ -1,4 +1,4 @@
-"""What was sent and not yet answered: when it is due to be sent again."""
+"""Requests that are not answered yet, and when each is sent again."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from dataclasses import dataclass
 from typing import Final
 
 BACKOFF_DOUBLINGS: Final = 4
-"""The wait before something is sent again doubles this often: a host that is merely slow is not flooded."""
+"""Doublings of the wait before a request is sent again: a slow host is not flooded."""
 
 
 @dataclass(slots=True)
 class PendingRequest:
-    """Something on its way to a host: its number, when it was last sent, and how often it was sent again."""
+    """A request under way: its number, when it was last sent, and how often it was repeated."""
 
     number: int
-    at: float
-    again: int = 0
+    sent_at: float
+    repeats: int = 0
 
-    def is_due(self, now: float, retry_s: float) -> bool:
-        """Whether nothing was heard for too long."""
-        return now - self.at >= retry_s * 2.0 ** min(self.again, BACKOFF_DOUBLINGS)
+    def retry(self, now: float, retry_s: float) -> bool:
+        """Returns whether to send it again now, and counts that; each wait is longer than the one before."""
+        if now - self.sent_at < retry_s * 2.0 ** min(self.repeats, BACKOFF_DOUBLINGS):
+            return False
+        self.sent_at, self.repeats = now, self.repeats + 1
+        return True
 
-    def repeat(self, now: float) -> None:
-        """It is sent again: the next time it takes longer."""
-        self.at, self.again = now, self.again + 1
-
-    def renew(self, now: float) -> None:
-        """It is sent as if for the first time: somebody else answers it, or it is wanted soon."""
-        self.at, self.again = now, 0
+    def restart(self, now: float) -> None:
+        """Counts as sent for the first time: another process answers, or the answer is due soon."""
+        self.sent_at, self.repeats = now, 0

@@ -23,13 +23,9 @@ from partita.engine.protocol.downpour_client import (
     DownpourEffect,
     Drain,
     Drained,
-    Install,
     SavePushRecord,
-    Stage,
-    Started,
     StepBegins,
     StepEnded,
-    SwapBuffers,
 )
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.instruction_scheduler import AHEAD
@@ -45,6 +41,7 @@ from partita.engine.protocol.messages import (
     Tensor,
 )
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations
@@ -360,8 +357,8 @@ class TrainRole(Role):
                     self._accumulation.swap_buffers(slice(span.start, span.stop))
                 case ClearGradient(span=span):
                     self._accumulation.discard(slice(span.start, span.stop))
-                case SavePushRecord(shard=shard, settled=settled):
-                    self._acknowledged.note(shard, settled)
+                case SavePushRecord(shard=shard, record=record):
+                    self._acknowledged.note(shard, record)
                 case Drained():
                     self._drained = True
                     self._said_at = time.monotonic()

@@ -16,7 +16,6 @@ from queue import SimpleQueue
 
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
 from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
@@ -26,8 +25,8 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterClient,
     SandblasterEffect,
     SandblasterEvent,
-    SwapBuffers,
 )
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
 from partita.engine.runtime.buffers import Buffers, Vectors

@@ -15,20 +15,12 @@ from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import Run, Setting
 from partita.engine.parameters import Moment, Optimizer, Storage, Vector
-from partita.engine.protocol.downpour_client import (
-    DownpourClient,
-    DownpourEvent,
-    Install,
-    Stage,
-    Started,
-    StepBegins,
-    StepEnded,
-    SwapBuffers,
-)
+from partita.engine.protocol.downpour_client import DownpourClient, DownpourEvent, StepBegins, StepEnded
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, decode
 from partita.engine.protocol.names import COORDINATOR, part_name
 from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.simulation.world import Delivery
 

@@ -27,7 +27,6 @@ from partita.engine.protocol.coordinator_effects import (
     Opened,
     Timeouts,
 )
-from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
 from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import (
@@ -44,9 +43,9 @@ from partita.engine.protocol.sandblaster_client import (
     RunAssignment,
     SandblasterClient,
     SandblasterEvent,
-    SwapBuffers,
 )
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 from partita.engine.protocol.vector_shard import (
     AddGradient,
     MoveGradient,

@@ -15,16 +15,13 @@ from partita.engine.protocol.downpour_client import (
     DownpourEvent,
     Drain,
     Drained,
-    Install,
     SavePushRecord,
-    Stage,
-    Started,
     StepBegins,
     StepEnded,
-    SwapBuffers,
 )
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import Fetch, Message, Parameters, Push, PushAck, PushRecord, Stop
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 
 SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
 BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}

@@ -14,7 +14,6 @@ from msgspec import inspect
 
 from partita.engine.protocol.commands import Evaluate, Segment, dot
 from partita.engine.protocol.coordinator_effects import Warn
-from partita.engine.protocol.downpour_client import Started
 from partita.engine.protocol.events import Received, Refuse, Send, Tick
 from partita.engine.protocol.instruction_scheduler import (
     BeginStep,
@@ -44,6 +43,7 @@ from partita.engine.protocol.names import COORDINATOR, Topology
 from partita.engine.protocol.permissions import PERMISSIONS, host_kind, rejection_reason
 from partita.engine.protocol.sandblaster_client import SandblasterClient
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
+from partita.engine.protocol.shard_client import Started
 from partita.engine.protocol.vector_shard import VectorShard
 from tests.protocol import directing, test_downpour_client, test_parameter_shard, test_sandblaster_client
 from tests.protocol.coordinating import Run, of

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.protocol.downpour_client import Install, Stage, Started
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assignment,
@@ -28,12 +27,13 @@ from partita.engine.protocol.sandblaster_client import (
     SandblasterClient,
     SandblasterEffect,
     SandblasterEvent,
-    SwapBuffers,
 )
+from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
 
 SHARDS = (("shard 0", 0, 2), ("shard 2", 2, 5))
 BYTES = {"shard 0": bytes(8), "shard 2": bytes(12)}
 SPANS = {name: (start, stop) for name, start, stop in SHARDS}
+WHOLE = Span("in_flight", 0, max(stop for _, _, stop in SHARDS))
 
 
 def feed(client: SandblasterClient, event: SandblasterEvent, *, now: float = 0.0) -> list[SandblasterEffect]:
@@ -85,7 +85,10 @@ def over(client: SandblasterClient, assignment: int) -> list[SandblasterEffect]:
 
 def contributions(assignment: int, evaluation: int) -> list[SandblasterEffect]:
     message = Contribution(evaluation, assignment + 10)
-    return [SwapBuffers(), *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES)]
+    return [
+        SwapBuffers(WHOLE),
+        *(Send(name, message, Span("in_flight", *SPANS[name])) for name in BYTES),
+    ]
 
 
 def computed(assignment: int, evaluation: int) -> Send:

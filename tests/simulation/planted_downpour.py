@@ -10,12 +10,13 @@ import msgspec
 
 from partita.engine.protocol.coordinator import Phase
 from partita.engine.protocol.coordinator_effects import Restart
-from partita.engine.protocol.downpour_client import DownpourClient, Install, SavePushRecord, StepBegins
+from partita.engine.protocol.downpour_client import DownpourClient, SavePushRecord, StepBegins
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
 from partita.engine.protocol.membership import HeartbeatPolicy, Membership
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, PushRecord, Saved
 from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, _Part
+from partita.engine.protocol.shard_client import Install
 from partita.engine.runtime.simulation.downpour import Machines
 
 # Shards.
@@ -167,11 +168,11 @@ class ForgetsWhatItLostInItsFile(ParameterShard):
 
 
 class ARetryHasAFreshSequenceNumber(DownpourClient):
-    def _push_again(self, link: Any, push: Any) -> Any:
-        if push.again:
+    def _send_push(self, link: Any, push: Any) -> Any:
+        if push.repeats:
             push.number = link.sequences
             link.sequences += 1
-        return super()._push_again(link, push)
+        return super()._send_push(link, push)
 
 
 class NeverRetries(DownpourClient):
@@ -236,9 +237,7 @@ class NotesAPushTooFew(DownpourClient):
     def _off(self, effect: Any) -> Any:
         if not isinstance(effect, SavePushRecord):
             return effect
-        return replace(
-            effect, settled=msgspec.structs.replace(effect.settled, pushes=effect.settled.pushes - 1)
-        )
+        return replace(effect, record=msgspec.structs.replace(effect.record, pushes=effect.record.pushes - 1))
 
 
 class DoesNotInherit(DownpourClient):

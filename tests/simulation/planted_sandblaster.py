@@ -155,10 +155,8 @@ class ForgetsWhatIsInFlight(SandblasterClient):
 
 
 class TakesAnyAcknowledgement(SandblasterClient):
-    def _taken(self, sender: str, taken: Any) -> Iterator[Any]:
-        if self._in_flight is not None:
-            taken = self._in_flight.message
-        return super()._taken(sender, taken)
+    def _acknowledged(self, shard: str, message: Contribution) -> None:
+        super()._acknowledged(shard, message if self._in_flight is None else self._in_flight.message)
 
 
 class SkipsTurnsThatOthersPlay(SandblasterClient):
@@ -174,8 +172,8 @@ class PlaysWhateverTurnIsThere(SandblasterClient):
 
 
 class PlaysOnWhateverPointIsThere(SandblasterClient):
-    def _schedule(self, sender: str, assignment: Any, now: float) -> Iterator[Any]:
-        yield from super()._schedule(sender, assignment, now)
+    def _assign(self, sender: str, assignment: Any, now: float) -> Iterator[Any]:
+        yield from super()._assign(sender, assignment, now)
         for link in self._links.values():
             if link.installed or link.staged:
                 link.staged = assignment.evaluation
@@ -186,14 +184,16 @@ class ContributesToWhateverIsNewest(SandblasterClient):
     def is_over(self, evaluation: int) -> bool:
         return False
 
-    def _contribute(self, message: Any, now: float) -> Iterator[Any]:
-        return super()._contribute(Contribution(self._newest, message.unit), now)
+    def _contribute(self, now: float) -> Iterator[Any]:
+        if self._accumulated is not None:
+            self._accumulated = Contribution(self._newest, self._accumulated.unit)
+        return super()._contribute(now)
 
 
 # The coordinator.
 
 
-class _HandOuts:
+class _Scheduling:
     """Mixes another way of handing out into a coordinator."""
 
     scheduler: type[WorkScheduler]
@@ -203,7 +203,7 @@ class _HandOuts:
         self._scheduler = self.scheduler(args[0].machines, backups=kwargs["backups"])
 
 
-class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
+class CountsTheLossOfABackup(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def _count(self, worker: Any, machine: int, message: AssignmentResult) -> None:
             losses = self._progress[message.unit].losses
@@ -213,7 +213,7 @@ class CountsTheLossOfABackup(_HandOuts, SandblasterCoordinator):
                 losses[machine] = (known[0] + message.loss, known[1] + message.correct)
 
 
-class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
+class APortionIsLostWithItsReplica(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def remove(self, replica: int) -> None:
             self._workers.pop(replica, None)
@@ -222,13 +222,13 @@ class APortionIsLostWithItsReplica(_HandOuts, SandblasterCoordinator):
             """Says nothing."""
 
 
-class NeverHandsOutAgain(_HandOuts, SandblasterCoordinator):
+class NeverHandsOutAgain(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def resend(self, now: float, retry_s: float) -> Any:
             return []
 
 
-class OneStretchTooFar(_HandOuts, SandblasterCoordinator):
+class OneStretchTooFar(_Scheduling, SandblasterCoordinator):
     class scheduler(WorkScheduler):  # noqa: N801
         def _assign(self, worker: Any, number: int, now: float) -> Any:
             order = super()._assign(worker, number, now)

@@ -9,7 +9,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-from partita.engine.protocol.downpour_client import Started
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Received, Replaced, Tick
 from partita.engine.protocol.messages import (
     Command,
@@ -29,6 +28,7 @@ from partita.engine.protocol.messages import (
     decode,
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices
+from partita.engine.protocol.shard_client import Started
 from partita.engine.protocol.stall_detector import StallDetector
 from partita.engine.runtime.simulation.disk import File
 from partita.engine.runtime.simulation.invariants import ProcessId

@@ -12,12 +12,9 @@ from partita.engine.protocol.downpour_client import (
     DownpourEvent,
     Drain,
     Drained,
-    Install,
     SavePushRecord,
-    Stage,
     StepBegins,
     StepEnded,
-    SwapBuffers,
 )
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
@@ -31,6 +28,7 @@ from partita.engine.protocol.messages import (
     ResumeStep,
 )
 from partita.engine.protocol.names import COORDINATOR
+from partita.engine.protocol.shard_client import Install, Stage, SwapBuffers
 from partita.engine.runtime.simulation import hosts
 from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule
 from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
@@ -168,7 +166,7 @@ class PartHost(hosts.PartHost):
                 case ClearGradient(span=Span(start=start, stop=stop)):
                     vectors["accumulated"][start:stop] = [0.0] * (stop - start)
                     model.discards(self.id, start=start, stop=stop)
-                case SavePushRecord(shard=shard, settled=settled):
+                case SavePushRecord(shard=shard, record=settled):
                     self.schedule.push_log.note(self.name, shard, settled)
                     if settled.incarnation < self.incarnation:
                         model.inherits(self.name, shard, settled)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from partita.engine.protocol.downpour_client import Install, Stage
 from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
 from partita.engine.protocol.messages import (
     Assignment,
@@ -24,8 +23,8 @@ from partita.engine.protocol.sandblaster_client import (
     RunAssignment,
     SandblasterEffect,
     SandblasterEvent,
-    SwapBuffers,
 )
+from partita.engine.protocol.shard_client import Install, Stage, SwapBuffers
 from partita.engine.runtime.simulation import hosts
 from partita.engine.runtime.simulation.hosts import RETRY_S, Numbers
 from partita.engine.runtime.simulation.invariants import Violation, require
