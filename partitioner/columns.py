@@ -15,29 +15,42 @@ _GAP = "  "
 def columns(
     rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), keys: int = 1, width: int | None = None
 ) -> list[str]:
-    """The lines of a table.
+    """Lays out cells as the lines of a table.
 
     Args:
         rows: cells, as many in each row; the first row are the heads.
-        left: columns whose cells stand to the left; the others stand to the right.
-        keys: how many of the first columns name a row; every block begins with them.
+        left: columns whose cells are aligned to the left; the others are aligned to the right.
+        keys: number of first columns that name a row; every block begins with them.
         width: characters of a line, at most, where no single word is longer; any number if not given.
     """
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    from rich.cells import cell_len
+
+    widths = [max(cell_len(row[column]) for row in rows) for column in range(len(rows[0]))]
     names = sum(widths[:keys]) + len(_GAP) * (keys - 1)
     if width is not None and names + len(_GAP) + max(widths[keys:], default=0) > width:
         return list(_paragraphs(rows, keys, width))
     lines: list[str] = []
     for block in _blocks(widths, keys, names, width):
-        if lines:
-            lines.append("")
-        for row in rows:
-            cells = (
-                row[column].ljust(widths[column]) if column in left else row[column].rjust(widths[column])
-                for column in (*range(keys), *block)
-            )
-            lines.append(_GAP.join(cells).rstrip())
+        lines += [""] if lines else []
+        lines += _table(rows, [*range(keys), *block], left)
     return lines
+
+
+def _table(rows: Sequence[Sequence[str]], chosen: Sequence[int], left: Collection[int]) -> list[str]:
+    # Only a process that prints a table imports rich: every host imports this module.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, len(_GAP), 0, 0))
+    for column in chosen:
+        table.add_column(justify="left" if column in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(row[column]) for column in chosen))
+    console = Console(color_system=None, force_jupyter=False, width=1 << 16)
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def wrapped(line: str, width: int | None = None) -> list[str]:

@@ -46,6 +46,10 @@ def test_a_table_that_is_too_wide_is_printed_in_blocks_that_name_their_rows() ->
     ]
 
 
+def test_wide_characters_count_as_the_two_columns_that_they_take() -> None:
+    assert columns([["layer", "a"], ["層一", "1"]]) == ["layer  a", "層一   1"]
+
+
 def test_a_row_whose_name_is_too_long_is_a_paragraph() -> None:
     rows = [["kernel", "alone", "rate"], ["forward of a layer with a name", "5.2 us", "77 Gflop/s"]]
     assert columns(rows, width=24) == [
