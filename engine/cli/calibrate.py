@@ -15,9 +15,9 @@ from partita.engine.cli.planning import Forget, Machines, Step
 from partita.engine.drivers.phases import Phases
 from partita.engine.profile.bench import HostBench
 from partita.engine.profile.calibration import calibrate as calibrate_machine
-from partita.engine.profile.calibration_table import calibration_text
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
+from partita.engine.profile.tables import calibration_text
 from partita.layers.text import counted
 
 Measured = Annotated[

@@ -5,9 +5,9 @@ from __future__ import annotations
 from partita.engine.cli.fields import command
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import Forget
-from partita.engine.profile.products_table import products_text
 from partita.engine.profile.signature import signature
 from partita.engine.profile.store import Store
+from partita.engine.profile.tables import products_text
 
 
 @command()

@@ -1,18 +1,16 @@
-"""Before and after a run: what it will take, and what it took.
+"""Calibration before a run, and the profile of a network.
 
 Calibration: `calibration` measures what is not known yet of this machine and keeps it in the `store`. Kernels
 are timed by a `kernel_benchmark` of the parts of plans of all `sizes`; `links` measures what the runtime adds
 for an instruction and for a message, `products` which library computes which matrix product (`choices` keeps
-that, and `products_table` shows it); a measurement holds for a `signature`. All of it happens on a `bench` of
-real hosts, in some of which `step_timing` measures the work of their communication threads;
-`calibration_table` shows what was measured.
+that); a measurement holds for a `signature`. All of it happens on a `bench` of real hosts, in some of which
+`step_timing` measures the work of their communication threads; `tables` shows what was measured.
 
 Profile: `profile_network` plays a network on several numbers of machines (`run`), measured where this machine
-can play it, simulated elsewhere, and says which is which. What comes of it, a `profile`, prints itself and
-writes a page, a trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars,
-measured or predicted (and `spans` of time adds them up), `changes` finds out which of many `trials` would
-gain most (some of them `recuts` of layers), and `report` is all of it in plain numbers. `perfetto` writes
-traces.
+can play it, simulated elsewhere, and says which is which. The `profile` prints itself and writes a page, a
+trace and JSON. `measure` plays one plan on processes, `timeline` holds a step as bars, measured or predicted
+(and `spans` of time adds them up), `changes` finds the `trials` that would gain most (some of them `recuts`
+of layers), and `report` is all of it in plain numbers. `perfetto` writes traces.
 """
 
 from partita.engine.profile.calibration import Calibration, calibrate, known

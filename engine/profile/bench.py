@@ -1,6 +1,6 @@
-"""Where measurements are made: hosts as processes of this machine, in which a step is played as in a run.
+"""Makes measurements on hosts that are processes of this machine, in which a step is played as in a run.
 
-`Bench` is what calibration knows; a test gives it another.
+Calibration knows `Bench` alone; a test gives it another one.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import psutil
@@ -35,17 +36,17 @@ TIMEOUT_S: Final = 600.0
 _WARM_UP: Final = 5
 _LEAST: Final = 8
 _LONGEST_S: Final = 0.7
-"""Steps of a plan that takes long are as many as there is time for, but never fewer than that."""
+"""Seconds after which a slow plan has had enough steps, but never fewer than `_LEAST`."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What a step came to where nobody disturbed it, a low quantile of many.
+    """Seconds of an undisturbed step: a low quantile of many.
 
     Args:
         step_s: of the slowest machine.
-        busy_s: of each machine, in kernels.
-        messenger_s: of each machine, processor time of its process for all but kernels.
+        busy_s: in kernels, of each machine.
+        communication_s: processor time outside kernels, of each machine's process.
     """
 
     step_s: float
@@ -53,48 +54,54 @@ class StepTimes:
     communication_s: tuple[float, ...]
 
 
-class Bench(Protocol):
+class Bench(ABC):
     """Makes measurements."""
 
+    @abstractmethod
     def time_kernels(
         self, parts: Sequence[Sequence[BenchmarkPart]], *, threads: int, on_group: Callable[[int], object]
     ) -> list[list[Seconds]]:
-        """Rehearses groups of parts, those of a group side by side.
+        """Times the kernels of groups of parts, the parts of a group side by side.
 
         Args:
             parts: the groups, all of the same size.
             threads: kernel threads of each part.
-            on_group: called with the number of each group when it begins.
+            on_group: called with the index of each group when it begins.
 
         Returns:
             For each group and part, the seconds of each instruction.
         """
 
+    @abstractmethod
     def play(
         self, plans: Sequence[Plan], *, steps: int, shared_memory: bool, cold: bool = False
     ) -> list[StepTimes]:
         """Plays steps of plans, each over the same number of hosts.
 
         Args:
-            plans: whose way up is played, one after another.
-            steps: of each, at most.
-            shared_memory: whether hosts share memory; else they talk TCP over loopback.
+            plans: plans whose forward pass is played, one after another.
+            steps: steps of each plan, at most.
+            shared_memory: whether hosts share memory; else they use TCP over loopback.
             cold: whether after each kernel the caches hold nothing of the runtime.
         """
 
     def busy(self) -> str | None:
         """Why products cannot be measured now, in a sentence; None on a quiet machine."""
+        return busy()
 
     def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
         """Measures a product of matrices, see `measure_product`."""
+        return measure_product(shape, usual)
 
     @property
     def cores(self) -> int:
-        """Of this machine, as far as this process may use them."""
+        """Cores that this process may use."""
+        return len(os.sched_getaffinity(0))
 
     @property
     def memory_bytes(self) -> int:
-        """Of this machine."""
+        """Memory of this machine."""
+        return int(psutil.virtual_memory().total)
 
 
 Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
@@ -102,12 +109,12 @@ Launch: TypeAlias = Callable[[Mapping[str, Placement]], Launcher]
 
 
 def on_processes(places: Mapping[str, Placement]) -> Launcher:
-    """Of hosts that are processes of this machine."""
+    """Opens a launcher of processes of this machine."""
     return ProcessLauncher(places=places)
 
 
 class HostBench(Bench):
-    """Real hosts."""
+    """Measures on real hosts."""
 
     def __init__(self, launch: Launch = on_processes, *, on_phase: OnPhase = silent) -> None:
         """No host runs yet.
@@ -154,27 +161,9 @@ class HostBench(Bench):
                 found.append(_typical_times(_played(backend, inputs, plan.batch, steps)))
         return found
 
-    def busy(self) -> str | None:
-        """See `Bench`."""
-        return busy()
-
-    def multiply(self, shape: ProductShape, usual: Choice) -> ProductMeasurement | None:
-        """See `Bench`."""
-        return measure_product(shape, usual)
-
-    @property
-    def cores(self) -> int:
-        """See `Bench`."""
-        return len(os.sched_getaffinity(0))
-
-    @property
-    def memory_bytes(self) -> int:
-        """See `Bench`."""
-        return int(psutil.virtual_memory().total)
-
 
 def _inputs(task: SessionTask) -> list[Array]:
-    """Zeros for what a part is fed."""
+    """Zeros in the shapes of a part's inputs."""
     shapes = (
         (rows[1] - rows[0], *task.plan.graph[operand.buffer.layer].shape[1:], task.plan.batch)
         for operand in task.inputs
@@ -186,7 +175,7 @@ def _inputs(task: SessionTask) -> list[Array]:
 def _played(
     backend: HostedBackend, inputs: list[list[Array]], batch: int, steps: int
 ) -> list[Sequence[PartStep]]:
-    """So many steps after those that are not measured, or as many as there is time for."""
+    """Plays warm-up steps, then `steps` steps or as many as there is time for; returns these."""
     found: list[Sequence[PartStep]] = []
     until = math.inf
     for step in range(_WARM_UP + steps):

@@ -1,7 +1,7 @@
-"""Calibration: what a network's kernels, the runtime and the links of this machine take, measured once; and
-which library computes which of its matrix products.
+"""Calibration: seconds of a network's kernels, of this machine's runtime and of its links, measured once; and
+the library that computes each matrix product.
 
-`calibrate` asks for the signature of every kernel that a network may need; those that are known already, of
+`calibrate` collects the signature of every kernel that a network may need; those that are known already, of
 whatever network, are not measured again. Products come first, because kernels are timed with the libraries
 that then compute them.
 """
@@ -9,7 +9,7 @@ that then compute them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain, islice
 from typing import Final
 
@@ -21,6 +21,7 @@ from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.profile.links import measure_link, measure_runtime
 from partita.engine.profile.sizes import groups, plans_of_all_sizes, works
 from partita.engine.profile.store import Contention, Record, Store, Transport
+from partita.layers.arguments import Arguments, takes
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
 from partita.layers.network import Network
@@ -31,18 +32,22 @@ from partita.partitioner.predict.work import family_of
 Progress = Callable[[str, int, int], object]
 """Called with what is being measured, how many of it are done, and how many there are."""
 
+
+def _silent(what: str, done: int, total: int) -> None: ...
+
+
 HOST: Final = "here"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of this machine.
+    """Measurements of this machine.
 
     Args:
-        record: as it is kept.
-        cores: of the machine.
-        memory_bytes: of the machine.
-        measured: how many kernels were measured now; all others were known.
+        record: the measurements, as they are kept.
+        cores: cores of the machine.
+        memory_bytes: memory of the machine.
+        measured: number of kernels that were measured now; all others were known.
         refused: why products were not measured, in a sentence; None where all are known.
     """
 
@@ -53,12 +58,12 @@ class Calibration:
     refused: str | None = None
 
     def machine(self, name: str, *, threads: int = 1, contention: Contention = "alone") -> Machine:
-        """This machine under a name, as a host of its own.
+        """Returns this machine under a name, as a host of its own.
 
         Args:
-            name: of the machine.
+            name: name of the machine.
             threads: kernel threads.
-            contention: "beside": others are at work on the same host.
+            contention: "beside": other parts compute on the same host.
         """
         runtime = self.record.runtime
         assert runtime is not None, "a calibration has measured the runtime"
@@ -75,14 +80,15 @@ class Calibration:
         )
 
     def cluster(self, machines: int = 2, *, threads: int = 1, shared_memory: bool = True) -> Cluster:
-        """So many processes on this machine, which share its cores and its memory.
+        """Returns a cluster of processes on this machine, which share its cores and its memory.
 
-        As many as it has cores for; of more, each is taken to have what one of these has.
+        The cores are divided among as many machines as there are cores for; each further machine is taken to
+        have what one of these has.
 
         Args:
-            machines: how many.
+            machines: number of machines.
             threads: kernel threads of each.
-            shared_memory: whether messages go through it; else by TCP.
+            shared_memory: whether messages go through shared memory; else by TCP.
 
         Raises:
             ValueError: one of them is not a whole number of at least 1.
@@ -104,11 +110,11 @@ class Calibration:
         )
 
     def link(self, transport: Transport) -> Link:
-        """Between two hosts of this machine."""
+        """Returns the link between two hosts of this machine."""
         return self.record.links[transport].link
 
     def _times(self, contention: Contention) -> KernelTimes:
-        """What was measured in this company; of families that were not, what was measured alone."""
+        """The times under this contention; for families that were not measured so, those measured alone."""
         alone = self.record.times("alone")
         if contention == "alone":
             return alone
@@ -118,63 +124,69 @@ class Calibration:
         return beside.with_more(others)
 
 
-def calibrate(
-    network: Network | Graph | None = None,
-    *,
-    batch: int = 32,
-    precision: str = "float32",
-    threads: int = 1,
-    plans: Iterable[Plan] = (),
-    products: bool = True,
-    progress: Progress | None = None,
-    bench: Bench | None = None,
-    store: Store | None = None,
-) -> Calibration:
-    """Measures what is not known yet, and keeps it.
+@dataclass(frozen=True)
+class CalibrationArguments(Arguments):
+    """The arguments of `calibrate`.
 
     Args:
-        network: whose layers are measured, whole and in pieces; None: only the runtime and the links.
+        network: network whose layers are measured, whole and in pieces; None: only the runtime and the links.
         batch: examples in a minibatch.
-        precision: of states and errors.
+        precision: precision of activations and gradients.
         threads: kernel threads of a machine.
-        plans: whose every kernel is measured besides.
+        plans: plans whose every kernel is measured as well.
         products: whether the libraries that compute matrix products are measured too, if the machine is
             quiet.
-        progress: hears what is going on.
-        bench: makes the measurements; hosts of this machine if not given.
-        store: where they are kept; the user's cache folder if not given.
+        progress: called with what is being measured, how many of it are done, and how many there are.
+        bench: makes the measurements; on hosts of this machine if not given.
+        store: keeps the measurements; in the user's cache folder if not given.
 
     Raises:
         OSError: nothing can be kept, or another process measures for too long.
         HostError: a host fails.
         ArithmeticError: two libraries do not agree on a product.
     """
-    bench, store, progress = bench or HostBench(), store or Store(), progress or _silent
-    graph, plans = network.graph() if isinstance(network, Network) else network, list(plans)
+
+    network: Network | Graph | None = None
+    _: KW_ONLY
+    batch: int = 32
+    precision: str = "float32"
+    threads: int = 1
+    plans: Iterable[Plan] = ()
+    products: bool = True
+    progress: Progress = _silent
+    bench: Bench = field(default_factory=HostBench)
+    store: Store = field(default_factory=Store)
+
+
+@takes(CalibrationArguments)
+def calibrate(arguments: CalibrationArguments) -> Calibration:
+    """Measures the kernels, products, runtime and links that are not known yet, and keeps the results."""
+    given, bench, store, plans = arguments, arguments.bench, arguments.store, list(arguments.plans)
+    graph = given.network.graph() if isinstance(given.network, Network) else given.network
     with store.locked():
-        sized: Iterable[Plan] = ()
+        sized: list[Plan] = []
         if graph is not None:
-            sized = list(plans_of_all_sizes(graph, batch=batch, precision=precision, threads=threads))
-        contentions, refused = _contentions(bench, threads), None
-        record = _with_links(store.read(), bench, progress)
+            size = {"batch": given.batch, "threads": given.threads}
+            sized = list(plans_of_all_sizes(graph, precision=given.precision, **size))
+        contentions, refused = _contentions(bench, given.threads), None
+        record = _with_links(store.read(), bench, given.progress)
         store.write(record)
-        if products:
-            asked = [_wanted(sized, plans, contention, bench) for contention in contentions]
-            record, refused = with_products(record, chain(*chain(*asked)), bench, progress)
+        if given.products:
+            wanted = [_wanted(sized, plans, contention, bench) for contention in contentions]
+            record, refused = with_products(record, chain(*chain(*wanted)), bench, given.progress)
             store.write(record)
         choices, before = record.choices(), sum(map(len, record.kernels.values()))
         sized, plans = ([plan.multiplying_by(choices) for plan in some] for some in (sized, plans))
         for contention in contentions:
-            record = _with_kernels(
-                record, contention, _wanted(sized, plans, contention, bench), bench, progress
-            )
+            groups = _wanted(sized, plans, contention, bench)
+            record = _with_kernels(record, contention, groups, bench, given.progress)
             store.write(record)
     measured = sum(map(len, record.kernels.values())) - before
     return Calibration(record, bench.cores, bench.memory_bytes, measured, refused)
 
 
 def known(*, bench: Bench | None = None, store: Store | None = None) -> Calibration | None:
-    """What was measured before; None where that says nothing of the runtime or the links."""
+    """Returns earlier measurements; None where the runtime or the links were never measured."""
     record = (store or Store()).read()
     if record.runtime is None or len(record.links) < 2:
         return None
@@ -189,20 +201,22 @@ def _contentions(bench: Bench, threads: int) -> tuple[Contention, ...]:
 def _wanted(
     sized: Iterable[Plan], plans: Iterable[Plan], contention: Contention, bench: Bench
 ) -> list[tuple[BenchmarkPart, ...]]:
-    """The parts to rehearse in this company: the first of a ladder's plans, all being alike; else all."""
+    """The groups of parts to time: the first of each plan of a size, whose parts are alike; all of other
+    plans.
+    """
     found = [group for plan in sized for group in islice(_groups(plan, contention, bench), 1)]
     return found + [group for plan in plans for group in _groups(plan, contention, bench)]
 
 
 def _groups(plan: Plan, contention: Contention, bench: Bench) -> Iterator[tuple[BenchmarkPart, ...]]:
-    """The parts of a plan that are rehearsed side by side."""
+    """The parts of a plan in groups that are timed side by side."""
     threads = plan.cluster.machines[0].threads
     size = 1 if contention == "alone" else max(bench.cores // threads, 1)
     return groups(plan, StepKind().of(plan.graph), size=size)
 
 
 def _with_links(record: Record, bench: Bench, progress: Progress) -> Record:
-    """With the runtime and the links, if they are not known."""
+    """Adds the runtime and the links to a record, where they are not known."""
     if record.runtime is None:
         progress("the runtime", 0, 1)
         record = structs.replace(record, runtime=measure_runtime(bench))
@@ -224,7 +238,7 @@ def _with_kernels(
     bench: Bench,
     progress: Progress,
 ) -> Record:
-    """With the kernels of these parts, of which those are rehearsed that have an unknown one."""
+    """Adds the kernels of the groups in which one is unknown."""
     promised = set(record.times(contention).table)
     chosen: dict[int, list[tuple[BenchmarkPart, ...]]] = {}
     for group in wanted:
@@ -251,9 +265,5 @@ def _on_group(progress: Progress, told: str, total: int) -> Callable[[int], obje
 
 
 def _mean(several: Sequence[Timed]) -> Timed:
-    """So that a step in which a kernel comes several times takes what it took."""
+    """The mean, so that a step with several kernels of one signature takes the sum of their times."""
     return Timed(sum(timed.seconds for timed in several) / len(several), several[0].reference_s)
-
-
-def _silent(told: str, done: int, total: int) -> None:
-    """For those who do not want to hear."""

@@ -1,4 +1,4 @@
-"""The products of matrices in a calibration: which are measured, and which kernels are timed again then."""
+"""Chooses the products of matrices that a calibration measures, and the kernels that are then timed again."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from partita.engine.profile.store import Record
 def with_products(
     record: Record, parts: Iterable[BenchmarkPart], bench: Bench, progress: Callable[[str, int, int], object]
 ) -> tuple[Record, str | None]:
-    """The record with a choice for every large product of some parts, if the machine is quiet.
+    """Adds a choice for every large product of some parts to a record, if the machine is quiet.
 
-    Kernels whose products have a choice now, and had none when they were timed, are forgotten.
+    Kernels whose products have a choice now, and had none when they were timed, are removed from the record.
 
     Args:
-        record: what is known.
-        parts: the parts, and the kinds of their steps.
-        bench: measures them.
-        progress: receives what is going on.
+        record: measurements so far.
+        parts: the parts, with the kinds of their steps.
+        bench: measures the products.
+        progress: called with what is being measured, how many are done, and how many there are.
 
     Returns:
         The record; why some products were not measured, or None.

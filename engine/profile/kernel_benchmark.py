@@ -1,8 +1,8 @@
-"""Rehearsing a part: a machine's computations in the order of its program, alone, each of them timed.
+"""Times the kernels of a part: a machine's computations in the order of its program, without messages.
 
 A kernel on its own, called again and again, finds its weights in the caches; in a step it finds there what
 the computations before it have left. So it is timed where it stands, in the whole part with all of its
-arrays, round after round. What would come in messages is numbers drawn at random.
+arrays, round after round. Random numbers stand for received messages.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ Seconds = npt.NDArray[np.float64]
 LEAST_ROUNDS: Final = 3
 MOST_ROUNDS: Final = 400
 ROUNDS_S: Final = 1.5
-"""For how long a part is rehearsed."""
+"""Seconds for which a part is benchmarked."""
 QUANTILE: Final = 0.1
-"""Of the rounds: others who use the machine make some of them longer, and none shorter."""
+"""Quantile of the rounds: other users of the machine make some rounds longer, and none shorter."""
 DATA_BATCHES: Final = 4
-"""From how many minibatches of data a step takes its own."""
+"""Minibatches of data that steps cycle through."""
 _AMPLITUDE: Final = 0.1
-"""Of numbers that stand for states and errors of other machines."""
+"""Scale of the random numbers that stand for activations and gradients of other machines."""
 
 
 @dataclass(frozen=True)
 class BenchmarkPart:
-    """A part to rehearse: a machine of a plan, and a kind of step."""
+    """A part to benchmark: a machine of a plan, and a kind of step."""
 
     plan: Plan
     machine: int
@@ -57,15 +57,15 @@ class BenchmarkPart:
 
     @property
     def threads(self) -> int:
-        """Of the machine."""
+        """Kernel threads of the machine."""
         return self.plan.cluster.machines[self.machine].threads
 
 
 class KernelBenchmark:
-    """A part with everything that its computations need in place, but nobody to talk to."""
+    """A part with everything that its computations need, and without other hosts."""
 
     def __init__(self, part: BenchmarkPart, *, clock: Clock = time.perf_counter) -> None:
-        """Allocates, compiles, and draws parameters, data and what others would send."""
+        """Allocates, compiles, and draws parameters, data and the messages of other machines."""
         plan, machine = part.plan, part.machine
         program = plan.programs_for(part.kind)[machine]
         draw = np.random.default_rng(0)
@@ -102,7 +102,7 @@ class KernelBenchmark:
         self._waits = plan.cluster.machines[machine].device != "cpu"
 
     def round(self) -> list[float]:
-        """Seconds of each instruction, by position; 0 of a message."""
+        """Returns the seconds of each instruction, by position; 0 for messages."""
         self._feed.choose(self._step)
         self._step += 1
         self._computations.metrics.clear()
@@ -120,7 +120,7 @@ class KernelBenchmark:
         return taken
 
     def rounds(self) -> list[list[float]]:
-        """As many rounds as there is time for."""
+        """Plays rounds for `ROUNDS_S` and returns their seconds."""
         found: list[list[float]] = []
         until = self._clock() + ROUNDS_S
         while len(found) < LEAST_ROUNDS or (self._clock() < until and len(found) < MOST_ROUNDS):
@@ -133,10 +133,10 @@ class KernelBenchmark:
 
 
 def typical(rounds: Sequence[Sequence[float]]) -> Seconds:
-    """Of each instruction, the time that it takes in a round that nobody disturbs.
+    """Returns the seconds of each instruction in an undisturbed round.
 
-    That is its mean over the quickest rounds, about the quantile of their lengths: what instructions take
-    varies by itself too, and their quickest times together are quicker than any round.
+    They are means over the quickest rounds, about the quantile of their lengths. The quickest times of each
+    instruction by itself would add up to less than any round takes.
     """
     found = np.array(rounds, np.float64)
     quickest = np.argsort(found.sum(axis=1))[: max(round(2 * QUANTILE * len(found)), 1)]
@@ -145,11 +145,11 @@ def typical(rounds: Sequence[Sequence[float]]) -> Seconds:
 
 @dataclass(frozen=True)
 class KernelBenchmarkTask:
-    """A host on which parts are rehearsed.
+    """Task of a host that benchmarks parts.
 
     Args:
-        machine: the number of the host.
-        scenes: what it rehearses. Order 2n prepares scene n, order 2n + 1 plays it: so that several hosts
+        machine: index of the host.
+        parts: parts to benchmark. Step 2n prepares part n and step 2n + 1 plays it, so that several hosts
             play at the same time.
         threads: kernel threads.
     """
@@ -160,13 +160,13 @@ class KernelBenchmarkTask:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """See `HostTask`. Of those side by side, none needs a core of its own: nobody sends messages."""
+        """See `HostTask`. Parts that are timed side by side need no cores of their own: none communicates."""
         return 0, 1
 
     @property
     def title(self) -> str:
-        """What it is about."""
-        return "a rehearsal"
+        """Name of the task in messages."""
+        return "a kernel benchmark"
 
     def role(self, link: HostContext) -> Role:
         """See `HostTask`."""
@@ -179,14 +179,14 @@ class _KernelBenchmarkRole(Role):
         self._benchmark: KernelBenchmark | None = None
 
     def receive(self, event: Received, now: float) -> None:
-        """Prepares or plays what is asked for."""
+        """Prepares or plays a part."""
         match event.message:
             case Play(step=step) if event.sender == COORDINATOR:
                 self._play(step)
             case Heartbeat():
                 return
             case other:
-                raise ValueError(f"'{event.sender}' sent a {type(other).__name__} to a rehearsal")
+                raise ValueError(f"'{event.sender}' sent a {type(other).__name__} to a kernel benchmark")
 
     def _play(self, step: int) -> None:
         part, plays = divmod(step, 2)
@@ -203,14 +203,14 @@ class _KernelBenchmarkRole(Role):
         self._link.send(COORDINATOR, Played(step, 0.0, 0, 0.0, float(seconds.sum()), 0, 0), [seconds])
 
     def close(self) -> None:
-        """Ends what is being rehearsed."""
+        """Ends the benchmark that is open."""
         if self._benchmark is not None:
             self._benchmark.close()
             self._benchmark = None
 
 
 def _data(plan: Plan, draw: np.random.Generator) -> dict[str, Array]:
-    """Examples of every input and target, batch first."""
+    """Draws examples for every input and target, batch first."""
     examples = DATA_BATCHES * plan.batch
     found: dict[str, Array] = {}
     for grid in (*plan.graph.inputs, *plan.graph.targets):

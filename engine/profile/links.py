@@ -1,9 +1,9 @@
-"""What the runtime adds to kernels: for an instruction, for a message, for a step.
+"""Measures what the runtime adds to kernels: for an instruction, for a message, for a step.
 
 Networks of layers that compute next to nothing are played over real hosts. In a *chain* each layer waits for
 the one before it, on the other machine; in a *fan* one machine sends as many messages as there are layers,
-which tells the work of a sender from that of a receiver. What a step takes beyond its kernels grows with the
-number of layers, by what one of them adds.
+which separates the work of a sender from that of a receiver. The time of a step beyond its kernels grows with
+the number of layers; the slope is the cost of one instruction or message.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from partita.partitioner import Cluster, Link, Plan, Whole, partition
 
 BATCH: Final = 128
 ROWS: Final = (1, 128, 2048)
-"""Of a message: half a KiB, 64 KiB and a MiB of float32."""
+"""Rows of a message: half a KiB, 64 KiB and a MiB of float32."""
 FEW: Final = 2
 MANY: Final = 10
-"""Layers of the two networks that are compared."""
+"""Numbers of layers of the two networks that are compared."""
 STEPS: Final = 1000
 BOTH_WAYS: Final = 0.7
-"""A link goes both ways at once if so much of its rate is left to each."""
+"""Fraction of the rate that must be left to each direction for a link to count as full duplex."""
 _FASTEST: Final = 1e12
-"""Bytes a second of what takes no time that can be measured."""
+"""Bytes a second where a transfer takes no measurable time."""
 
 Shape = Literal["chain", "fan", "both"]
 
 
 @dataclass(frozen=True)
 class LinkMeasurement:
-    """What messages between two hosts come to, in seconds, for each of `ROWS`.
+    """Seconds that messages between two hosts take, for each size in `ROWS`.
 
     Args:
-        start_s: of a step of several machines, besides all that they do; some begin later than others.
+        start_s: a step of several machines, without the work in it; some machines begin later than others.
         total_s: from when a message may be sent until it may be used.
-        send_s, receive_s: in which the sender's and the receiver's communication thread is at work.
-        stream_s: for each message of many, one way; and both ways at once, of the largest.
+        send_s, receive_s: work of the sender's and of the receiver's communication thread.
+        stream_s: for each of many messages, in one direction.
+        both_s: for each of many messages of the largest size, in both directions at once.
     """
 
     start_s: float
@@ -53,7 +54,7 @@ class LinkMeasurement:
 
     @property
     def link(self) -> Link:
-        """The link that costs this, as straight lines over the bytes."""
+        """The link with these costs, as straight lines over the bytes."""
         n_bytes = [4 * BATCH * rows for rows in ROWS]
         send, receive, total = (_line(n_bytes, s) for s in (self.send_s, self.receive_s, self.total_s))
         wire = max(total[1] - send[1] - receive[1], 0.0)
@@ -70,9 +71,9 @@ class LinkMeasurement:
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a machine adds to its kernels, in seconds: for an instruction, and for a step.
+    """Seconds that a machine adds to its kernels: for an instruction, and for a step.
 
-    `cold_s`: how much longer an instruction takes where kernels leave nothing of the runtime in the caches.
+    `cold_s` is added to an instruction where kernels leave nothing of the runtime in the caches.
     """
 
     instruction_s: float
@@ -81,7 +82,7 @@ class Runtime:
 
 
 def measure_runtime(bench: Bench) -> Runtime:
-    """On one machine."""
+    """Measures the runtime on one machine."""
     plans = [_plan("chain", n, 1, 1) for n in (FEW, MANY)]
     few, many = (_beside_kernels(t) for t in bench.play(plans, steps=STEPS, shared_memory=True))
     each = max((many - few) / (MANY - FEW), 0.0)
@@ -92,7 +93,7 @@ def measure_runtime(bench: Bench) -> Runtime:
 
 
 def measure_link(bench: Bench, runtime: Runtime, *, shared_memory: bool) -> LinkMeasurement:
-    """Between two machines."""
+    """Measures messages between two machines."""
     shapes: tuple[Shape, ...] = ("chain", "fan")
     cases = [(shape, n, rows) for rows in ROWS for shape in shapes for n in (FEW, MANY)]
     cases += [("both", n, ROWS[-1]) for n in (FEW, MANY)]
@@ -128,17 +129,17 @@ def _share(seconds: Sequence[tuple[float, ...]]) -> float:
 
 
 def _each(pair: Sequence[float]) -> float:
-    """What a layer adds."""
+    """Seconds that one layer adds."""
     return max((pair[1] - pair[0]) / (MANY - FEW), 0.0)
 
 
 def _beside_kernels(times: StepTimes) -> float:
-    """What a step of a chain takes besides its kernels, of which one is at work at a time."""
+    """Seconds of a chain's step outside its kernels, of which one runs at a time."""
     return times.step_s - sum(times.busy_s)
 
 
 def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
-    """A chain over machines in turn; or layers side by side, each of which the other machine hears."""
+    """A chain over machines in turn; or layers side by side, each of which sends to the other machine."""
     net, cuts = Network(shape), {}
     given = states = net.input("x", shape=rows)
     for n in range(layers):
@@ -154,7 +155,7 @@ def _plan(shape: Shape, layers: int, rows: int, machines: int) -> Plan:
 
 
 def _line(n_bytes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """The nearest straight line by the relative error: seconds at no bytes and for each, not below 0."""
+    """Fits a straight line by the relative error: seconds at no bytes and for each byte, not below 0."""
     weights = 1.0 / np.maximum(np.array(seconds), 1e-7)
     columns = np.stack([np.ones(len(n_bytes)), np.array(n_bytes, np.float64)], axis=1)
     (start, each), *_ = np.linalg.lstsq(columns * weights[:, None], np.array(seconds) * weights, rcond=None)

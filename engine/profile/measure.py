@@ -1,4 +1,4 @@
-"""A plan played on processes of this machine: seconds of its steps, and traces of some."""
+"""Plays a plan on processes of this machine, and measures the seconds of its steps, and traces of some."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Array = npt.NDArray[Any]
 WARM_UP: Final = 3
 """Steps that are not counted: kernels are compiled, memory is touched, queues are connected."""
 RATE: Final = 1e-4
-"""Of SGD: a step learns, but so little that numbers stay finite whatever the data are."""
+"""Learning rate of SGD, so small that numbers stay finite whatever the data are."""
 SEED: Final = 0
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a plan.
+    """Measurements of a plan.
 
     Args:
-        plan: what was played.
-        steps_s: seconds of each step, of its slowest part; without those that were traced.
-        traces: of as many steps, each played after one of the others.
-        sent_bytes, sent_messages: that each machine sent in a step.
+        plan: the plan that was played.
+        steps_s: seconds of each step, of its slowest part; without the traced steps.
+        traces: traces of as many steps, each played after one of the others.
+        sent_bytes, sent_messages: sent by each machine in a step.
     """
 
     plan: Plan
@@ -52,28 +52,28 @@ class Measured:
 
     @property
     def step_s(self) -> float:
-        """What a step takes where nobody disturbs it: a tenth of them were as quick. As in calibrations."""
+        """Seconds of an undisturbed step: a tenth of the steps were as quick, as in calibrations."""
         return float(np.quantile(self.steps_s, QUANTILE))
 
     @property
     def spread(self) -> float:
-        """How much longer the median step took, relatively."""
+        """Relative difference between the median step and `step_s`."""
         return statistics.median(self.steps_s) / self.step_s - 1.0
 
     @cached_property
     def timelines(self) -> tuple[Timeline, ...]:
-        """Of each trace."""
+        """The timeline of each trace."""
         return tuple(Timeline.of_trace(self.plan, trace) for trace in self.traces)
 
     @cached_property
     def typical(self) -> Timeline:
-        """The traced step whose length is nearest to `step_s`: the one to show beside it."""
+        """The timeline of the traced step whose length is nearest to `step_s`."""
         return self._nearest[0]
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
-        """For each machine, where its step goes: the mean of the quarter of the traced steps that is nearest
-        to the typical one.
+        """Where each machine's step goes: means over the quarter of the traced steps nearest to the typical
+        one.
         """
         chosen = self._nearest[: (len(self._nearest) + 3) // 4]
         return tuple(_mean([timeline.times[m] for timeline in chosen]) for m in range(len(self.plan.cluster)))
@@ -92,12 +92,12 @@ def measure(
     on_step: Callable[[int], object] = lambda done: None,
     on_phase: OnPhase = silent,
 ) -> Measured:
-    """Plays a plan: whole training steps, or the way up where the network has no loss.
+    """Plays a plan: whole training steps, or the forward pass where the network has no loss.
 
     Args:
-        plan: what to play.
-        batch: what every step sees: an array for each input and target, `[batch, *shape]`.
-        steps: how many are measured; as many are traced, in turn.
+        plan: the plan to play.
+        batch: an array for each input and target, `[batch, *shape]`; every step is fed the same.
+        steps: steps to measure; as many are traced, in turn.
         hosts: "processes", or "threads" of this process, which share one interpreter.
         on_step: called with the number of steps that are done.
         on_phase: called with the phases of the hosts' start.
@@ -130,13 +130,13 @@ def measure(
 
 
 def batch_for(graph: Graph, data: Data | None, *, batch: int, precision: str) -> dict[str, Array]:
-    """What a step is fed: the first examples of the data, again and again if they are too few.
+    """Returns what a step is fed: the first examples of the data, repeated if they are too few.
 
     Args:
         graph: the network.
-        data: for each input and target, by name; None draws numbers between 0 and 1, and labels.
-        batch: how many examples.
-        precision: of the plan.
+        data: arrays by input and target; None draws numbers between 0 and 1, and labels.
+        batch: number of examples.
+        precision: precision of the plan.
 
     Raises:
         ValueError: the data does not fit the network.

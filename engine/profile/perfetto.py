@@ -1,7 +1,7 @@
 """Timelines in the trace event format of Chrome, which https://ui.perfetto.dev shows.
 
-A process for each machine; in it a thread for the messenger, one for each kernel thread, and one that shows
-when the machine waits. Each message is an arrow from its SEND to its RECV, and a bar of its own on its way.
+Each machine is a process; in it a thread for communication, one for each kernel thread, and one that shows
+when the machine waits. Each message is an arrow from its SEND to its RECV, and a bar of its own in transit.
 
 Source: "Trace Event Format", a document of the Chromium project.
 """
@@ -20,7 +20,7 @@ from partita.engine.runtime.trace import COMMUNICATION
 Event = dict[str, Any]
 
 WAITS: Final = 1000
-"""Number of the thread that shows waiting; behind all kernel threads."""
+"""Number of the thread that shows waiting, behind all kernel threads."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Recording:
     """Steps of one plan.
 
     Args:
-        name: of the plan, in front of the names of its machines.
+        name: name of the plan, in front of the names of its machines.
         steps: each with the second at which it began, on one clock.
     """
 
@@ -37,7 +37,7 @@ class Recording:
 
 
 def to_json(recordings: Sequence[Recording]) -> bytes:
-    """The trace file of some recordings; each has its own processes."""
+    """Returns the trace file of some recordings, each with its own processes."""
     events: list[Event] = []
     first = 1  # process 0 is the kernel's in some viewers
     for recording in recordings:
@@ -71,7 +71,7 @@ def _names(recording: Recording, first: int) -> Iterator[Event]:
         yield _named("process_sort_index", pid, 0, sort_index=pid)
         yield _named("process_labels", pid, 0, labels=f"clock ± {doubt * 1e6:.0f} us")
         for thread in (*sorted(t for m, t in threads if m == machine), WAITS):
-            title = {COMMUNICATION: "messenger", WAITS: "waits"}.get(thread, f"kernel {thread}")
+            title = {COMMUNICATION: "communication", WAITS: "waits"}.get(thread, f"kernel {thread}")
             yield _named("thread_name", pid, thread, name=title)
             yield _named("thread_sort_index", pid, thread, sort_index=thread)
 
@@ -94,7 +94,7 @@ def _slice(bar: Bar, first: int, began_s: float, step: int) -> Event:
 
 
 def _flight(flight: Flight, first: int, began_s: float, identity: str) -> Iterator[Event]:
-    """An arrow between the bars in which the message is handed over and taken in, and its way as a bar."""
+    """An arrow between the bars of a message's SEND and RECV, and a bar for its transit."""
     source, destination = first + flight.source, first + flight.destination
     begun, sent = _us(began_s + flight.begun_s), _us(began_s + flight.sent_s)
     common = {"cat": "message", "name": flight.label, "id": identity}

@@ -1,8 +1,8 @@
-"""Finds out which library computes a matrix product fastest: the one place where that is decided by a clock.
+"""Finds out which library computes a matrix product fastest: the one place where a clock decides that.
 
-Only a calibration asks, on a quiet machine; what it finds is part of the cluster that it describes, so of
-every plan for it. A library takes the place of the fixed rule's only if it computes the same within rounding,
-and is faster by a margin in each of several rounds.
+Only a calibration asks, on a quiet machine; the result is part of the cluster that it describes, and so of
+every plan for it. A library replaces the fixed rule's only if it computes the same within rounding, and is
+faster by a margin in each of several rounds.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ Seconds = dict[Choice, list[float]]
 
 ROUNDS: Final = 5
 MARGIN: Final = 0.05
-"""Of the time that the fixed rule's choice takes: so much another one must save, in every round."""
+"""Fraction of the time of the fixed rule's choice that another choice must save, in every round."""
 ROUND_S: Final = 0.004
-"""In a round each choice computes the product again and again for so long; its quickest call counts."""
+"""Seconds for which each choice computes the product in a round; its quickest call counts."""
 MOST_SPREAD: Final = 1.25
-"""Between the rounds of the rule's choice. Where it is more, somebody else uses the machine."""
+"""Ratio between the rounds of the rule's choice above which somebody else uses the machine."""
 REST_S: Final = 0.02
-"""After calls on several threads: those of torch stay awake for 10 ms (measured once, on one machine)."""
+"""Seconds of rest after calls on several threads: torch's threads stay awake for 10 ms (measured once)."""
 BUSY_CORES: Final = 0.25
-"""So much processor time of others is too much."""
+"""Processor time of others, in cores, above which the machine is busy."""
 _LOOK_S: Final = 0.3
 
 
 class ProductMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a product took.
+    """Seconds of a product by each library.
 
     Args:
-        shape: of the product.
-        seconds: by each library on so many threads: of the median round.
-        choice: one of them.
+        shape: shape of the product.
+        seconds: seconds of the median round, by library and number of threads.
+        choice: the library and the number of threads that compute it from now on.
     """
 
     shape: ProductShape
@@ -61,10 +61,10 @@ class ProductMeasurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def busy(*, look_s: float = _LOOK_S) -> str | None:
-    """Looks whether others use this machine.
+    """Finds out whether others use this machine.
 
     Returns:
-        None if it is quiet; else a sentence.
+        None if the machine is quiet; else a sentence.
     """
     cores = psutil.cpu_count() or 1
     used = psutil.cpu_percent(interval=look_s) / 100 * cores
@@ -87,16 +87,16 @@ def measure_product(
     """Measures a product by every library, on one thread and on all.
 
     Args:
-        shape: of the product.
-        usual: what the fixed rule chooses.
-        clock: tells seconds.
-        rest: waits so many seconds.
+        shape: shape of the product.
+        usual: the fixed rule's choice.
+        clock: returns seconds.
+        rest: sleeps for so many seconds.
 
     Returns:
         None where the machine was not quiet meanwhile.
 
     Raises:
-        ArithmeticError: a library computes something else.
+        ArithmeticError: two libraries compute different results.
     """
     choices = _choices(shape, usual)
     a = _drawn(shape.m, shape.k, shape.layout[0], shape.precision)
@@ -116,7 +116,7 @@ def measure_product(
 
 
 def rounds(calls: Mapping[Choice, Call], *, clock: Clock, rest: Callable[[float], None]) -> Seconds:
-    """The quickest call of each choice in each round; in a round they take turns."""
+    """Returns the quickest call of each choice in each round; in a round the choices take turns."""
     found: Seconds = {choice: [] for choice in calls}
     for _ in range(ROUNDS):
         for choice, call in calls.items():
@@ -131,14 +131,14 @@ def rounds(calls: Mapping[Choice, Call], *, clock: Clock, rest: Callable[[float]
 
 
 def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choice | None:
-    """The choice that follows from the seconds of every round.
+    """Chooses a library by the seconds of every round.
 
     Args:
-        seconds: by choice, one of each round.
+        seconds: seconds of each round, by choice.
         usual: the fixed rule's choice, which stays unless another one is faster by the margin in every round.
 
     Returns:
-        None where the rounds of the usual one are too far apart to mean anything.
+        None where the rounds of the usual choice are too far apart to mean anything.
     """
     own = seconds[usual]
     if max(own) > MOST_SPREAD * min(own):
@@ -152,7 +152,7 @@ def chosen_of(seconds: Mapping[Choice, Sequence[float]], usual: Choice) -> Choic
 
 
 def shapes_of(part: BenchmarkPart) -> frozenset[ProductShape]:
-    """The large products that a part computes in a step, as its kernels ask for them."""
+    """Returns the large products that a part computes in a step, as its kernels ask for them."""
     plan, machine = part.plan, part.machine
     if plan.precision == "bfloat16" or machine not in plan.large_products:
         return frozenset()
@@ -168,7 +168,7 @@ def shapes_of(part: BenchmarkPart) -> frozenset[ProductShape]:
 
 
 class _Asked(Products):
-    """Remembers for which products somebody wants a choice."""
+    """Records the products for which kernels want a choice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,18 +196,18 @@ class _Nothing(Feed):
 
 
 def _choices(shape: ProductShape, usual: Choice) -> tuple[Choice, ...]:
-    """The usual one first."""
+    """All choices, the usual one first."""
     all_of_them = [Choice(library, threads) for library in LIBRARIES for threads in {1, shape.threads}]
     return tuple(dict.fromkeys([usual, *all_of_them]))
 
 
 def _verify(shape: ProductShape, outs: Mapping[Choice, Array], sizes: Array) -> None:
-    """Compares what the libraries computed with each other.
+    """Refuses libraries whose results differ by more than rounding. Raises ArithmeticError.
 
     Args:
-        shape: of the product.
-        outs: what each choice computed.
-        sizes: sums of the sizes of all terms, by which rounding is bounded.
+        shape: shape of the product.
+        outs: results, by choice.
+        sizes: sums of the absolute values of all terms, by which rounding is bounded.
     """
     first, *others = outs.items()
     allowed = 2 * (shape.k + 1) * np.finfo(first[1].dtype).eps * sizes
@@ -220,7 +220,7 @@ def _verify(shape: ProductShape, outs: Mapping[Choice, Array], sizes: Array) -> 
 
 
 def _drawn(rows: int, columns: int, layout: str, precision: str) -> Array:
-    """Ordinary numbers, drawn quickly: a few, again and again."""
+    """Draws a matrix quickly: a few normal numbers, repeated."""
     drawn = np.random.default_rng(0).standard_normal(4093).astype(precision)
     matrix = aligned((rows, columns) if layout == "N" else (columns, rows), np.dtype(precision))
     matrix[...] = np.resize(drawn, matrix.shape)

@@ -1,4 +1,4 @@
-"""A profile: what was measured and simulated of a network on several numbers of machines."""
+"""The profile of a network on several numbers of machines: measurements and simulations."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from partita.partitioner.pictures import view
 from partita.partitioner.plan import Plan
 
 MOST_STEPS: Final = 10
-"""Of each plan in a trace file."""
+"""Steps of each plan in a trace file."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number of machines.
+    """The results for one number of machines.
 
     Args:
         plan: how the network is cut over them.
         predicted: the step on the virtual clock.
         measured: None where this machine cannot play them side by side.
-        changes: what would gain most.
+        changes: changes that would gain most.
     """
 
     plan: Plan
@@ -38,18 +38,18 @@ class Point:
 
     @property
     def machines(self) -> int:
-        """How many."""
+        """Number of machines."""
         return len(self.plan.cluster)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What a network gains on several numbers of machines.
+    """The gain of a network on several numbers of machines.
 
     Args:
-        points: by machines; the others are compared with the first.
-        cores: of this machine.
-        steps: measured of each plan.
+        points: results by number of machines; the others are compared with the first.
+        cores: cores of this machine.
+        steps: steps measured of each plan.
     """
 
     points: tuple[Point, ...]
@@ -57,7 +57,7 @@ class Profile:
     steps: int
 
     def report(self) -> Report:
-        """All of it in plain numbers."""
+        """Returns the profile in plain numbers."""
         plan = self.points[0].plan
         return Report(
             plan.graph.name,

@@ -1,4 +1,4 @@
-"""What a profile comes to, in plain numbers: as a table of text, and as JSON that reads back."""
+"""The report of a profile in plain numbers: as a table of text, and as JSON that can be read back."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
 FORMAT: Final = 1
-"""Of the JSON. Goes up when a number changes its meaning."""
+"""Version of the JSON, raised when a number changes its meaning."""
 
 
 @dataclass(frozen=True)
 class MachineReport:
-    """Where a machine's step goes, in seconds; what it sends in a step.
+    """Where a machine's step goes, in seconds, and what it sends in a step.
 
     Args:
-        name: of the machine.
-        threads: of its kernels.
-        computing_s, sending_s, waiting_s, idle_s: they add up to the step; see `timeline`.
-        sent_messages, sent_bytes: to other machines.
+        name: name of the machine.
+        threads: kernel threads.
+        computing_s, sending_s, waiting_s, idle_s: parts of the step, which add up to it; see `timeline`.
+        sent_messages, sent_bytes: messages to other machines.
     """
 
     name: str
@@ -39,21 +39,21 @@ class MachineReport:
 
 @dataclass(frozen=True)
 class PointReport:
-    """One number of machines.
+    """The results for one number of machines.
 
     Args:
-        machines: how many.
+        machines: number of machines.
         source: whether the step, and where it goes, were measured or simulated.
-        step_s: what a tenth of the measured steps did not exceed, or the prediction.
-        spread: how much longer the median of the measured steps was, relatively; None if simulated.
+        step_s: the tenth percentile of the measured steps, or the prediction.
+        spread: relative difference between the median measured step and `step_s`; None if simulated.
         speed_up: over the first point (one machine, if the network fits there): of a measured step over a
             measured one, of a simulated over a simulated one.
-        efficiency: speed-up over how many times as many machines there are.
+        efficiency: speed-up divided by the ratio of the numbers of machines.
         predicted_step_s, predicted_speed_up: by simulation.
         prediction_error: predicted over measured step, less one; None if nothing was measured.
-        clock_doubt_s: by how much the times of two machines may be shifted against each other.
+        clock_doubt_s: uncertainty of the shift between the clocks of two machines.
         parts: each machine.
-        changes: what would gain most, by simulation.
+        changes: changes that would gain most, by simulation.
     """
 
     machines: int
@@ -71,25 +71,25 @@ class PointReport:
 
     @property
     def sent_bytes(self) -> int:
-        """Of all machines in a step."""
+        """Bytes that all machines send in a step."""
         return sum(part.sent_bytes for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Report:
-    """A network on several numbers of machines.
+    """The report of a network on several numbers of machines.
 
     Args:
-        network: its name.
-        parameters: how many numbers it learns.
+        network: name of the network.
+        parameters: number of parameters.
         batch: examples in a step.
-        precision: of states and errors.
-        train: whether steps are of training, or the way up alone.
-        cores: of the machine on which was measured.
-        steps: that were measured of each plan.
+        precision: precision of activations and gradients.
+        train: whether steps are of training, or the forward pass alone.
+        cores: cores of the machine that measured.
+        steps: steps measured of each plan.
         calibrated: whether predictions stand on measured kernels.
-        points: by machines.
-        format: of the JSON.
+        points: results by number of machines.
+        format: version of the JSON.
     """
 
     network: str
@@ -104,15 +104,15 @@ class Report:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """As text; seconds and bytes, never rounded."""
+        """Returns the report as JSON; seconds and bytes, never rounded."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Report:
-        """What `to_json` wrote.
+        """Reads what `to_json` wrote.
 
         Raises:
-            ValueError: it is no report, or one of another format.
+            ValueError: the text is no report, or one of another format.
         """
         try:
             found = msgspec.json.decode(text, type=cls)
@@ -126,14 +126,14 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What was played."""
-        step = "a training step" if self.train else "the way up"
+        """The network and the kind of step, in a line."""
+        step = "a training step" if self.train else "the forward pass"
         size = counted(self.parameters, "parameter")
         return f"{self.network}: {step}, batch {self.batch}, {self.precision}, {size}"
 
     @property
     def conditions(self) -> str:
-        """What the numbers stand on."""
+        """The conditions of the measurements and simulations, in a line."""
         threads = sorted({part.threads for point in self.points for part in point.parts})
         first = self.points[0].machines
         told = [f"{' or '.join(map(str, threads))} {'thread' if threads == [1] else 'threads'} a machine"]
@@ -148,7 +148,7 @@ class Report:
         return "; ".join(told)
 
     def text(self, width: int | None = None) -> str:
-        """As a table and sentences; `width` is that of the terminal, and lines are of any length without."""
+        """Returns a table and sentences, in lines of at most `width` characters, if it is given."""
         prose = [*wrapped(self.title, width), *wrapped(self.conditions, width)]
         changes = [line for change in changes_of(self) for line in wrapped(change, width)]
         table = columns(rows_of(self), left=(1,), keys=2, width=width)
@@ -176,7 +176,7 @@ HEADS: Final = (
 
 
 def rows_of(report: Report) -> list[list[str]]:
-    """The table, a list of cells for each line; the first are its heads."""
+    """Returns the cells of the table, line by line; the first line are the heads."""
     return [list(HEADS), *(_row(point) for point in report.points)]
 
 
@@ -207,10 +207,10 @@ def _whole(part: MachineReport) -> float:
 
 
 def changes_of(report: Report) -> list[str]:
-    """A line for each number of machines."""
+    """Returns a line of changes for each number of machines."""
     return [f"  {counted(point.machines, 'machine')}: {told(point.changes)}" for point in report.points]
 
 
 def told(changes: tuple[Change, ...]) -> str:
-    """Changes as a sentence."""
+    """Returns changes as a sentence."""
     return "; ".join(map(str, changes)) or "nothing that was tried gains 2%"

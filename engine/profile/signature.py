@@ -1,4 +1,6 @@
-"""What measurements depend on, in a line: processor, its features, cores, versions, environment variables."""
+"""The signature of measurements: processor, its features, cores, versions and environment variables, in a
+line.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ _SET_BY_LIBRARIES: Final = {"KMP_DUPLICATE_LIB_OK"}  # when they are imported; i
 
 
 def signature() -> str:
-    """The line. Measurements that were made under another one do not hold."""
+    """Returns the line. Measurements under another signature do not hold."""
     read = sorted(name for name in set(os.environ) - _SET_BY_LIBRARIES if name.startswith(_READ_BY_BLAS))
     return ", ".join([*_hardware_and_versions(), *(f"{name}={os.environ[name]}" for name in read)])
 

@@ -1,8 +1,8 @@
-"""Which parts are rehearsed, so that kernels of any piece of a network are known, or lie between known ones.
+"""Chooses the parts that are benchmarked, so that the kernels of any piece are known or interpolated.
 
-A ladder has a network whole, and every layer of it in 2, 4, 8 equal pieces and so on, for as long as a piece
-is worth cutting and the part fits into memory. Layers that split their sum are cut by rows, and a second time
-by their inputs: every second one of them so that each part has all states.
+The plans have a network whole, and every layer of it in 2, 4, 8 equal pieces and so on, as long as a piece is
+worth cutting and the part fits into memory. Layers that split their sum are cut by rows, and a second time by
+their inputs: every second one so that each part has all activations.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from partita.partitioner.predict.work import Work
 
 MOST_PIECES: Final = 64
 LEAST_REFERENCE_S: Final = 1e-3
-"""Of a part's kernels on the reference machine: what is smaller is not cut any further."""
+"""Seconds of a part's kernels on the reference machine below which it is not cut any further."""
 SHARE_OF_MEMORY: Final = 0.6
-"""That rehearsals may take of what is free."""
+"""Fraction of the free memory that benchmarks may take."""
 
 
 def plans_of_all_sizes(graph: Graph, *, batch: int, precision: str, threads: int) -> Iterator[Plan]:
-    """The network whole, and in more and more pieces."""
+    """Yields plans of the network whole, and in more and more pieces."""
     pieces = 1
     while pieces <= MOST_PIECES:
         cluster = Cluster.local(pieces, threads=threads)
@@ -45,7 +45,7 @@ def plans_of_all_sizes(graph: Graph, *, batch: int, precision: str, threads: int
 
 
 def works(part: BenchmarkPart) -> dict[int, Work]:
-    """What the kernels of a part have to do, by the positions of their instructions."""
+    """Returns the work of a part's kernels, by the positions of their instructions."""
     program = part.plan.programs_for(part.kind)[part.machine]
     return {
         position: part.plan.costs.work(instruction, part.machine)
@@ -55,7 +55,9 @@ def works(part: BenchmarkPart) -> dict[int, Work]:
 
 
 def groups(plan: Plan, kind: StepKind, *, size: int) -> Iterator[tuple[BenchmarkPart, ...]]:
-    """The parts of a plan in groups that are rehearsed side by side; who lacks company gets his like."""
+    """Yields the parts of a plan in groups that are timed side by side; a group that is too small repeats
+    parts.
+    """
     parts = [m for m, program in enumerate(plan.programs_for(kind)) if program.instructions]
     for start in range(0, len(parts), size):
         group = parts[start : start + size]
@@ -71,7 +73,7 @@ def _by_rows(graph: Graph, pieces: int) -> dict[str, Cut]:
 
 
 def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
-    """Of the layers that can be cut so into as many pieces."""
+    """Cuts by inputs, for layers that have as many inputs as pieces."""
     dense = [grid for grid in graph.computed if grid.layer.splits_sum and pieces > 1]
     rows = {grid.name: min(grid.n_rows, graph[grid.sources[0]].n_rows) for grid in dense}
     return {
@@ -82,6 +84,5 @@ def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
 
 
 def _fits(plan: Plan) -> bool:
-    """Whether two parts fit at the same time."""
     free = SHARE_OF_MEMORY * psutil.virtual_memory().available
     return bool(2 * plan.memory_bytes(0, driver="session", rule_vectors=0) < free)

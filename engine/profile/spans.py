@@ -1,4 +1,4 @@
-"""Spans of time: from when until when, in seconds."""
+"""Spans of time: starts and stops, in seconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Span: TypeAlias = tuple[float, float]
 
 
 def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """The same times as disjoint spans in order."""
+    """Returns the same times as disjoint spans in order."""
     found: list[Span] = []
     for start, stop in sorted(spans):
         if found and start <= found[-1][1]:
@@ -20,7 +20,7 @@ def joined(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ...]:
-    """What of the first is in none of the others; both disjoint and in order."""
+    """Returns the parts of the first spans that lie in none of the others; both disjoint and in order."""
     found: list[Span] = []
     for start, stop in spans:
         for a, b in others:
@@ -35,5 +35,5 @@ def without(spans: tuple[Span, ...], others: tuple[Span, ...]) -> tuple[Span, ..
 
 
 def length(spans: Iterable[Span]) -> float:
-    """How long they last together."""
+    """Returns the sum of the spans' lengths."""
     return sum(stop - start for start, stop in spans)

@@ -1,7 +1,7 @@
-"""Hosts that play steps of one plan after another, and tell how long their processors were at work.
+"""Hosts that play steps of one plan after another and report the processor time of their processes.
 
-The parts are those of sessions, with their real players and mailboxes. What a process works besides kernels
-is what messages cost it: the thread that owns the mailbox, and those of the sockets, which encrypt.
+The parts are those of sessions, with their real players and mailboxes. The processor time outside kernels is
+the cost of messages: the communication thread, and the threads of the sockets, which encrypt.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from partita.engine.transport.payload import PayloadLike
 from partita.partitioner.plan import Plan
 
 _SWEPT_BYTES: Final = 32 << 20
-"""As much as a network of 8 million parameters; the largest caches of today's cores hold about as much."""
+"""Bytes that a cold step sweeps after each kernel: as many as the largest caches of today's cores hold."""
 
 
 @dataclass(frozen=True)
 class StepTimingTask:
-    """A host that plays a machine's part of several plans, one after another; a `Load` begins the next.
+    """Task of a host that plays a machine's part of several plans; a `Load` begins the next plan.
 
     Args:
-        machine: whose part.
-        plans: the way up of each is played.
-        cold: whether each kernel reads and writes more than caches hold besides; it counts as part of it.
+        machine: index of the part.
+        plans: plans whose forward pass is played.
+        cold: whether each kernel also sweeps more memory than caches hold, which counts as part of it.
     """
 
     machine: int
@@ -40,8 +40,8 @@ class StepTimingTask:
 
     @property
     def title(self) -> str:
-        """What it is about."""
-        return "a tally"
+        """Name of the task in messages."""
+        return "step timing"
 
     @property
     def threads(self) -> int:
@@ -54,7 +54,7 @@ class StepTimingTask:
         return self.machine, len(self.plans[0].cluster)
 
     def session(self, number: int) -> SessionTask:
-        """The part of a plan."""
+        """Returns the session's task for a plan."""
         return SessionTask(self.plans[number], self.machine, train=False)
 
     def role(self, link: HostContext) -> Role:
@@ -63,7 +63,7 @@ class StepTimingTask:
 
 
 class _StepTimingRole(Role):
-    """Adds to each answer the processor time of the process since the one before."""
+    """Adds to each answer the processor time of the process since the answer before."""
 
     def __init__(self, task: StepTimingTask, link: HostContext) -> None:
         self._task, self._link = task, link
@@ -76,7 +76,7 @@ class _StepTimingRole(Role):
         np.negative(self._swept, out=self._swept)
 
     def receive(self, event: Received, now: float) -> None:
-        """Begins the next plan, or leaves it to the part."""
+        """Begins the next plan, or passes the event to the part."""
         match event.message:
             case Load() if event.sender == COORDINATOR:
                 self.close()

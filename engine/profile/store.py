@@ -1,4 +1,4 @@
-"""What was measured of this machine, kept in the user's cache folder: of kernels, of the runtime, of links.
+"""Measurements of this machine's kernels, runtime and links, kept in the user's cache folder.
 
 A measurement holds for a machine, its versions of libraries and the environment variables that steer them;
 with others it is made again.
@@ -28,19 +28,19 @@ FILE: Final = "machine.json"
 LOCK_WAIT_S: Final = 600.0
 
 Contention: TypeAlias = Literal["alone", "beside"]
-"""Whether a part was rehearsed alone, or beside as many others as the machine has cores for."""
+"""Whether a part was timed alone, or beside as many others as the machine has cores for."""
 Transport: TypeAlias = Literal["memory", "tcp"]
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was measured of one machine.
+    """Measurements of one machine.
 
     Args:
-        kernels: seconds, and those of the reference machine, by signature, by company.
-        runtime: what it adds, if that was measured.
-        links: between its hosts, by transport.
-        products: what was measured of products of matrices.
-        measured_on: the day of the last of these, YYYY-MM-DD.
+        kernels: seconds on it and on the reference machine, by contention and by signature.
+        runtime: costs of the runtime, if they were measured.
+        links: links between its hosts, by transport.
+        products: products of matrices.
+        measured_on: day of the newest product, YYYY-MM-DD.
     """
 
     kernels: dict[Contention, dict[str, tuple[float, float]]] = {}
@@ -50,19 +50,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     measured_on: str = ""
 
     def times(self, contention: Contention) -> KernelTimes:
-        """The table of kernels."""
+        """Returns the table of kernels."""
         found = self.kernels.get(contention, {})
         return KernelTimes({signature: Timed(*pair) for signature, pair in found.items()})
 
     def choices(self) -> Products:
-        """Which library computes which product of matrices on this machine."""
+        """Returns the library that computes each product of matrices on this machine."""
         rule = products_for(processor())
         measured = tuple((one.shape, one.choice) for one in self.products)
         source = f"{processor().name}, {self.measured_on}" if measured else ""
         return replace(rule, measured=measured, source=source)
 
     def without_kernels(self, signatures: Collection[str]) -> Record:
-        """Without the kernels of these signatures: something that they depend on has changed."""
+        """Returns the record without some kernels, because something that they depend on has changed."""
         kernels = {
             contention: {signature: pair for signature, pair in table.items() if signature not in signatures}
             for contention, table in self.kernels.items()
@@ -70,7 +70,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(self, kernels=kernels)
 
     def with_kernels(self, contention: Contention, more: Mapping[str, Timed]) -> Record:
-        """With these besides; what was measured before stands."""
+        """Returns the record with more kernels; those measured before stay."""
         pairs = {signature: (timed.seconds, timed.reference_s) for signature, timed in more.items()}
         both = {**pairs, **self.kernels.get(contention, {})}
         return msgspec.structs.replace(self, kernels={**self.kernels, contention: both})
@@ -84,10 +84,10 @@ class Store:
     """The file of records. Safe from several threads and processes."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Finds it.
+        """Finds the file.
 
         Args:
-            path: of the file; in the user's cache folder if not given.
+            path: path of the file; in the user's cache folder if not given.
 
         Raises:
             OSError: there can be no cache folder.
@@ -96,15 +96,15 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """Path of the file."""
         return self._file.path
 
     def read(self) -> Record:
-        """What is known of this machine, with its present libraries and settings."""
+        """Returns the record of this machine with its present libraries and settings; it may be empty."""
         return self._machines().get(signature(), Record())
 
     def write(self, record: Record) -> None:
-        """Replaces what is known of this machine. To be called with the lock held.
+        """Replaces the record of this machine. The caller must hold the lock.
 
         Raises:
             OSError: the file cannot be written.
@@ -120,11 +120,11 @@ class Store:
         return self._file.locked(wait_s=LOCK_WAIT_S)
 
     def trouble(self) -> str | None:
-        """In one sentence what is wrong with the file, if something is."""
+        """Returns a sentence about what is wrong with the file; None if nothing is."""
         return self._file.trouble()
 
     def forget(self) -> bool:
-        """Deletes everything, of other settings too; says whether there was anything. Raises OSError."""
+        """Deletes the records of all machines and settings; says whether any was there. Raises OSError."""
         return self._file.delete()
 
     def _machines(self) -> dict[str, Record]:

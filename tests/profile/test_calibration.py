@@ -17,13 +17,13 @@ from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.profile import calibrate, known
 from partita.engine.profile.bench import Bench, HostBench, StepTimes
-from partita.engine.profile.calibration_table import calibration_text
 from partita.engine.profile.kernel_benchmark import BenchmarkPart, KernelBenchmark, Seconds
 from partita.engine.profile.links import Runtime, measure_link, measure_runtime
 from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.signature import signature
 from partita.engine.profile.sizes import plans_of_all_sizes, works
 from partita.engine.profile.store import VERSION, Record, Store
+from partita.engine.profile.tables import calibration_text
 from partita.layers import Dense, Network, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, InputSplit, Link, Op, Plan, RowSplit, StepKind, partition
 from partita.partitioner.cluster.processor import processor
@@ -306,7 +306,7 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, repeated=True)])
-def test_a_part_is_rehearsed_in_the_order_of_its_program(cut: InputSplit | RowSplit) -> None:
+def test_a_part_is_timed_in_the_order_of_its_program(cut: InputSplit | RowSplit) -> None:
     ticks = count()
     plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2), "dense_1": cut})
     benchmark = KernelBenchmark(BenchmarkPart(plan, 0), clock=lambda: float(next(ticks)))
@@ -323,7 +323,7 @@ def in_threads(places: Mapping[str, Placement]) -> Launcher:
     return ThreadLauncher()
 
 
-def test_hosts_rehearse_and_play() -> None:
+def test_hosts_time_kernels_and_play() -> None:
     bench, told = HostBench(in_threads), []
     plan = partition(network(), Cluster.local(2), batch=8)
     group = (BenchmarkPart(plan, 0), BenchmarkPart(plan, 1))

@@ -1,20 +1,27 @@
-"""What was measured of a machine, as tables of text."""
+"""Measurements of a machine as tables of text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from partita.engine.profile.calibration import Calibration
 from partita.engine.profile.links import BATCH, ROWS
+from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.store import Transport
 from partita.partitioner.cluster.kernel_times import Timed
+from partita.partitioner.cluster.products import LIBRARIES, LIBRARY_NAMES, Choice
 from partita.partitioner.columns import columns
 from partita.partitioner.predict.work import REFERENCE_FLOPS_PER_S, family_of
 from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
 
 _NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
+_OPERATIONS: Final = {"NN": "forward", "TN": "input gradient", "NT": "gradient"}
+"""Operations of a dense layer, by the memory layout of the factors of its product."""
 
 
 def calibration_text(found: Calibration, *, width: int | None = None) -> str:
-    """Tables of kernels, one row a family, of the runtime and of links; see `columns` for the width."""
+    """Returns tables of kernels, one row a family, of the runtime and of links, at most `width` wide."""
     blocks = [
         ["kernels, from the smallest to the largest measured:", *columns(_kernels(found), width=width)],
         ["what the runtime adds:", *columns(_runtime(found), width=width)],
@@ -44,7 +51,7 @@ def _span(timed: list[Timed]) -> str:
 
 
 def _rate(timed: list[Timed]) -> str:
-    """Of the largest, as if all of its time on the reference machine were products."""
+    """The rate of the largest kernel, as if all of its time on the reference machine were products."""
     if not timed or not timed[-1].seconds:
         return ""
     largest = timed[-1]
@@ -83,3 +90,29 @@ def _links(found: Calibration) -> list[list[str]]:
 
 def _seconds(seconds: float) -> str:
     return quantity(seconds, SECONDS, digits=3)
+
+
+def products_text(measurements: Sequence[ProductMeasurement], *, width: int | None = None) -> str:
+    """Returns a row for each product, in the order of the measurements; on all threads, and on one."""
+    several = any(one.shape.threads > 1 for one in measurements)
+    heads = [f"{LIBRARY_NAMES[name]} ms" for name in LIBRARIES]
+    on_one = [f"{head}, 1 thread" for head in heads] if several else []
+    rows = [["operation", "shape", "precision", "threads", *heads, *on_one, "chosen"]]
+    for one in measurements:
+        of, seconds = one.shape, dict(one.seconds)
+        counts = (of.threads, 1) if several else (of.threads,)
+        rows.append(
+            [
+                _OPERATIONS.get(of.layout, of.layout),
+                f"{of.m}x{of.k}x{of.n}",
+                of.precision,
+                str(of.threads),
+                *(_milliseconds(seconds.get(Choice(name, n))) for n in counts for name in LIBRARIES),
+                f"{LIBRARY_NAMES[one.choice.library]} x{one.choice.threads}",
+            ]
+        )
+    return "\n".join(["products of matrices:", *columns(rows, left=(0, 1, 2), keys=2, width=width)])
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.3f}"
