@@ -28,12 +28,12 @@ from partita.engine.parameters.optimizers import (
     ExponentialDecay,
     InverseTime,
     LinearWarmup,
-    Moment,
     Momentum,
     Optimizer,
     RMSProp,
     Schedule,
     StepDecay,
+    UpdateContext,
 )
 from partita.engine.parameters.reader import Checkpoint
 from partita.engine.parameters.slots import Slot
@@ -59,7 +59,6 @@ __all__ = [
     "Layout",
     "LinearWarmup",
     "Manifest",
-    "Moment",
     "Momentum",
     "Optimizer",
     "Overlap",
@@ -71,6 +70,7 @@ __all__ = [
     "Spec",
     "StepDecay",
     "Storage",
+    "UpdateContext",
     "Vector",
     "VectorStore",
     "gather",

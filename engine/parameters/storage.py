@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita.engine.parameters.optimizers import Moment, Optimizer, all_finite
+from partita.engine.parameters.optimizers import Optimizer, UpdateContext, all_finite
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Span
 
@@ -104,7 +104,7 @@ class Storage:
             )
         state = {name: vector[part] for name, vector in self._state.items()}
         update = self.optimizer.bind(self._values[part], np.ascontiguousarray(gradient), state)
-        if not update(Moment(updates)):
+        if not update(UpdateContext(updates)):
             raise NotFinite(
                 f"a push to its values [{span.start}:{span.stop}] is not finite; lower the learning rate, or "
                 "look at the data"

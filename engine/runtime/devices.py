@@ -15,7 +15,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import add_array, narrow_array, widen_array
-from partita.engine.parameters.optimizers import Apply, Optimizer, sum_of_squares
+from partita.engine.parameters.optimizers import Optimizer, Update, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
 from partita.engine.runtime.window import Window
@@ -86,7 +86,7 @@ class Device:
         *,
         accumulated: Vector | None,
         copy: Array | None,
-    ) -> Apply:
+    ) -> Update:
         """Prepares an update, as `Optimizer.bind`; one that cannot say at once whether all was finite says
         yes.
         """

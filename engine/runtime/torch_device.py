@@ -21,7 +21,7 @@ from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.tensors import TYPES, array_of, numbers_of, on_host, tensor_of
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics.cuda import SIMULATED, cuda
-from partita.engine.parameters.optimizers import Apply, Optimizer
+from partita.engine.parameters.optimizers import Optimizer, Update
 from partita.engine.parameters.optimizers.on_cuda import bind_on_cuda
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
@@ -72,7 +72,7 @@ class TorchDevice(Device):
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._marks: torch.Tensor | None = None
+        self._nonfinite: torch.Tensor | None = None
 
     def memory(self, n_bytes: int) -> Array:
         """See `Device`."""
@@ -120,10 +120,10 @@ class TorchDevice(Device):
         *,
         accumulated: Vector | None,
         copy: Array | None,
-    ) -> Apply:
+    ) -> Update:
         """See `Device`; what is not finite is marked on the device, and waits there to be asked for."""
-        if self._marks is None:
-            self._marks = torch.zeros(1, dtype=torch.int32, device=self.device)
+        if self._nonfinite is None:
+            self._nonfinite = torch.zeros(1, dtype=torch.int32, device=self.device)
         return bind_on_cuda(
             optimizer,
             shared(values),
@@ -131,17 +131,17 @@ class TorchDevice(Device):
             {name: shared(vector) for name, vector in state.items()},
             accumulated=None if accumulated is None else shared(accumulated),
             copy=None if copy is None else shared(copy),
-            marks=shared(array_of(self._marks)),
+            nonfinite=shared(array_of(self._nonfinite)),
             device=self.device.index,
         )
 
     def updates_were_finite(self) -> bool:
         """See `Device`."""
-        if self._marks is None:
+        if self._nonfinite is None:
             return True
-        marked = bool(self._marks.item())
-        self._marks.zero_()
-        return not marked
+        found = bool(self._nonfinite.item())
+        self._nonfinite.zero_()
+        return not found
 
     def finish(self) -> None:
         """See `Device`."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from partita.engine.parameters.optimizers import Moment, Optimizer, Squares
-from partita.engine.parameters.optimizers.optimizer import Stored
+from partita.engine.parameters.optimizers import Optimizer, Squares, UpdateContext
+from partita.engine.parameters.optimizers.update_loop import Stored
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.fused_update import Apply
@@ -47,7 +47,7 @@ class LocalOptimizer:
         )
 
         def update(factor: float, later: int = 0) -> bool:
-            return apply(Moment(self._count + later, factor, self._age + later))
+            return apply(UpdateContext(self._count + later, factor, self._age + later))
 
         return update
 

@@ -14,7 +14,7 @@ from examples.race.clock import Clock, Host, Numbers
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
 from examples.race.setting import Run, Setting
-from partita.engine.parameters import Moment, Optimizer, Storage, Vector
+from partita.engine.parameters import Optimizer, Storage, UpdateContext, Vector
 from partita.engine.protocol.downpour_client import DownpourClient, DownpourEvent, StepBegins, StepEnded
 from partita.engine.protocol.events import Received, Refuse, Send, Span
 from partita.engine.protocol.messages import Heartbeat, Push, decode
@@ -113,7 +113,7 @@ class Part(Host):
         examples = self._sampler.indices(self.steps)
         found = self._digits.gradient(self.vectors["parameters"], examples)
         np.copyto(self.vectors["gradient"], found.gradient)
-        self._update(Moment(self.steps))
+        self._update(UpdateContext(self.steps))
         self._inside = False
         self._do(StepEnded(self.steps))
         self.steps += 1

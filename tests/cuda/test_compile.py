@@ -18,8 +18,8 @@ from partita.engine.kernels.cuda.node import _kernels
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import SIMULATED, cuda
-from partita.engine.parameters import Moment, Optimizer
-from partita.engine.parameters.optimizers.on_cuda import _compiled
+from partita.engine.parameters import Optimizer, UpdateContext
+from partita.engine.parameters.optimizers.on_cuda import update_kernel
 from tests.cuda.test_compiled_kernels import largest, largest_errors
 from tests.cuda.test_optimizers import OPTIMIZERS
 from tests.kernels import test_node as nodes
@@ -51,11 +51,13 @@ def arrays(kind: Any, *ndims: int) -> list[Any]:
 def test_optimizers(optimizer: Optimizer, precision: str) -> None:
     real, gradient = types.float64 if precision == "float64" else types.float32, KINDS[precision]
     vector, bits, marks = (types.Array(kind, 1, "C") for kind in (real, gradient, types.int32))
-    state = [None if array is None else vector for array in optimizer._arrays(optimizer.state(1))]
-    given = [vector, bits, *state, *((None, bits) if gradient is types.uint16 else (vector, None))]
-    numbers = (1.0, *optimizer._numbers(Moment(0)))
-    kernel = _compiled(optimizer._loop, tuple(array is not None for array in given), len(numbers) - 1)
-    compile_it(kernel, marks, *(array for array in given if array is not None), *numbers)
+    state = [vector] * len(optimizer.state_names)
+    beside = [bits] if gradient is types.uint16 else [vector]
+    settings = (1.0, *optimizer._settings(UpdateContext(0)))
+    kernel = update_kernel(
+        optimizer, accumulates=gradient is not types.uint16, copies=gradient is types.uint16
+    )
+    compile_it(kernel, marks, vector, bits, *state, *beside, *settings)
 
 
 @pytest.mark.slow

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from partita.engine.numerics import narrow_array
-from partita.engine.parameters import LARS, SGD, Adagrad, Adam, AdamW, Moment, Momentum, Optimizer, RMSProp
+from partita.engine.parameters import (
+    LARS,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Momentum,
+    Optimizer,
+    RMSProp,
+    UpdateContext,
+)
 from partita.engine.runtime.devices import Device
 from tests.cuda.on_device import WITH_NUMBA
 
@@ -54,7 +64,7 @@ class Numbers:
         if self.copy is not None:
             given = narrow_array(given, np.zeros(N, np.uint16))
         self.device.copy(self.gradient, self.device.taken(given))
-        assert self.apply(Moment(count, 0.5))
+        assert self.apply(UpdateContext(count, 0.5))
 
     def all(self) -> list[np.ndarray]:
         arrays = [

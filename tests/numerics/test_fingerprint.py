@@ -18,7 +18,8 @@ from partita.engine.kernels import activations, local_loops, loss_loops, normali
 from partita.engine.kernels.convolution import few, gradient, loops
 from partita.engine.numerics import compiled
 from partita.engine.numerics.fingerprint import Unidentified, fingerprint
-from partita.engine.parameters.optimizers import adagrad, adam, lars, sgd
+from partita.engine.parameters import LARS, SGD, Adagrad, Adam, Momentum, RMSProp
+from partita.engine.parameters.optimizers import norms, update_loop
 
 HELPERS = """
 from typing import NamedTuple
@@ -181,7 +182,15 @@ def test_a_function_without_a_fingerprint_is_compiled_all_the_same() -> None:
 MODULES = [activations, local_loops, loss_loops, normalisation_loops, few, gradient, loops]
 
 
-@pytest.mark.parametrize("module", [*MODULES, adagrad, adam, lars, sgd], ids=lambda module: module.__name__)
+OPTIMIZERS = [SGD(1), Momentum(1), Adagrad(1), RMSProp(1), RMSProp(1, centered=True), Adam(1), LARS(1)]
+
+
+def test_every_loop_of_an_optimizer_has_its_own() -> None:
+    loops_of = [update_loop.update_loop(optimizer._arithmetic, optimizer._scale) for optimizer in OPTIMIZERS]
+    assert len({fingerprint(loop) for loop in loops_of}) == len(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("module", [*MODULES, norms, update_loop], ids=lambda module: module.__name__)
 def test_every_function_of_this_project_has_one(module: ModuleType) -> None:
     functions = [value for value in vars(module).values() if hasattr(value, "py_func")]
     assert functions or module is activations

@@ -23,10 +23,10 @@ from partita.engine.parameters import (
     Adam,
     AdamW,
     Cosine,
-    Moment,
     Momentum,
     Optimizer,
     RMSProp,
+    UpdateContext,
     Vector,
 )
 from tests.draws import examples
@@ -62,11 +62,11 @@ def update(
     values: Vector,
     gradient: npt.NDArray[Any],
     state: dict[str, Vector],
-    moment: Moment | int = 0,
+    moment: UpdateContext | int = 0,
     **beside: Any,
 ) -> bool:
     apply = optimizer.bind(values, gradient, state, **beside)
-    return apply(moment if isinstance(moment, Moment) else Moment(moment))
+    return apply(moment if isinstance(moment, UpdateContext) else UpdateContext(moment))
 
 
 def torch_of(optimizer: Optimizer, parameter: torch.nn.Parameter) -> torch.optim.Optimizer:
@@ -137,7 +137,7 @@ def test_it_equals_torch(optimizer: Optimizer, seed: int) -> None:
     for count in range(30):
         gradient[:] = rng.standard_normal(37) * rng.choice([0.0, 0.1, 3.0], 37)
         optimiser.step()
-        assert apply(Moment(count))
+        assert apply(UpdateContext(count))
     expected = parameter.detach().numpy()
     assert values == pytest.approx(expected, rel=1e-9, abs=1e-9 * float(np.abs(expected).max()))
 
@@ -166,7 +166,7 @@ def test_cutting_a_vector_anywhere_changes_no_bit(optimizer: Optimizer, data: st
     whole, cut = numbers(n, dtype, seed=1), numbers(n, dtype, seed=1)
     whole_state, cut_state = optimizer.state(n, dtype), optimizer.state(n, dtype)
     for count in range(3):
-        gradient, moment = numbers(n, dtype, seed=10 + count), Moment(count, factor=0.3)
+        gradient, moment = numbers(n, dtype, seed=10 + count), UpdateContext(count, factor=0.3)
         update(optimizer, whole, gradient, whole_state, moment)
         for a, b in pairwise(cuts):
             state = {name: vector[a:b] for name, vector in cut_state.items()}
@@ -187,7 +187,7 @@ def test_what_accumulates_and_is_copied_changes_nothing_else(
     copy = np.zeros(501, np.uint16)
     for count in range(3):
         gradient, before = numbers(501, dtype, seed=20 + count), values.copy()
-        moment = Moment(count, factor=0.25)
+        moment = UpdateContext(count, factor=0.25)
         assert update(optimizer, values, gradient, state, moment, accumulated=accumulated, copy=copy)
         assert update(optimizer, alone, gradient, its_state, moment)
         decay = values.dtype.type(optimizer.weight_decay if isinstance(optimizer, LARS) else 0.0)
@@ -224,7 +224,7 @@ def test_a_gradient_that_is_not_finite_is_noticed_at_any_place(
 @every_rule
 def test_a_factor_that_is_not_finite_is_noticed(optimizer: Optimizer) -> None:
     ones, state = np.ones(5, np.float32), optimizer.state(5)
-    assert not update(optimizer, ones.copy(), ones, state, Moment(0, factor=math.nan))
+    assert not update(optimizer, ones.copy(), ones, state, UpdateContext(0, factor=math.nan))
 
 
 def test_rates_follow_their_schedule_and_adam_its_states_age() -> None:
@@ -235,7 +235,7 @@ def test_rates_follow_their_schedule_and_adam_its_states_age() -> None:
         assert values == pytest.approx([-schedule.at(count)] * 3)
     optimizer = Adam(0.1)
     values, state = np.zeros(1), optimizer.state(1, np.float64)
-    update(optimizer, values, np.ones(1), state, Moment(1000, age=0))
+    update(optimizer, values, np.ones(1), state, UpdateContext(1000, age=0))
     assert values == pytest.approx([-0.1]), "a state that begins is corrected for its own age"
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.numerics import narrow_array, widen_array
-from partita.engine.parameters import LARS, SGD, Adam, Cosine, Moment, Vector
+from partita.engine.parameters import LARS, SGD, Adam, Cosine, UpdateContext, Vector
 from partita.engine.parameters.optimizers import Squares, all_finite, sum_of_squares
 from tests.draws import examples
 
@@ -116,8 +116,8 @@ def test_lars_is_the_formula_of_its_paper(
             expected[name] = w - velocity[name]
             pushed = np.zeros_like(g)
             step = optimizer.bind(own[name], g, states[name], accumulated=pushed)
-            assert step(Moment(count, factors[name]))
-            assert shard.bind(held[name], pushed, kept[name])(Moment(count))
+            assert step(UpdateContext(count, factors[name]))
+            assert shard.bind(held[name], pushed, kept[name])(UpdateContext(count))
     for name, vector in expected.items():
         assert own[name] == pytest.approx(vector, rel=1e-9, abs=1e-9)
         assert held[name] == pytest.approx(vector, rel=1e-9, abs=1e-9)

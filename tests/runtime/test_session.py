@@ -12,7 +12,7 @@ from partita.engine import SGD, Adagrad, HostError, Optimizer, Session
 from partita.engine.drivers.session import Hosts
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.initialise import initialise
-from partita.engine.parameters.optimizers import Moment
+from partita.engine.parameters.optimizers import UpdateContext
 from partita.layers import (
     Dense,
     Full,
@@ -64,7 +64,7 @@ def test_a_rule_changes_parameters_by_their_gradient(optimizer: Optimizer, machi
             for name, array in still.step(batch, collect=("gradient",)).vectors["gradient"].items():
                 gradients[name][:] = array.reshape(-1)
             for update in updates:
-                update(Moment(count))
+                update(UpdateContext(count))
             found = moving.step(batch, collect=("parameters",)).vectors["parameters"]
             for name, array in expected.items():
                 np.testing.assert_allclose(found[name], array, rtol=1e-10, atol=1e-12)

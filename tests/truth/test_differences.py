@@ -28,7 +28,7 @@ from partita.engine import (
     RMSProp,
     StepDecay,
 )
-from partita.engine.parameters import Moment
+from partita.engine.parameters import UpdateContext
 from partita.engine.parameters.initialise import initial_range
 from partita.engine.parameters.optimizers.norms import clip_factor
 from partita.layers import (
@@ -270,7 +270,7 @@ def steps_agree(optimizer: Optimizer, theirs: Callable[..., torch.optim.Optimize
     reference, state = theirs([parameter]), optimizer.state(6, np.float64)
     for t in range(5):
         gradient = draw.normal(size=6) * [1, 1, 1, 1, 1e-9, 0]
-        optimizer.bind(values, gradient, state)(Moment(t))
+        optimizer.bind(values, gradient, state)(UpdateContext(t))
         parameter.grad = torch.from_numpy(gradient)
         reference.step()
     return bool(np.allclose(values, parameter.detach().numpy(), rtol=1e-12, atol=1e-15))

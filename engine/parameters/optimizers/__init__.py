@@ -1,18 +1,16 @@
 """Optimizers: how a gradient changes parameters, in one pass over memory.
 
-`optimizer` says what an optimizer is; `sgd`, `adagrad`, `adam` and `lars` hold the optimizers and their
-compiled loops; `schedule` learning rates that change; `norms` what depends on whole parameters, and `finite`
-the question that every pass answers. `on_cuda` runs the same loops on a GPU (and is imported where there is
-one). `options` reads optimizers from text; `settings` says what a number may be. No module here knows a
-shard, a machine or a message.
+`optimizer` is the interface; `sgd`, `adagrad`, `adam` and `lars` contain the arithmetic of one number, and
+`update_loop` the compiled pass around it, which `on_cuda` compiles for a GPU. `schedule` contains learning
+rates that change, `norms` what depends on whole parameters, `options` the text forms, and `settings` the
+checks of arguments. No module here knows shards, machines or messages.
 """
 
 from partita.engine.parameters.optimizers.adagrad import Adagrad, RMSProp
 from partita.engine.parameters.optimizers.adam import Adam, AdamW
-from partita.engine.parameters.optimizers.finite import all_finite
 from partita.engine.parameters.optimizers.lars import LARS
 from partita.engine.parameters.optimizers.norms import Squares, sum_of_squares
-from partita.engine.parameters.optimizers.optimizer import Apply, Moment, Optimizer, State
+from partita.engine.parameters.optimizers.optimizer import Optimizer, Update, UpdateContext
 from partita.engine.parameters.optimizers.schedule import (
     Cosine,
     ExponentialDecay,
@@ -23,6 +21,7 @@ from partita.engine.parameters.optimizers.schedule import (
     StepDecay,
 )
 from partita.engine.parameters.optimizers.sgd import SGD, Momentum
+from partita.engine.parameters.optimizers.update_loop import all_finite
 
 __all__ = [
     "LARS",
@@ -30,20 +29,19 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
-    "Apply",
     "Cosine",
     "ExponentialDecay",
     "InverseTime",
     "LearningRate",
     "LinearWarmup",
-    "Moment",
     "Momentum",
     "Optimizer",
     "RMSProp",
     "Schedule",
     "Squares",
-    "State",
     "StepDecay",
+    "Update",
+    "UpdateContext",
     "all_finite",
     "sum_of_squares",
 ]

@@ -1,131 +1,79 @@
-"""Adagrad and RMSProp: each number's own rate, from the squares of its gradients."""
+"""Adagrad and RMSProp: a learning rate for each number, from the squares of its gradients."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import cache
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.numerics import compiled, narrow, widen
-from partita.engine.parameters.optimizers.finite import marked
-from partita.engine.parameters.optimizers.optimizer import (
-    Moment,
-    Number,
-    Optimizer,
-    State,
-    Stored,
-    is_nothing,
-)
+from partita.engine.parameters.optimizers.optimizer import Optimizer, UpdateContext, is_zero
+from partita.engine.parameters.optimizers.settings import NON_NEGATIVE, Range
 from partita.engine.parameters.vector import Vector
-from partita.layers.checks import check_fields, check_number
 
 
-@compiled
-def _adagrad(
-    values: Vector,
-    gradient: Stored,
-    total: Vector,
-    accumulated: Vector | None,
-    copy: Stored | None,
-    factor: Number,
-    learning_rate: Number,
-    decay: Number,
-    epsilon: Number,
-) -> bool:
-    real, mark = values.dtype.type, np.int32(0)
-    factor, learning_rate, decay, epsilon = real(factor), real(learning_rate), real(decay), real(epsilon)
-    for i in range(values.size):
-        w, g = values[i], widen(gradient[i]) * factor
-        mark = marked(mark, g)
-        if accumulated is not None:
-            accumulated[i] += g
-        g += decay * w
-        s = total[i] + g * g
-        total[i] = s
-        w -= learning_rate * g / (math.sqrt(s) + epsilon)
-        values[i] = w
-        if copy is not None:
-            copy[i] = narrow(w, copy[i])
-    return bool(mark == 0)
+def _adagrad(w: Any, g: Any, state: Any, i: int, settings: Any, real: Any) -> Any:
+    rate, decay, epsilon = settings
+    g += real(decay) * w
+    s = state[0][i] + g * g
+    state[0][i] = s
+    return w - real(rate) * g / (math.sqrt(s) + real(epsilon))
 
 
-@compiled
-def _rmsprop(
-    values: Vector,
-    gradient: Stored,
-    square: Vector,
-    mean: Vector | None,
-    velocity: Vector | None,
-    accumulated: Vector | None,
-    copy: Stored | None,
-    factor: Number,
-    learning_rate: Number,
-    decay: Number,
-    epsilon: Number,
-    alpha: Number,
-    rest: Number,
-    momentum: Number,
-) -> bool:
-    real, mark = values.dtype.type, np.int32(0)
-    factor, learning_rate, decay, epsilon = real(factor), real(learning_rate), real(decay), real(epsilon)
-    alpha, rest, momentum, nothing = real(alpha), real(rest), real(momentum), real(0)
-    for i in range(values.size):
-        w, g = values[i], widen(gradient[i]) * factor
-        mark = marked(mark, g)
-        if accumulated is not None:
-            accumulated[i] += g
-        g += decay * w
-        s = alpha * square[i] + rest * (g * g)
-        square[i] = s
-        if mean is not None:
-            m = alpha * mean[i] + rest * g
-            mean[i] = m
-            s = max(s - m * m, nothing)  # rounding may take a variance below 0
-        change = g / (math.sqrt(s) + epsilon)
-        if velocity is not None:
-            change += momentum * velocity[i]
-            velocity[i] = change
-        w -= learning_rate * change
-        values[i] = w
-        if copy is not None:
-            copy[i] = narrow(w, copy[i])
-    return bool(mark == 0)
+@cache
+def _rmsprop(centered: bool, has_velocity: bool) -> Callable[..., Any]:
+    def update(w: Any, g: Any, state: Any, i: int, settings: Any, real: Any) -> Any:
+        rate, decay, epsilon, alpha, rest, momentum = settings
+        g += real(decay) * w
+        s = real(alpha) * state[0][i] + real(rest) * (g * g)
+        state[0][i] = s
+        if centered:
+            m = real(alpha) * state[1][i] + real(rest) * g
+            state[1][i] = m
+            s = max(s - m * m, real(0))  # rounding may take a variance below 0
+        change = g / (math.sqrt(s) + real(epsilon))
+        if has_velocity:
+            change += real(momentum) * state[-1][i]
+            state[-1][i] = change
+        return w - real(rate) * change
+
+    return update
 
 
 @dataclass(frozen=True, repr=False)
 class Adagrad(Optimizer):
-    """Adagrad: s <- s + g*g, then w <- w - rate * g / (sqrt(s) + epsilon), each number by itself.
+    """Adagrad: s <- s + g*g, then w <- w - learning_rate * g / (sqrt(s) + epsilon), for each number.
 
-    With the defaults this is DistBelief's optimizer (section 4.1): eta(i, K) = gamma / sqrt(sum over j of
-    dw(i, j)^2), gamma being `learning_rate`, about ten times the best fixed rate. Same arguments and results
-    as PyTorch's `Adagrad`, whose `lr_decay` is the schedule `InverseTime` here.
+    With the defaults this is DistBelief's (section 4.1): eta(i, K) = gamma / sqrt(sum over j of dw(i, j)^2),
+    where gamma is `learning_rate`, about ten times the best fixed rate. Same arguments and results as
+    PyTorch's `Adagrad`, whose `lr_decay` is the schedule `InverseTime` here.
 
     Args:
-        rate: see `Optimizer`. While s starts at 0, the first update moves every number by just this much.
-        initial_accumulator: where s starts. Above 0 it damps the first updates, as if gradients with this
-            sum of squares had been seen.
-        epsilon: keeps the quotient finite while s is 0, as it is where no gradient has come yet.
+        learning_rate: see `Optimizer`. While s starts at 0, the first update moves every number by this much.
+        initial_accumulator: initial s. Above 0 it damps the first updates, as if earlier gradients had this
+            sum of squares.
+        epsilon: keeps the quotient finite while s is 0, before the first gradient.
         weight_decay, clip_norm: see `Optimizer`.
 
     Raises:
-        ValueError: a number out of range, or both `initial_accumulator` and `epsilon` 0 (0/0 where a
-            gradient is 0).
+        ValueError: a setting out of range, or both `initial_accumulator` and `epsilon` 0 (0/0 for a zero
+            gradient).
     """
 
     initial_accumulator: float = 0.0
     epsilon: float = 1e-10
 
-    _keeps: ClassVar[tuple[str, ...]] = ("sum",)
-    _loop = staticmethod(_adagrad)
+    state_names: ClassVar[tuple[str, ...]] = ("sum",)
+    _ranges: ClassVar[Mapping[str, Range]] = {**Optimizer._ranges, "epsilon": NON_NEGATIVE}
+    _arithmetic = staticmethod(_adagrad)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, check_number, "initial_accumulator", zero=True)
-        check_fields(self, check_number, "epsilon", zero=True)
-        if is_nothing(self.initial_accumulator) and is_nothing(self.epsilon):
+        if is_zero(self.initial_accumulator) and is_zero(self.epsilon):
             raise ValueError(
                 f"{self}: with both initial_accumulator and epsilon 0 a zero gradient gives 0/0; "
                 "leave epsilon at 1e-10"
@@ -135,25 +83,25 @@ class Adagrad(Optimizer):
         """See `Optimizer.state`: "sum", the accumulated squares."""
         return {"sum": np.full(n, self.initial_accumulator, dtype)}
 
-    def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        return self._learning_rate(moment), self.weight_decay, self.epsilon
+    def _settings(self, context: UpdateContext) -> tuple[float, ...]:
+        return self._rate(context), self.weight_decay, self.epsilon
 
 
 @dataclass(frozen=True, repr=False)
 class RMSProp(Optimizer):
-    """RMSProp: s <- alpha*s + (1-alpha)*g*g, then w <- w - rate * g / (sqrt(s) + epsilon).
+    """RMSProp: s <- alpha*s + (1-alpha)*g*g, then w <- w - learning_rate * g / (sqrt(s) + epsilon).
 
     Source: Tieleman and Hinton, 2012, lecture 6.5. Same arguments and results as PyTorch's `RMSprop`.
 
     Args:
-        rate, weight_decay, clip_norm: see `Optimizer`.
-        alpha: how much of the mean square is kept, from 0 to below 1.
+        learning_rate, weight_decay, clip_norm: see `Optimizer`.
+        alpha: remaining part of the mean square, from 0 to below 1.
         epsilon: above 0, also in float32: keeps the quotient finite where s is 0.
-        momentum: from 0 to below 1. Above 0 the quotients go into a velocity, and the values follow that.
+        momentum: from 0 to below 1. Above 0 the quotients accumulate in a velocity, which changes the values.
         centered: divide by the root of the variance instead of the mean square.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a setting out of range.
     """
 
     alpha: float = 0.99
@@ -161,23 +109,19 @@ class RMSProp(Optimizer):
     momentum: float = 0.0
     centered: bool = False
 
-    _loop = staticmethod(_rmsprop)
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fields(self, check_number, "alpha", zero=True, below=1.0)
-        check_fields(self, check_number, "momentum", zero=True, below=1.0)
-        self._epsilon()
+        self._check_epsilon(self.epsilon)
 
-    def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
-        """See `Optimizer.state`: "square", and as the settings ask, "mean" and "velocity"."""
-        asked = {"square": True, "mean": self.centered, "velocity": self.momentum > 0}
-        return {name: np.zeros(n, dtype) for name, wanted in asked.items() if wanted}
+    @property
+    def state_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the state vectors: "square", and by the settings "mean" and "velocity"."""
+        return ("square", *["mean"] * bool(self.centered), *["velocity"] * (self.momentum > 0))
 
-    def _arrays(self, state: State) -> tuple[Vector | None, ...]:
-        mean = state["mean"] if self.centered else None
-        return state["square"], mean, state["velocity"] if self.momentum > 0 else None
+    @property
+    def _arithmetic(self) -> Callable[..., Any]:  # type: ignore[override]
+        return _rmsprop(bool(self.centered), self.momentum > 0)
 
-    def _numbers(self, moment: Moment) -> tuple[float, ...]:
+    def _settings(self, context: UpdateContext) -> tuple[float, ...]:
         decay, alpha = self.weight_decay, self.alpha
-        return self._learning_rate(moment), decay, self.epsilon, alpha, 1.0 - alpha, self.momentum
+        return self._rate(context), decay, self.epsilon, alpha, 1.0 - alpha, self.momentum

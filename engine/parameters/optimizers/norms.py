@@ -1,6 +1,6 @@
-"""Norms of whole parameters, from what each machine adds up over its own pieces of them.
+"""Norms of whole parameters, from the sums of squares of their parts.
 
-It must not know how the sums come together; that is the business of the programs.
+How the sums are combined over machines is the business of the programs.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from partita.engine.parameters.vector import Vector
 CLIP_EPSILON: Final = 1e-6
 """Added to a norm before dividing by it, as PyTorch does."""
 
-
 Squares: TypeAlias = tuple[float, float]
 """Sums of squares over one parameter: of its numbers, and of their gradient."""
 
 
 @compiled_reassociating
 def sum_of_squares(vector: Vector) -> float:
-    """The sum of the squares of a vector (float32, float64, or the bits of bfloat16), in float64.
+    """Sums the squares of a vector (float32, float64, or the bits of bfloat16) in float64.
 
-    The same vector has always the same sum, to the bit, on any number of threads; cut into pieces that are
-    added up it may have another, within the rounding of float64.
+    The same vector has always the same sum, to the bit, on any number of threads; the sum over its parts may
+    differ within the rounding of float64.
     """
     total = 0.0
     for i in range(vector.size):
@@ -37,11 +36,11 @@ def sum_of_squares(vector: Vector) -> float:
 
 
 def clip_factor(squares: Mapping[str, Squares], most: float) -> float:
-    """What brings the norm of all gradients together down to `most`: 1 where it is below.
+    """Returns the factor that reduces the norm of all gradients together to `most`: 1 where it is below.
 
-    As `torch.nn.utils.clip_grad_norm_`: min(1, most / (norm + 1e-6)). NaN where a gradient is not finite, so
-    that every update says so, and not only that of the parameter it came from. The sums are added in the
-    order of the mapping: the same on every machine, the same factor to the bit.
+    As `torch.nn.utils.clip_grad_norm_`: min(1, most / (norm + 1e-6)). NaN where any gradient is not finite,
+    so that every update reports it. Sums are added in the order of the mapping: the same factor on every
+    machine.
     """
     norm = math.sqrt(sum(gradient for _, gradient in squares.values()))
     return min(1.0, most / (norm + CLIP_EPSILON)) if math.isfinite(norm) else math.nan

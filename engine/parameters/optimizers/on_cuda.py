@@ -1,8 +1,7 @@
-"""Optimizers on a GPU: the loop that an optimizer has for a CPU, compiled once more, its numbers shared out
-among threads.
+"""Optimizers on a GPU: the loop of a CPU, compiled with its numbers distributed over threads.
 
-The arithmetic is that of the loop, but a GPU's compiler may fuse a product with a sum, so results agree with
-a CPU's within rounding. Imports numba.cuda.
+The arithmetic is the same, but a GPU's compiler may fuse a product with a sum, so results agree with a CPU's
+within rounding. Imports numba.cuda.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from partita.engine.numerics.cuda import SIMULATED, compile_for, kernel, launcher, on_device, strided
-from partita.engine.parameters.optimizers.optimizer import Apply, Moment, Optimizer
+from partita.engine.parameters.optimizers.optimizer import Optimizer, Update, UpdateContext
+from partita.engine.parameters.optimizers.update_loop import loop_around
 
 
 def bind_on_cuda(
@@ -25,53 +25,70 @@ def bind_on_cuda(
     *,
     accumulated: Any | None,
     copy: Any | None,
-    marks: Any,
+    nonfinite: Any,
     device: int | None,
-) -> Apply:
-    """As `Optimizer.bind`, for arrays of numba.cuda.
+) -> Update:
+    """Prepares an update as `Optimizer.bind`, for arrays of numba.cuda.
 
     Args:
         optimizer: of the replica.
         values: as for `Optimizer.bind`, like the following.
         gradient: of them.
         state: of the optimizer.
-        accumulated: takes the gradient.
-        copy: takes the values.
-        marks: int32 `[1]`: becomes 1 where a number of the gradient is not finite, as the update cannot say.
-        device: the number of the GPU; None in the simulator.
+        accumulated: receives the gradient.
+        copy: receives the values.
+        nonfinite: int32 `[1]`: becomes 1 where a gradient is not finite, as the update cannot return that.
+        device: number of the GPU; None in the simulator.
     """
-    arrays = (values, gradient, *optimizer._arrays(state), accumulated, copy)
-    numbers = optimizer._numbers(Moment(0))
-    compiled = _compiled(optimizer._loop, tuple(array is not None for array in arrays), len(numbers))
-    given = [array for array in arrays if array is not None]
-    compile_for(compiled, marks, *given, 1.0, *numbers, device=device)
+    vectors = [state[name] for name in optimizer.state_names]
+    arrays = [array for array in (values, gradient, *vectors, accumulated, copy) if array is not None]
+    settings = optimizer._settings(UpdateContext(0))
+    compiled = update_kernel(optimizer, accumulates=accumulated is not None, copies=copy is not None)
+    compile_for(compiled, nonfinite, *arrays, 1.0, *settings, device=device)
     launch = launcher(compiled, len(values), device=device)
 
-    def apply(moment: Moment) -> bool:
-        launch(marks, *given, moment.factor, *optimizer._numbers(moment))
+    def update(context: UpdateContext) -> bool:
+        launch(nonfinite, *arrays, context.factor, *optimizer._settings(context))
         return True
 
-    return apply
+    return update
+
+
+def update_kernel(optimizer: Optimizer, *, accumulates: bool, copies: bool) -> Any:
+    """Returns the kernel of an optimizer: (nonfinite, values, gradient, *state, accumulated, copy, factor,
+    *settings), without the arrays that it does not have.
+    """
+    n_settings = len(optimizer._settings(UpdateContext(0)))
+    n_state = len(optimizer.state_names)
+    return _compiled(
+        optimizer._arithmetic, optimizer._scale, n_state, n_settings, accumulates=accumulates, copies=copies
+    )
 
 
 @lru_cache(maxsize=64)
-def _compiled(loop: Any, is_there: tuple[bool, ...], n_numbers: int) -> Any:
-    """The kernel of a loop, for the arrays that are there: it cannot be given None."""
-    names = {"range": strided} | ({"marked": _marked} if SIMULATED else {})
-    arrays = [f"a{i}" for i in range(len(is_there))]
-    numbers = ["factor", *(f"n{i}" for i in range(n_numbers))]
-    given = [name for name, there in zip(arrays, is_there, strict=True) if there]
-    passed = [name if there else "None" for name, there in zip(arrays, is_there, strict=True)]
+def _compiled(
+    arithmetic: Any, scale: Any, n_state: int, n_settings: int, *, accumulates: bool, copies: bool
+) -> Any:
+    names = {"range": strided} | ({"nonfinite": _nonfinite} if SIMULATED else {})
+    state, settings = (
+        [f"{kind}{k}" for k in range(n)] for kind, n in (("state", n_state), ("set", n_settings))
+    )
+    beside = ["accumulated"] * accumulates + ["copy"] * copies
     text = f"""
-def update({", ".join(["marks", *given, *numbers])}):
-    if not loop({", ".join([*passed, *numbers])}):
-        marks[0] = 1
+def update({", ".join(["flag", "values", "gradient", *state, *beside, "factor", *settings])}):
+    if not loop(
+        values, gradient, ({"".join(f"{name}, " for name in state)}), {
+        "accumulated" if accumulates else None
+    }, {"copy" if copies else None}, factor, ({"".join(f"{name}, " for name in settings)}),
+    ):
+        flag[0] = 1
 """
     found: dict[str, Callable[..., None]] = {}
     exec(compile(text, "<generated update>", "exec"), found)
-    return kernel(found["update"], loop=on_device(loop.py_func, **names))
+    loop = loop_around(on_device(arithmetic, **names), on_device(scale, **names))
+    return kernel(found["update"], loop=on_device(loop, **names))
 
 
-def _marked(mark: Any, number: Any) -> Any:
-    """`finite.marked` in plain Python."""
-    return mark if np.isfinite(number) else np.int32(1)
+def _nonfinite(flag: Any, number: Any) -> Any:
+    """`update_loop.nonfinite` in plain Python."""
+    return flag if np.isfinite(number) else np.int32(1)

@@ -1,12 +1,8 @@
-"""What an optimizer is: its settings, what it keeps for each number, and one pass over memory.
+"""Interface of an optimizer: its settings, its state, and one pass over memory.
 
-An optimizer is a frozen dataclass. It must not know where a vector comes from or which piece of it is seen:
-what a number becomes depends on its own gradient and state alone, to the bit, so cutting changes nothing.
-
-The loops use no fast-math. An addition, product, quotient or square root is rounded the same way in a vector
-register and outside of one, which is what makes the result independent of the position, and memory, not
-arithmetic, is what they wait for. One loop for each optimizer serves every use of it: Numba leaves out what
-is done to an array that is None. To add an optimizer, add a file with its loop and its class here.
+An optimizer is a frozen dataclass. It does not know where a vector comes from or which part of it is updated:
+the result for a number depends on its own gradient and state alone, to the bit, so cutting changes nothing. A
+new optimizer is the arithmetic of one number and a class in a file here.
 """
 
 from __future__ import annotations
@@ -15,35 +11,26 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.engine.parameters.optimizers.norms import Squares, clip_factor
-from partita.engine.parameters.optimizers.schedule import LearningRate, check_learning_rate, learning_rate_at
+from partita.engine.parameters.optimizers.schedule import LearningRate, rate_at
+from partita.engine.parameters.optimizers.settings import Settings
+from partita.engine.parameters.optimizers.update_loop import Arithmetic, Stored, scaled, update_loop
 from partita.engine.parameters.vector import Vector
-from partita.layers.arguments import Arguments
-from partita.layers.checks import check_fields, check_number
-
-State: TypeAlias = Mapping[str, Vector]
-"""What an optimizer remembers: vectors as long as the values, by name."""
-
-Stored: TypeAlias = npt.NDArray[Any]
-"""float32 or float64, or bfloat16 as its bits (uint16)."""
-
-Number: TypeAlias = float | np.floating[Any]
-"""What a loop is told: Python's float as it comes, and of the type of the values inside."""
 
 
-class Moment(NamedTuple):
-    """What is known of an update when it is made.
+class UpdateContext(NamedTuple):
+    """Circumstances of one update.
 
     Attributes:
-        updates: how many these numbers have had before; what schedules go by.
-        factor: what the gradient is multiplied with first (see `Optimizer.factors`).
-        age: how many updates the state has had, where it is younger than the numbers: a part's own state
-            starts empty, whatever the parameters that it fetches have been through. None: as many.
+        updates: number of updates of these parameters so far, for schedules.
+        factor: factor of the gradient (see `Optimizer.factors`).
+        age: number of updates of the state so far, where that is younger: a part's own state starts empty,
+            whatever the parameters that it fetches have been through. None: as `updates`.
     """
 
     updates: int
@@ -51,21 +38,22 @@ class Moment(NamedTuple):
     age: int | None = None
 
 
-Apply: TypeAlias = Callable[[Moment], bool]
-"""An update of given arrays, prepared. It says whether every number of the (scaled) gradient was finite. If
-not, the values and the state are spoilt already: the caller stops, and goes back to a checkpoint."""
+Update: TypeAlias = Callable[[UpdateContext], bool]
+"""A prepared update of given arrays. Returns whether every (scaled) gradient was finite; if not, values and
+state are spoilt already: the caller stops, and returns to a checkpoint.
+"""
 
 
 @dataclass(frozen=True, repr=False)
-class Optimizer(Arguments, ABC):
+class Optimizer(Settings, ABC):
     """How a gradient changes parameters. Safe from several threads on disjoint ranges.
 
     Args:
-        learning_rate: the learning rate: a number above 0, or a schedule.
-        weight_decay: what is added to the gradient for each number, times the number itself; 0 or above.
-            (`AdamW` decays otherwise.)
+        learning_rate: a number above 0, or a schedule.
+        weight_decay: factor of each number that is added to its gradient; 0 or above. (`AdamW` decays
+            otherwise.)
         clip_norm: above 0. The gradient of a step, over all parameters of a replica, is scaled down to this
-            norm where it is larger. None leaves it as it is.
+            norm where it is larger. None: no clipping.
 
     Raises:
         ValueError: a setting out of range.
@@ -75,57 +63,63 @@ class Optimizer(Arguments, ABC):
     weight_decay: float = field(default=0.0, kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
-        check_fields(self, check_learning_rate, "learning_rate")
-        check_fields(self, check_number, "weight_decay", zero=True)
-        if self.clip_norm is not None:
-            check_fields(self, check_number, "clip_norm")
+    state_names: ClassVar[tuple[str, ...]] = ()
+    """Names of the state vectors, in the order in which the arithmetic takes them."""
+
+    _arithmetic: ClassVar[Arithmetic]
+    _scale: ClassVar[Arithmetic] = staticmethod(scaled)
+
+    @abstractmethod
+    def _settings(self, context: UpdateContext) -> tuple[float, ...]:
+        """Returns the settings that the arithmetic takes."""
 
     def state(self, n: int, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
-        """The state for `n` numbers before the first update: vectors of `n`, of the dtype of the values."""
-        return {name: np.zeros(n, dtype) for name in self._keeps}
+        """Returns the initial state for `n` numbers: vectors `[n]` of the dtype of the values, by name."""
+        return {name: np.zeros(n, dtype) for name in self.state_names}
 
     def bind(
         self,
         values: Vector,
         gradient: Stored,
-        state: State,
+        state: Mapping[str, Vector],
         *,
         accumulated: Vector | None = None,
         copy: Stored | None = None,
-    ) -> Apply:
+    ) -> Update:
         """Prepares the update of these arrays, and compiles it (a second, once for each machine).
 
         Args:
             values: `[n]`, float32 or float64, C-contiguous; changed in place by every call.
             gradient: `[n]`, of the dtype of the values or bfloat16 (uint16); read by every call.
-            state: as `state(n)` makes it, or a range of it; changed in place.
-            accumulated: `[n]`, like the values: the scaled gradient is added to it. None: there is none.
-            copy: `[n]` of uint16: takes the new values, rounded to bfloat16. None: there is none.
+            state: from `state(n)`, or a range of it; changed in place.
+            accumulated: `[n]`, like the values: the scaled gradient is added to it.
+            copy: `[n]` of uint16: receives the new values, rounded to bfloat16.
 
         Returns:
-            The update: one pass over these arrays. About a microsecond and the time of the memory.
+            The update: one pass over these arrays, about a microsecond and the time of the memory.
 
         Raises:
             ValueError: the arrays do not fit one another.
         """
-        arrays = (values, gradient, *self._arrays(state), accumulated, copy)
-        check_arrays(values, gradient, *arrays[2:])
-        loop, numbers = self._loop, self._numbers
+        vectors = tuple(state[name] for name in self.state_names)
+        check_arrays(values, gradient, *vectors, accumulated, copy)
+        loop, settings = update_loop(self._arithmetic, self._scale), self._settings
 
-        def apply(moment: Moment) -> bool:
-            return loop(*arrays, moment.factor, *numbers(moment))
+        def update(context: UpdateContext) -> bool:
+            return loop(values, gradient, vectors, accumulated, copy, context.factor, settings(context))
 
-        loop(*(None if array is None else array[:0] for array in arrays), 1.0, *numbers(Moment(0)))
-        return apply
+        some = None if accumulated is None else accumulated[:0], None if copy is None else copy[:0]
+        empty = tuple(vector[:0] for vector in vectors)
+        loop(values[:0], gradient[:0], empty, *some, 1.0, settings(UpdateContext(0)))
+        return update
 
     @property
     def needs_norms(self) -> bool:
-        """Whether `factors` must be asked before every update of a replica."""
+        """Whether `factors` must be called before every update of a replica."""
         return self.clip_norm is not None
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """What the gradient of each parameter is to be multiplied with (`Moment.factor`) in this step.
+        """Returns the factor of each parameter's gradient (`UpdateContext.factor`) in this step.
 
         Args:
             squares: of each parameter of the network, by name, over all machines of the replica.
@@ -134,7 +128,7 @@ class Optimizer(Arguments, ABC):
         return dict.fromkeys(squares, factor)
 
     def on_shard(self) -> Optimizer:
-        """What a shard does with a push: this optimizer, without what a replica has already done."""
+        """Returns the optimizer of a shard: this one, without what a replica has already done."""
         return dataclasses.replace(self, clip_norm=None)
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
@@ -145,14 +139,8 @@ class Optimizer(Arguments, ABC):
         "rho": ("alpha",),
         "decay": ("weight_decay",),
         "l2": ("weight_decay",),
-        "clipnorm": ("clip_norm",),
-        "global_clipnorm": ("clip_norm",),
-        "max_norm": ("clip_norm",),
-        "grad_clip": ("clip_norm",),
-        "beta1": ("betas",),
-        "beta2": ("betas",),
-        "beta_1": ("betas",),
-        "beta_2": ("betas",),
+        **dict.fromkeys(("clipnorm", "global_clipnorm", "max_norm", "grad_clip"), ("clip_norm",)),
+        **dict.fromkeys(("beta1", "beta2", "beta_1", "beta_2"), ("betas",)),
         "trust_coefficient": ("trust",),
         "eta": ("trust", "learning_rate"),
         "initial_accumulator_value": ("initial_accumulator",),
@@ -164,35 +152,18 @@ class Optimizer(Arguments, ABC):
         "maximize": "losses are made small; leave it out, or negate the loss",
         "params": "leave it out: an optimizer is given to a driver, as Downpour(optimizer=SGD(0.05))",
     }
-    """What Keras and PyTorch call the arguments of optimizers."""
+    """Names of the arguments in Keras and PyTorch."""
 
-    _keeps: ClassVar[tuple[str, ...]] = ()
-    """The vectors of its state, which begin as zeros, in the order in which the loop takes them."""
+    def _rate(self, context: UpdateContext) -> float:
+        return rate_at(self.learning_rate, context.updates)
 
-    _loop: ClassVar[Callable[..., bool]]
-    """Compiled: (values, gradient, *state, accumulated, copy, factor, *numbers) -> whether all was finite."""
-
-    @abstractmethod
-    def _numbers(self, moment: Moment) -> tuple[float, ...]:
-        """What the loop is told of a moment, after the factor."""
-
-    def _arrays(self, state: State) -> tuple[Vector | None, ...]:
-        """The state as the loop takes it."""
-        return tuple(state[name] for name in self._keeps)
-
-    def _learning_rate(self, moment: Moment) -> float:
-        return learning_rate_at(self.learning_rate, moment.updates)
-
-    def _epsilon(self) -> None:
-        """Turns `epsilon` into Python's number, or refuses it where a zero gradient would give 0/0."""
-        check_fields(self, check_number, "epsilon")
-        if is_nothing(self.epsilon):  # type: ignore[attr-defined]
+    def _check_epsilon(self, epsilon: float) -> None:
+        if is_zero(epsilon):
             raise ValueError(
                 f"{self}: epsilon is 0 in float32, and a zero gradient gives 0/0; leave it at 1e-8"
             )
 
     def __repr__(self) -> str:
-        """The rate, and what is not as it is by default."""
         settings = [
             f"{setting.name}={getattr(self, setting.name)!r}"
             for setting in dataclasses.fields(self)
@@ -202,7 +173,7 @@ class Optimizer(Arguments, ABC):
 
 
 def check_arrays(values: Vector, gradient: Stored, *others: Stored | None) -> None:
-    """Checks what compiled loops, which know no bounds, are given: vectors of one size. Raises ValueError."""
+    """Checks that the arrays of a compiled loop, which checks no bounds, are vectors of one size."""
     for array in (values, gradient, *others):
         if array is not None and (array.shape != (values.size,) or not array.flags.c_contiguous):
             raise ValueError(
@@ -214,6 +185,6 @@ def check_arrays(values: Vector, gradient: Stored, *others: Stored | None) -> No
         )
 
 
-def is_nothing(value: float) -> bool:
-    """Whether a value is 0 in float32, the narrowest type of parameters."""
+def is_zero(value: float) -> bool:
+    """Whether a number is 0 in float32, the lowest precision of values."""
     return bool(np.float32(value) == 0)

@@ -1,7 +1,4 @@
-"""Optimizers and schedules as somebody writes them on a command line: names, numbers, and `cosine:1000`.
-
-It must not know the command line itself.
-"""
+"""Text forms of optimizers and schedules for the command line: names, numbers, and `cosine:1000`."""
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ OPTIMIZERS: Final[Mapping[str, type[Optimizer]]] = {
     "adamw": AdamW,
     "lars": LARS,
 }
-"""Every optimizer, by the name that it has on the command line."""
+"""Optimizers by their names on the command line."""
 
 SLOW: Final = ("adam", "adamw", "rmsprop")
-"""Those whose every step is about the size of the rate: their default is 0.001, that of the others 0.05."""
+"""Optimizers whose steps are about the size of the rate: default 0.001; for all others 0.05."""
 
 _FORMS: Final = (
     "step:EVERY[:FACTOR], exponential:STEPS:FACTOR, inverse:STEPS[:POWER], cosine:STEPS[:END], "
@@ -46,13 +43,13 @@ _FORMS: Final = (
 def make_optimizer(
     name: str, learning_rate: float | None = None, *, schedule: str | None = None, **settings: float | None
 ) -> Optimizer:
-    """The optimizer of this name.
+    """Creates the optimizer of this name.
 
     Args:
         name: one of `OPTIMIZERS`.
         learning_rate: of the first update; None: the default, see `SLOW`.
-        schedule: see `parse_schedule`; None leaves the rate as it is.
-        settings: of the optimizer, by the names of its arguments; None leaves one at its default.
+        schedule: see `parse_schedule`; None: a constant rate.
+        settings: arguments of the optimizer by name; None: its default.
 
     Raises:
         ValueError: the optimizer has no such setting, or a number is out of range.
@@ -74,14 +71,14 @@ def make_optimizer(
 
 
 def parse_schedule(written: str, learning_rate: float) -> LearningRate:
-    """The schedule in a text: `cosine:10000`, `step:2000:0.5`, `warmup:500`, `warmup:500,cosine:10000`.
+    """Parses a schedule: `cosine:10000`, `step:2000:0.5`, `warmup:500`, `warmup:500,cosine:10000`.
 
     Args:
         written: the text; counts are updates.
-        learning_rate: where it starts, or what the warm-up leads to.
+        learning_rate: initial value, or the one after the warm-up.
 
     Raises:
-        ValueError: it says nothing that is known, or a number is out of range.
+        ValueError: not a schedule, or a number is out of range.
     """
     first, comma, rest = written.partition(",")
     kind, _, numbers = first.partition(":")
@@ -101,7 +98,7 @@ def parse_schedule(written: str, learning_rate: float) -> LearningRate:
 
 
 def _numbers(written: str, *, least: int, most: int) -> list[float] | None:
-    """The numbers between colons, so many of them, the first of which is whole; None where they are not."""
+    """Parses numbers between colons, the first one whole; None if there are others, or too many or few."""
     texts = written.split(":")
     try:
         numbers = [float(text) for text in texts]
