@@ -1,6 +1,6 @@
-"""Where a session's parts are: in this very thread, or on hosts that it talks to.
+"""Backends of a session, which play its parts: in the calling thread, or on hosts.
 
-A stage takes arrays and gives arrays, part by part; what they mean is the session's business.
+A backend receives and returns arrays, part by part; it does not know what they mean.
 """
 
 from __future__ import annotations
@@ -52,19 +52,18 @@ from partita.layers.text import counted
 Answer = TypeVar("Answer", bound=Message)
 
 PINGS: Final = 16
-"""Messages to each part and back, by which its clock is compared with ours."""
+"""Round trips to each part by which its clock is compared with this thread's."""
 
 
 @dataclass(frozen=True)
 class PartStep:
-    """What a part's step came to.
+    """Results of a part's step.
 
     Args:
         loss, correct: sums over the real examples, of the losses that the part computes.
         step_s, busy_s: seconds from begin to end, and of these in kernels.
-        sent: to other parts.
-        collected: the arrays that were asked for, and the trace's table if one is recorded, one after
-            another, as one payload.
+        sent: messages to other parts.
+        collected: the requested arrays, then the trace's table if one is recorded, as one payload.
     """
 
     loss: float
@@ -83,7 +82,7 @@ class Backend(ABC):
         """Replaces each part's parameters.
 
         Args:
-            vector: gives those of a machine, written into a vector that is there, or as a new one.
+            vector: returns a machine's parameters, written into the given vector, or as a new one.
         """
 
     @abstractmethod
@@ -96,7 +95,8 @@ class Backend(ABC):
         *,
         trace: bool = False,
     ) -> list[PartStep]:
-        """Plays a step, of the last inputs if none are given; with `trace`, what was done when is collected.
+        """Plays a step, of the last inputs if none are given; with `trace`, the trace's table is collected
+        too.
 
         Raises:
             HostError: a part fails, dies, or does not answer in time.
@@ -104,7 +104,7 @@ class Backend(ABC):
 
     @abstractmethod
     def clocks(self) -> list[Offset]:
-        """How far each part's clock is from this thread's (`perf_counter`), measured now.
+        """Measures how far each part's clock is from this thread's (`perf_counter`).
 
         Raises:
             HostError: a part does not answer.
@@ -112,11 +112,11 @@ class Backend(ABC):
 
     @abstractmethod
     def close(self, *, orderly: bool = True) -> None:
-        """Ends the parts; not `orderly`: at once."""
+        """Ends the parts; at once, unless `orderly`."""
 
 
 class InlineBackend(Backend):
-    """One part, played by the calling thread: no message, no queue, no other thread but the machine's own.
+    """Plays one part in the calling thread: no message, no queue, no thread but those of kernels.
 
     Until it is closed, the BLAS of the process has one thread: kernels call it from their own.
     """
@@ -176,7 +176,7 @@ class InlineBackend(Backend):
         return [PartStep(self._metrics.loss, self._metrics.correct, took, took, Sent(0, 0), collected)]
 
     def _trace(self, step: int, began: float) -> None:
-        """Plays a step and writes down what is done when."""
+        """Plays a step and records the seconds of each instruction."""
         recorder = self._recorder
         recorder.on = True
         recorder.begin(step, began)
@@ -216,19 +216,19 @@ class InlineBackend(Backend):
 
 
 class HostedTask(HostTask, Protocol):
-    """What a host of a stage is given: a role that plays a step for each `Play`."""
+    """Task of a host of a backend: its role plays a step for each `Play`."""
 
     @property
     def machine(self) -> int:
-        """As whom, by which the host is named."""
+        """Index of the part; determines the host's name."""
 
     @property
     def title(self) -> str:
-        """What it is about."""
+        """Name of the task in messages."""
 
 
 class HostedBackend(Backend):
-    """A host for each part, and the conversation with them."""
+    """Plays each part on a host of its own, and exchanges messages with the hosts."""
 
     def __init__(
         self, tasks: Sequence[HostedTask], launcher: Launcher, *, timeout_s: float, on_phase: OnPhase = silent
@@ -237,8 +237,8 @@ class HostedBackend(Backend):
 
         Args:
             tasks: one for each host.
-            launcher: where hosts are started; the stage closes it.
-            timeout_s: the longest time that hosts may leave without a sign of life who owe an answer.
+            launcher: starts the hosts; the backend closes it.
+            timeout_s: seconds without a sign of life after which hosts that have not answered have failed.
             on_phase: called with the phases of the start.
 
         Raises:
@@ -284,7 +284,7 @@ class HostedBackend(Backend):
         ]
 
     def clocks(self) -> list[Offset]:
-        """See `Backend`. One part after another, so that none waits for another's answer."""
+        """See `Backend`. Measures one part after another, so that none waits for another's answer."""
         return [offset_of([self._round(name) for _ in range(PINGS)]) for name in self._names]
 
     def _round(self, name: str) -> RoundTrip:
@@ -335,12 +335,12 @@ class HostedBackend(Backend):
         names: Sequence[str] | None = None,
         on_answer: Callable[[int], None] | None = None,
     ) -> list[tuple[Answer, Payload | None]]:
-        """The next message of this kind from each of some hosts, or from all in the order of the machines.
+        """Receives the next message of a kind from each of some hosts.
 
         Args:
-            kind: of the messages.
-            doing: what a host does that has not answered.
-            names: of the hosts.
+            kind: type of the messages.
+            doing: work of a host that has not answered, for the error.
+            names: names of the hosts; all, in the order of the machines, if not given.
             on_answer: called with the number of answers when it has grown, or functions were compiled.
         """
         names = self._names if names is None else names

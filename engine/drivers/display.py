@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live line in a terminal, plain lines where there is none."""
+"""The display of a run: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Display:
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
             TaskProgressColumn(),
-            TextColumn("{task.fields[moment]}", markup=False),
+            TextColumn("{task.fields[latest]}", markup=False),
             TimeRemainingColumn(),
         ]
         if self._console.width >= BAR_FROM:
@@ -51,11 +51,11 @@ class Display:
         self._said, self._said_at = "", float("-inf")  # the last line of a phase
 
     def phase(self, text: str) -> None:
-        """Shows what is being done before a gauge has news; as lines, at most one in `LINE_EVERY_S`."""
+        """Shows a phase before a gauge has news; as lines, at most one in `LINE_EVERY_S`."""
         now = time.monotonic()
         if self._bar is not None:
             if self._phase is None:
-                self._phase = self._bar.add_task("", total=None, moment="")
+                self._phase = self._bar.add_task("", total=None, latest="")
             self._bar.update(self._phase, description=text)
         elif text != self._said and now - self._said_at >= LINE_EVERY_S:
             self._said, self._said_at = text, now
@@ -68,16 +68,16 @@ class Display:
             self._phase = None
 
     def follow(self, gauge: Gauge) -> None:
-        """From now on this is shown; what was shown before is drawn a last time."""
+        """Shows another gauge from now on; the one before is drawn a last time."""
         self.draw()
         self._gauge, self._last = gauge, None
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(gauge.title, total=gauge.total, moment="", visible=False)
+            self._task = self._bar.add_task(gauge.title, total=gauge.total, latest="", visible=False)
 
     def update(self, effect: CoordinatorEffect) -> None:
-        """Takes in news of the gauge's work, which end the phases before it."""
+        """Adds a report to the gauge, which ends the phases before it."""
         assert self._gauge is not None
         self._end_phase()
         self._gauge.add(effect)
@@ -89,33 +89,31 @@ class Display:
             self.draw()
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Prints a line that stays."""
         if not self._quiet:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def draw(self) -> None:
-        """Shows where the run is now."""
-        moment = None if self._gauge is None else self._gauge.moment()
-        if self._gauge is None or moment is None:
+        """Shows the progress of the run now."""
+        latest = None if self._gauge is None else self._gauge.latest()
+        if self._gauge is None or latest is None:
             return
         self._last = time.monotonic()
         if self._bar is not None and self._task is not None:
-            fitting = self._fitting(str(moment))
-            self._bar.update(self._task, completed=moment.done, moment=fitting, visible=True)
+            fitting = self._fitting(str(latest))
+            self._bar.update(self._task, completed=latest.done, latest=fitting, visible=True)
         else:
             total = "" if self._gauge.total is None else f"/{self._gauge.total}"
-            self.say(f"{self._gauge.unit} {moment.done}{total}  {moment}")
+            self.say(f"{self._gauge.unit} {latest.done}{total}  {latest}")
 
-    def _fitting(self, moment: str) -> str:
-        """As many of the moment's figures, from the first one on, as a line has room for: the percentage and
-        the time that remains come first.
-        """
+    def _fitting(self, latest: str) -> str:
+        """The first figures that fit a line beside the percentage and the remaining time."""
         assert self._gauge is not None
         others = len(self._gauge.title) + len(" 100% ") + len(" 0:00:00")
         room = self._console.width - others - (21 if self._console.width >= BAR_FROM else 0)
-        while len(moment) > room and "  " in moment:
-            moment = moment.rpartition("  ")[0]
-        return moment
+        while len(latest) > room and "  " in latest:
+            latest = latest.rpartition("  ")[0]
+        return latest
 
     def __enter__(self) -> Self:
         if self._bar is not None:

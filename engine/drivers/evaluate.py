@@ -21,12 +21,12 @@ from partita.layers.text import counted
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a network does on data.
+    """Loss and accuracy of a network on data.
 
     Args:
-        loss: the mean over the examples.
-        accuracy: the part of them that is right, the mean over losses with classes; NaN without any.
-        examples: how many there were.
+        loss: mean over the examples.
+        accuracy: fraction of the examples that are right, the mean over losses with classes; NaN without any.
+        examples: number of examples.
         rms_error: root mean square of scores less targets, where the one loss is `HalfSquaredError`; else
             NaN.
     """
@@ -37,7 +37,7 @@ class Evaluation:
     rms_error: float = math.nan
 
     def __str__(self) -> str:
-        """The figures that the network's losses have."""
+        """The figures that the network's losses have, in a line."""
         figures = [f"loss {self.loss:.4f}"]
         if not math.isnan(self.accuracy):
             figures.append(f"accuracy {self.accuracy:.3f}")
@@ -49,17 +49,17 @@ class Evaluation:
 def evaluate(
     run: Run, data: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0, show: Show = "auto"
 ) -> Evaluation:
-    """The mean loss and accuracy of a network.
+    """Computes the mean loss and accuracy of a network.
 
     Args:
         run: a trained (or loaded) network and its plan.
         data: an array for each input and target, `[example, *shape]`.
         hosts: "threads" of this process, or "processes" that talk over ZeroMQ.
-        timeout_s: how long hosts may take to start, and for any batch.
-        show: how far it is, as in `train`, if it lasts longer than a moment.
+        timeout_s: seconds that hosts may take to start, and for any batch.
+        show: how progress is shown, as in `train`, if it lasts.
 
     Raises:
-        ValueError: this is no run, the network has no loss, or the data does not fit it.
+        ValueError: `run` is no run, the network has no loss, or the data does not fit it.
         HostError: a host failed, or took too long.
     """
     _check_run(run, "evaluate")
@@ -91,7 +91,7 @@ def _rms_error(graph: Graph, mean_loss: float) -> float:
 
 
 def _check_run(value: object, function: str) -> None:
-    """Raises ValueError where this is no run."""
+    """Refuses what is no run. Raises ValueError."""
     if not isinstance(value, Run):
         raise ValueError(
             f"{function} takes a run, and was given a {type(value).__name__}; give what train returns, or "
@@ -102,7 +102,7 @@ def _check_run(value: object, function: str) -> None:
 def predict(
     run: Run, inputs: Data, *, hosts: Hosts = "threads", timeout_s: float = 300.0, show: Show = "auto"
 ) -> Array | dict[str, Array]:
-    """The scores of a network: the states of the layers that its losses judge.
+    """Computes the scores of a network: the activations of the layers that its losses compare with targets.
 
     Args:
         run: a trained (or loaded) network and its plan.
@@ -112,10 +112,10 @@ def predict(
         show: see `evaluate`.
 
     Returns:
-        `[example, *shape]` of the scores; a dictionary by layer where several are judged.
+        `[example, *shape]` of the scores; a dictionary by layer where there are several.
 
     Raises:
-        ValueError: this is no run, or the inputs do not fit the network.
+        ValueError: `run` is no run, or the inputs do not fit the network.
         HostError: a host failed, or took too long.
     """
     _check_run(run, "predict")
@@ -134,13 +134,13 @@ def predict(
             step = session.step(batch, examples=real, collect=names)
             seen += real
             for name in names:
-                found[name].append(np.moveaxis(step.states[name], -1, 0)[:real])
+                found[name].append(np.moveaxis(step.collected[name], -1, 0)[:real])
     joined = {name: np.concatenate(parts) for name, parts in found.items()}
     return joined[names[0]] if len(names) == 1 else joined
 
 
 def _batches(arrays: Mapping[str, Array], size: int) -> Iterator[tuple[dict[str, Array], int]]:
-    """Batches of one size; the last is filled up with its own last example, which counts for nothing."""
+    """Yields batches of one size; the last one repeats its last example, which counts for nothing."""
     examples = len(next(iter(arrays.values())))
     for start in range(0, examples, size):
         chosen = np.minimum(np.arange(start, start + size), examples - 1)

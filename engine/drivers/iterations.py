@@ -1,4 +1,4 @@
-"""How a batch method gets on: what the coordinator says after each iteration."""
+"""Progress of a batch method: the coordinator's report after each iteration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Iteration:
 
     Args:
         seconds: since the run began.
-        iteration: how many are done.
-        loss: the function's value, with what `l2` adds.
+        iteration: number of iterations done.
+        loss: value of the function, with the term of `l2`.
         gradient_norm: the largest absolute value in its gradient.
-        step: of the line search, as a multiple of the direction.
+        step: step of the line search, as a multiple of the direction.
         evaluations: of the function and its gradient, since the method began.
-        redone: portions that were handed out more than once, since this run began.
+        redone: portions that were assigned more than once, since this run began.
         busy: replicas that had a share in the last evaluation.
-        replicas: of so many.
-        note: what was out of the ordinary, in a few words; "" is nothing.
+        replicas: number of replicas.
+        note: exceptional events, in a few words; "" for none.
     """
 
     seconds: float
@@ -38,7 +38,7 @@ class Iteration:
 
     @property
     def done(self) -> int:
-        """See `Reading`."""
+        """See `RunProgress`."""
         return self.iteration
 
     def __str__(self) -> str:
@@ -53,8 +53,8 @@ class Iterations:
     """Gathers the iterations of a run.
 
     Args:
-        total: at most so many; None where the method does not say.
-        history: all of them.
+        total: the method's limit of iterations; None where it has none.
+        history: all iterations.
     """
 
     total: int | None = None
@@ -68,11 +68,11 @@ class Iterations:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
     def add(self, effect: CoordinatorEffect) -> None:
-        """Takes in an iteration."""
+        """Adds an iteration."""
         assert isinstance(effect, IterationDone), effect
         now = effect.iterated
         self.history.append(
@@ -90,8 +90,8 @@ class Iterations:
             )
         )
 
-    def moment(self) -> Iteration | None:
-        """The last iteration, if it was not looked at."""
+    def latest(self) -> Iteration | None:
+        """Returns the last iteration, once."""
         if self._looked_at == len(self.history):
             return None
         self._looked_at = len(self.history)

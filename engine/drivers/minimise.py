@@ -1,6 +1,6 @@
 """A batch method in one process, on any function: to try a method, or to use one without machines.
 
-The vectors are in the store that a shard has, so a method adds up here as it does on shards.
+The vectors are in the store that a shard has, so a method sums here as it does on shards.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ from partita.engine.protocol.commands import (
 from partita.engine.protocol.journaled_method import JournaledMethod
 
 Summed: TypeAlias = tuple[float, float, Vector]
-"""Of a segment: the sum of the losses of its examples, how many are right, and `[n]` the sum of their
-gradients, divided by the size of a portion."""
+"""Sum of the losses of a segment's examples, number of those that are right, and `[n]` the sum of their
+gradients, divided by the size of a portion.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """Where a method ended.
+    """Result of a method.
 
     Args:
         x: `[n]`, the point.
-        loss: the function's value there.
-        outcome: how it ended, and why.
-        iterations: what each of them came to.
-        evaluations: how often the function was called.
+        loss: value of the function there.
+        outcome: how the method ended, and why.
+        iterations: results of each iteration.
+        evaluations: number of calls of the function.
     """
 
     x: Vector
@@ -64,15 +65,15 @@ def minimise(
     """Minimises a function of a vector.
 
     Args:
-        function: `x` `[n]` -> (value, gradient `[n]`). It must give the same for the same `x`, and gets a
+        function: `x` `[n]` -> (value, gradient `[n]`). It must return the same for the same `x`, and gets a
             vector of its own.
         start: `[n]`; float32 stays so, anything else becomes float64.
         method: None is `LBFGS()`.
         l2: `l2 / 2 * |x|^2` is added to the function.
 
     Raises:
-        ValueError: the start is not a vector, the gradient is not of its size, or the method asks for what
-            cannot be done.
+        ValueError: the start is not a vector, the gradient is not of its size, or the method makes an
+            impossible request.
     """
     vector = np.asarray(start)
     store = VectorStore(vector if vector.dtype == np.float32 else vector.astype(np.float64))
@@ -94,12 +95,12 @@ def minimise(
 def play(
     steps: Steps, store: VectorStore, evaluate: Callable[[Vector, Segment], Summed]
 ) -> tuple[Outcome, tuple[Iterated, ...]]:
-    """Plays a method to its end; returns how it ended, and its iterations.
+    """Plays a method to its end; returns its outcome and its iterations.
 
     Args:
         steps: the method at work.
-        store: its vectors; `x` is where it begins and, afterwards, what it found.
-        evaluate: (`x`, a segment) -> what its examples sum up to.
+        store: its vectors; `x` is the start and, afterwards, the result.
+        evaluate: (`x`, a segment) -> sums over its examples.
     """
     method = JournaledMethod(steps)
     iterations: list[Iterated] = []

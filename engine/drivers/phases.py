@@ -1,4 +1,4 @@
-"""Phases of work that has no gauge, as planning and starting hosts; shown where they last."""
+"""Phases of work without a gauge, such as planning and starting hosts; shown where they last."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from partita.layers.checks import check_choice
 from partita.layers.text import counted
 
 OnPhase: TypeAlias = Callable[[str], object]
-"""Is called with each phase, and with how far it is, in a few words."""
+"""Called with each phase, and its progress, in a few words."""
 
 MOMENT_S: Final = 1.0
 LOOK_EVERY_S: Final = 0.25
 
 
 class Phases:
-    """Shows the newest phase that it was called with, once `after_s` have passed.
+    """Shows the newest phase, once `after_s` have passed.
 
-    A thread of its own shows it, so that whoever works need not look at a clock. Use it as a context manager.
+    A thread of its own shows it, so that the caller need not look at a clock. Use it as a context manager.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class Phases:
 
     @classmethod
     def of(cls, show: Show | OnPhase) -> Phases:
-        """Phases that are shown so, or that this function is called with.
+        """Returns phases that are shown so, or that call a function.
 
         Raises:
-            ValueError: this is neither.
+            ValueError: `show` is neither a way to show nor a function.
         """
         if callable(show):
             return _Told(show)
@@ -46,7 +46,7 @@ class Phases:
         return cls(show)
 
     def __call__(self, text: str) -> None:
-        """A new phase begins, or the present one gets on."""
+        """Begins a new phase, or updates the present one."""
         self._text = text
         if self._thread is None and self._show != "nothing":
             self._thread = threading.Thread(target=self._look, name="phases", daemon=True)
@@ -91,10 +91,10 @@ def silent(text: str) -> None:
 
 
 def starting(hosts: str, *, ready: int, compiled: int) -> str:
-    """How far hosts have come that are started, as a phase.
+    """Describes the progress of hosts that start, as a phase.
 
     Args:
-        hosts: how many there are, in words.
+        hosts: their number, in words.
         ready: hosts that are ready to work.
         compiled: functions that they have compiled so far.
     """
@@ -104,5 +104,5 @@ def starting(hosts: str, *, ready: int, compiled: int) -> str:
 
 
 def compiling(compiled: int) -> str:
-    """How many functions are compiled, as a phase."""
+    """Describes the number of compiled functions, as a phase."""
     return f"compiling: {counted(compiled, 'function')} so far"

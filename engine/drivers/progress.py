@@ -1,7 +1,7 @@
-"""How a run gets on: what the parts report, added up.
+"""Progress of a run: the reports of the parts, added up.
 
-Loss and accuracy are those of the minibatches since the moment before, before their update. The parts of a
-replica have each a share of them, so a step counts when all of its parts have reported it.
+Loss and accuracy are those of the minibatches since the last look, before their update. Each part of a
+replica reports its share, so a step counts when all of its parts have reported it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from partita.engine.protocol.names import part_indices
 Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
 
 
-class Reading(Protocol):
-    """A run at one moment; as text it is what a line says of it."""
+class RunProgress(Protocol):
+    """Progress of a run; its text is a line of the display."""
 
     @property
     def done(self) -> int:
-        """How far it is, in the gauge's unit."""
+        """Amount that is done, in the gauge's unit."""
 
 
 class Gauge(Protocol):
-    """How far a run is, as it is shown.
+    """Measures the progress of a run for the display.
 
     Attributes:
-        title: of the work, in a word.
-        unit: in which it is counted, in a word.
+        title: name of the work, in a word.
+        unit: unit of the progress, in a word.
     """
 
     title: str
@@ -38,28 +38,28 @@ class Gauge(Protocol):
 
     @property
     def total(self) -> int | None:
-        """How much there is to do, at most; None where nobody knows."""
+        """Amount of work at most; None where it is unknown."""
 
     def add(self, effect: CoordinatorEffect) -> None:
-        """Takes in what the coordinator says."""
+        """Adds a report of the coordinator."""
 
-    def moment(self) -> Reading | None:
-        """Where the run is now; None where there is nothing new since the last call."""
+    def latest(self) -> RunProgress | None:
+        """Returns the progress now; None where nothing is new since the last call."""
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A run at one moment.
+class TrainingProgress:
+    """Progress of a training.
 
     Args:
-        seconds: since it began.
-        step: the steps of all replicas.
-        examples: seen so far.
-        loss: the mean over the examples since the moment before.
-        accuracy: likewise; NaN where nothing is right or wrong.
-        examples_per_s: since the moment before.
-        staleness: mean, over all pushes so far, of the pushes that others had applied in between, and of the
-            updates by which a gradient is late where minibatches overlap.
+        seconds: since the run began.
+        step: steps of all replicas.
+        examples: examples seen so far.
+        loss: mean over the examples since the entry before.
+        accuracy: likewise; NaN for losses without classes.
+        examples_per_s: since the entry before.
+        staleness: mean over all pushes so far: pushes that others had applied in between, plus updates by
+            which a gradient is late where minibatches overlap.
     """
 
     seconds: float
@@ -72,7 +72,7 @@ class Moment:
 
     @property
     def done(self) -> int:
-        """See `Reading`."""
+        """See `RunProgress`."""
         return self.step
 
     def __str__(self) -> str:
@@ -84,18 +84,18 @@ class Moment:
 
 
 Sums: TypeAlias = tuple[int, float, int]
-"""Examples, their losses, and how many of them are right."""
+"""Number of examples, sum of their losses, and number of those that are right."""
 
 
 class _Replica:
-    """What the parts of a replica have reported, until it is whole."""
+    """Reports of a replica's parts, until all parts have reported a step."""
 
     def __init__(self, machines: int) -> None:
         self._machines = machines
         self._waiting: dict[str, dict[int, Sums]] = {}  # by part, by step
 
     def add(self, progress: Progress) -> Sums:
-        """What is whole by this report: the sums of all parts up to a step at which each has reported."""
+        """Adds a report; returns the sums of all steps that every part has now reported."""
         sums = progress.examples, progress.loss, progress.correct
         self._waiting.setdefault(progress.name, {})[progress.step] = sums
         whole: Sums = 0, 0.0, 0
@@ -117,18 +117,18 @@ class Meter:
     """Adds up what the parts report.
 
     Args:
-        steps_per_replica: in all.
-        done: by each replica, before this run.
-        machines: of each replica.
-        classifiers: losses by which an example is right or wrong; accuracy is their mean.
-        history: every moment that was looked at.
+        steps_per_replica: steps of each replica in all.
+        done: steps of each replica before this run.
+        machines: machines of each replica.
+        classifiers: losses with classes; accuracy is their mean.
+        history: all entries so far.
     """
 
     steps_per_replica: int
     done: tuple[int, ...]
     machines: int = 1
     classifiers: int = 1
-    history: list[Moment] = field(default_factory=list)
+    history: list[TrainingProgress] = field(default_factory=list)
     title: str = "training"
     unit: str = "step"
 
@@ -142,7 +142,7 @@ class Meter:
         self._since: Sums = (0, 0.0, 0)
 
     def add(self, progress: CoordinatorEffect) -> None:
-        """Takes in a report. Speed counts from the first one, when the hosts had started."""
+        """Adds a report. Speed counts from the first report, when the hosts had started."""
         assert isinstance(progress, Progress), progress
         if not self._steps:
             self._last = time.monotonic()
@@ -154,7 +154,7 @@ class Meter:
         self._examples += whole[0]
 
     def _count_pushes(self, progress: Progress) -> None:
-        """A part reports all pushes of its process; fewer than before come from another process."""
+        """A part reports all pushes of its process; a smaller number comes from a new process."""
         pushes, staleness = self._pushes.get(progress.name, (0, 0.0))
         if progress.pushes < pushes:
             before = self._pushes_before
@@ -168,7 +168,7 @@ class Meter:
 
     @property
     def steps(self) -> int:
-        """Done by all replicas: each has come as far as the slowest of its parts."""
+        """Steps done by all replicas; each replica has done those of the slowest of its parts."""
         found = dict(enumerate(self.done))
         slowest: dict[int, int] = {}
         for name, step in self._steps.items():
@@ -179,18 +179,18 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Seconds since the run began."""
         return time.monotonic() - self._began
 
-    def moment(self) -> Moment | None:
-        """Where the run is now, and what came since the last call; None while no example came."""
+    def latest(self) -> TrainingProgress | None:
+        """Returns the progress since the last call and adds it to the history; None without new examples."""
         now = time.monotonic()
         examples, loss, correct = self._since
         if not examples:
             return None
         counted = (self._pushes_before, *self._pushes.values())
         pushes, stale = (sum(counts) for counts in zip(*counted, strict=True))
-        found = Moment(
+        found = TrainingProgress(
             now - self._began,
             self.steps,
             self._examples,

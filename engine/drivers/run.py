@@ -1,4 +1,4 @@
-"""What training leaves: the plan, the parameters, and how it went."""
+"""The result of a training: the plan, the parameters, and the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 from partita.engine.drivers.data import check_plan
 from partita.engine.drivers.iterations import Iteration
-from partita.engine.drivers.progress import Moment
+from partita.engine.drivers.progress import TrainingProgress
 from partita.engine.parameters.files import load_parameters, save_parameters
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Outcome
@@ -22,14 +22,15 @@ class Run:
     """A trained network.
 
     Args:
-        plan: what was trained.
-        parameters: by name, in their whole shapes.
-        steps: of Downpour, done by each replica.
-        seconds: of training, with starting the hosts.
+        plan: the plan that was trained.
+        parameters: parameters by name, in their whole shapes.
+        steps: steps of each replica, of Downpour.
+        seconds: of training, with the start of the hosts.
         lost_pushes: acknowledged updates that failures have cost.
-        history: loss, accuracy, speed and staleness while it ran; for a batch method its iterations.
+        history: loss, accuracy, speed and staleness in the course of the run; for a batch method its
+            iterations.
         checkpoint: the last checkpoint's folder, if checkpoints were kept.
-        iterations: of a batch method, with those before it was resumed.
+        iterations: iterations of a batch method, with those before it was resumed.
         outcome: how the batch method ended; None where there was none, or it was interrupted.
     """
 
@@ -38,13 +39,13 @@ class Run:
     steps: tuple[int, ...] = ()
     seconds: float = 0.0
     lost_pushes: int = 0
-    history: tuple[Moment | Iteration, ...] = ()
+    history: tuple[TrainingProgress | Iteration, ...] = ()
     checkpoint: Path | None = None
     iterations: int = 0
     outcome: Outcome | None = None
 
     def __repr__(self) -> str:
-        """What was trained, and how far: `Run(digits: 11,530 parameters, 2 machines; 440 steps in 4.6 s)`."""
+        """Network and progress: `Run(digits: 11,530 parameters, 2 machines; 440 steps in 4.6 s)`."""
         graph, done = self.plan.graph, []
         if self.steps:
             done.append(counted(sum(self.steps), "step"))
@@ -55,7 +56,7 @@ class Run:
         return f"Run({graph.name}: {what}{how})"
 
     def following(self, before: Run) -> Run:
-        """What is left of this and the run that it began with, as one."""
+        """Joins this run and the run that it began with."""
         return replace(
             self,
             steps=before.steps,
@@ -74,7 +75,7 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path, plan: Plan) -> Self:
-        """The parameters that `save` wrote, under any plan of the same network.
+        """Reads the parameters that `save` wrote, for any plan of the same network.
 
         Raises:
             ValueError: the file cannot be read, or is of another network.

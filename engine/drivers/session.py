@@ -1,4 +1,4 @@
-"""A session: one replica that plays a step whenever it is asked to.
+"""A session: one replica that plays a step on request.
 
 Predictions, evaluations and tests stand on it. Its coordinator waits for each answer; when a host dies or
 fails, the session ends with one clear error.
@@ -6,15 +6,16 @@ fails, the session ends with one clear error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from types import TracebackType
 from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 
 from partita.engine.drivers.backends import Backend, HostedBackend, InlineBackend
+from partita.engine.drivers.collector import Collector
 from partita.engine.drivers.data import check_data, check_plan
 from partita.engine.drivers.phases import OnPhase, Phases
 from partita.engine.drivers.progress import Show
@@ -24,9 +25,9 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.launch.launcher import Launcher, ThreadLauncher
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
-from partita.engine.numerics import master, storage, stored, widen_array
+from partita.engine.numerics import master, storage, stored
 from partita.engine.parameters.initialise import initial_vector
-from partita.engine.parameters.layout import gather, scatter
+from partita.engine.parameters.layout import gather
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.clocks import Offset
@@ -35,11 +36,9 @@ from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.feed import node_major
 from partita.engine.runtime.session import SessionTask
 from partita.engine.transport.mailbox import MAX_PAYLOAD
-from partita.engine.transport.payload import Payload
 from partita.layers.arguments import Arguments
 from partita.layers.checks import check_choice, check_seconds, check_whole
 from partita.layers.text import counted
-from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.plan import Plan
 
 Hosts = Literal["inline", "threads", "processes"]
@@ -112,6 +111,7 @@ class Session(Arguments):
         self._size = self.plan.batch * self.overlap
         self._fed, self._step = False, 0
         self._layout = layout_of(self.plan, shards=1)
+        self._collector = Collector(self.plan, self._layout)
         if self.hosts != "inline":
             self._check_sizes()
         machines = range(len(self.plan.cluster))
@@ -147,12 +147,12 @@ class Session(Arguments):
 
     @property
     def launcher(self) -> Launcher:
-        """Where the hosts are; a session in line has none."""
+        """The launcher of the hosts; a session in line has none."""
         assert isinstance(self._backend, HostedBackend), "a session in line has no hosts"
         return self._backend.launcher
 
     def load(self, parameters: Mapping[str, Vector] | int) -> None:
-        """Replaces the parameters, by others or by those of a seed."""
+        """Replaces the parameters by others, or by those of a seed."""
         given, specs = _checked(self.plan, parameters), self.plan.graph.parameters
         dtype, machines = master(self.plan.precision), self._layout.machines
 
@@ -176,11 +176,11 @@ class Session(Arguments):
 
         Args:
             batch: inputs (and targets, if the plan has losses) by name, `[batch, *shape]`, or with `overlap`
-                `[overlap * batch, *shape]`; None plays the last again.
-            examples: how many of the batch are real; all if not given.
-            collect: states by the layer's name, errors by the buffer's (`h1<h2`), "parameters", "gradient";
-                with an optimizer no errors, and a gradient only where the optimizer needs it whole; with
-                `overlap` only the parameters.
+                `[overlap * batch, *shape]`; None plays the last batch again.
+            examples: number of real examples in the batch; all if not given.
+            collect: activations by the layer's name, gradients of outputs by the buffer's (`h1<h2`),
+                "parameters", "gradient". With an optimizer there are no gradients of outputs, and "gradient"
+                only where the optimizer needs it whole; with `overlap` only the parameters.
             trace: record when each instruction is done and each message arrives: `Step.trace`.
 
         Raises:
@@ -194,16 +194,16 @@ class Session(Arguments):
             self._tracer.compare()
         played = self._backend.play(self._step, inputs, real, collect, trace=trace)
         self._step += 1
-        judged = bool(self.plan.graph.losses)
+        has_loss = bool(self.plan.graph.losses)
         tables = self._tracer.tables() if trace else []
-        states, vectors = self._joined(collect, [part.collected for part in played], tables)
+        arrays, vectors = self._collector.join(collect, [part.collected for part in played], tables)
         return Step(
-            sum(part.loss for part in played) / real if judged else float("nan"),
+            sum(part.loss for part in played) / real if has_loss else float("nan"),
             sum(part.correct for part in played),
             max(part.step_s for part in played),
             tuple(part.busy_s for part in played),
             tuple(part.sent for part in played),
-            states,
+            arrays,
             vectors,
             self._tracer.trace(tables) if trace else None,
         )
@@ -236,7 +236,7 @@ class Session(Arguments):
 
     @cached_property
     def _known(self) -> frozenset[str]:
-        """With an optimizer there are no errors, and a gradient only where the optimizer needs it whole."""
+        """Names that can be collected, see `step`."""
         graph, task = self.plan.graph, self._tasks[0]
         if task.overlap > 1:
             return frozenset({"parameters"})
@@ -250,7 +250,7 @@ class Session(Arguments):
         return frozenset(found)
 
     def _check_sizes(self) -> None:
-        """A machine's parameters come in one message."""
+        """Refuses parameters of a machine that exceed one message."""
         gib, item_bytes = float(1 << 30), master(self.plan.precision).itemsize
         for machine in range(len(self.plan.cluster)):
             n_bytes = self._layout.machine_size(machine) * item_bytes
@@ -261,7 +261,7 @@ class Session(Arguments):
                 )
 
     def clocks(self) -> list[Offset]:
-        """How far each part's clock is from this thread's `time.perf_counter`, measured now.
+        """Measures how far each part's clock is from this thread's `time.perf_counter`.
 
         Raises:
             HostError: a host fails, dies, or does not answer in time.
@@ -282,83 +282,13 @@ class Session(Arguments):
 
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
-            grid, count = (
-                self.plan.graph[operand.buffer.layer],
-                self.plan.sizes.examples(operand.buffer),
-            )
+            grid, count = self.plan.graph[operand.buffer.layer], self.plan.sizes.examples(operand.buffer)
             labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
             first = (operand.buffer.micro_batch or 0) * count
             examples = batch[grid.name][first : first + count]
             for rows in operand.rows:
                 yield stored(node_major(examples, rows, (*grid.shape, count)), dtype)
-
-    def _joined(
-        self, collect: tuple[str, ...], payloads: list[Payload | None], tables: Sequence[Array]
-    ) -> tuple[dict[str, Array], dict[str, dict[str, Vector]]]:
-        """What the parts sent back, put together; a payload holds a machine's rows of each name in order, and
-        its table of what was done when.
-        """
-        graph, precision = self.plan.graph, self.plan.precision
-        states: dict[str, Array] = {}
-        vectors: dict[str, dict[str, Vector]] = {}
-        for name in collect:
-            if name in ("parameters", "gradient"):
-                vectors[name] = {
-                    p.name: np.zeros(p.shape, master(precision)) for p in graph.parameters.values()
-                }
-            else:
-                buffer = parse_buffer(name)
-                grid = graph[buffer.layer]
-                kind = storage(self.plan.sizes.row(buffer)[1])
-                if self._adds_up(buffer):
-                    kind = widen_array(np.zeros(0, kind)).dtype
-                states[name] = np.zeros((*grid.shape, self.plan.batch), kind)
-        for machine, payload in enumerate(payloads):
-            self._take(machine, payload, collect, states, vectors, tables[machine : machine + 1])
-        return {name: widen_array(array) for name, array in states.items()}, vectors
-
-    def _adds_up(self, buffer: Buffer) -> bool:
-        """Whether machines have shares of a row: of the errors of its copies, of a loss that all judge."""
-        return buffer.edge is not None or bool(self.plan.ownership.judges(buffer.layer))
-
-    def _take(
-        self,
-        machine: int,
-        payload: Payload | None,
-        collect: tuple[str, ...],
-        states: dict[str, Array],
-        vectors: dict[str, dict[str, Vector]],
-        table: Sequence[Array],
-    ) -> None:
-        targets: list[Array] = []
-        finish: list[Callable[[], None]] = []
-        for name in collect:
-            if name in vectors:
-                slots = self._layout.machines[machine]
-                vector = np.zeros(self._layout.machine_size(machine), master(self.plan.precision))
-                targets.append(vector)
-                finish.append(lambda s=slots, v=vector, n=name: scatter(s, v, vectors[n]))  # type: ignore[misc]
-            elif (rows := self.plan.ownership.rows(parse_buffer(name).layer, machine)) is not None:
-                place = tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))
-                own = states[name][place]
-                adds = self._adds_up(parse_buffer(name))
-                if adds or not own.flags.c_contiguous:
-                    share = np.zeros(own.shape, storage(self.plan.sizes.row(parse_buffer(name))[1]))
-                    finish.append(partial(_put, own, share, adds=adds))
-                    own = share
-                targets.append(own)
-        if payload is not None:
-            payload.copy_into(*targets, *table)
-        for act in finish:
-            act()
-
-
-def _put(place: Array, numbers: Array, *, adds: bool) -> None:
-    if adds:
-        place += widen_array(numbers)
-    else:
-        np.copyto(place, numbers)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

@@ -1,4 +1,4 @@
-"""What a session's step comes to, and how a host's failure reads."""
+"""The results of a session's step, and the error of a failed host."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from partita.engine.runtime.trace import StepTrace
 
 
 class HostError(RuntimeError):
-    """What a host ran into, in one sentence. Its own traceback, if there is one, is the note.
+    """Failure of a host, in one sentence. Its own traceback, if there is one, is the note.
 
     Attributes:
-        host: its name.
+        host: name of the host.
     """
 
     def __init__(self, host: str, reason: str, remote_traceback: str = "") -> None:
@@ -26,7 +26,7 @@ class HostError(RuntimeError):
 
 @dataclass(frozen=True)
 class Sent:
-    """What a part has sent to other parts in a step: messages, and bytes of their tensors."""
+    """Messages that a part has sent to other parts in a step, and bytes of their tensors."""
 
     messages: int
     n_bytes: int
@@ -34,17 +34,17 @@ class Sent:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step came to.
+    """Results of a step.
 
     Args:
-        loss: the mean loss of the real examples; NaN where no loss was computed.
-        correct: how many of them the losses found right.
+        loss: mean loss of the real examples; NaN where no loss was computed.
+        correct: number of examples that the losses found right.
         step_s: seconds of the slowest part.
         busy_s: seconds in kernels, for each part.
-        sent: what each part has sent to others.
-        states: what was collected, by buffer: node-major, `[*grid, batch]`.
+        sent: messages of each part to others.
+        collected: collected activations and gradients of outputs, by buffer: node-major, `[*grid, batch]`.
         vectors: collected parameters or gradients, whole, by their name: "gradient" -> {"dense.weight": ...}.
-        trace: what each part did when, where that was asked for.
+        trace: trace of each part, if one was requested.
     """
 
     loss: float
@@ -52,6 +52,6 @@ class Step:
     step_s: float
     busy_s: tuple[float, ...]
     sent: tuple[Sent, ...]
-    states: Mapping[str, Array] = field(default_factory=dict)
+    collected: Mapping[str, Array] = field(default_factory=dict)
     vectors: Mapping[str, dict[str, Vector]] = field(default_factory=dict)
     trace: StepTrace | None = None

@@ -1,4 +1,4 @@
-"""Traces of a session's steps: what its parts recorded, on one clock."""
+"""Traces of a session's steps: the records of its parts, on one clock."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from partita.engine.runtime.trace import PartTrace, StepTrace, Times, table_shap
 from partita.partitioner.ir.program import Program
 
 COMPARED_EVERY_S: Final = 1.0
-"""Clocks of two machines may drift apart by some 20 us in a second, so they are compared again."""
+"""Seconds after which clocks are compared again; those of two machines may drift apart by 20 us in a second.
+"""
 
 
 @dataclass
 class Tracer:
-    """Knows how far apart the clocks are.
+    """Converts the records of parts to one clock.
 
     Args:
-        programs: of the parts.
+        programs: programs of the parts.
         clocks: compares the parts' clocks with this thread's.
     """
 
@@ -32,16 +33,16 @@ class Tracer:
     _compared_at: float = float("-inf")
 
     def compare(self) -> None:
-        """To be called before a step, never in it; compares clocks where that was long ago."""
+        """Compares clocks where the last comparison is old. To be called before a step, never in it."""
         if time.monotonic() - self._compared_at > COMPARED_EVERY_S:
             self._offsets = self.clocks()
             self._compared_at = time.monotonic()
 
     def tables(self) -> list[Times]:
-        """Where the parts' tables are put."""
+        """Allocates the parts' tables."""
         return [np.empty(table_shape(program)) for program in self.programs]
 
     def trace(self, tables: Sequence[Times]) -> StepTrace:
-        """What the tables of a step say."""
+        """Makes a trace of the tables of a step."""
         told = zip(self.programs, tables, self._offsets, strict=True)
         return StepTrace(tuple(PartTrace.of(*part) for part in told))

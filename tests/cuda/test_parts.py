@@ -105,7 +105,7 @@ def played(
 def assert_near(found: Any, expected: Any, *, tolerance: float) -> None:
     assert found.loss == pytest.approx(expected.loss, rel=tolerance)
     assert found.correct == expected.correct
-    for ours, theirs in ((found.states, expected.states), (found.vectors, expected.vectors)):
+    for ours, theirs in ((found.collected, expected.collected), (found.vectors, expected.vectors)):
         for name, arrays in theirs.items():
             pairs = {name: (ours[name], arrays)}
             if isinstance(arrays, dict):
@@ -149,7 +149,7 @@ def test_in_line_too(where: str) -> None:
         kernels = backend._part.computations._kernels
         assert all(isinstance(kernel, TensorKernel) for kernel in kernels.values())
     expected = played(Cluster.local())
-    np.testing.assert_allclose(found.states["scores"], expected.states["scores"], rtol=1e-9)
+    np.testing.assert_allclose(found.collected["scores"], expected.collected["scores"], rtol=1e-9)
     for name, gradient in expected.vectors["gradient"].items():
         np.testing.assert_allclose(found.vectors["gradient"][name], gradient, rtol=1e-9, atol=1e-12)
 

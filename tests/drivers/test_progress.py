@@ -20,19 +20,19 @@ from partita.engine.protocol.coordinator_effects import IterationDone, Progress
 
 def test_a_replica_is_as_far_as_its_slowest_part() -> None:
     found = Meter(steps_per_replica=100, done=(10, 0), machines=2)
-    assert (found.total, found.steps, found.moment()) == (200, 10, None)
+    assert (found.total, found.steps, found.latest()) == (200, 10, None)
     found.add(Progress("part 0.0", 20, 0, 0.0, 0, 4, 2))
     found.add(Progress("part 0.0", 30, 0, 0.0, 0, 6, 3))
     assert found.steps == 30
-    assert found.moment() is None, "there is no mean over no example"
+    assert found.latest() is None, "there is no mean over no example"
     found.add(Progress("part 0.1", 20, 80, 40.0, 60, 0, 1))
     found.add(Progress("part 1.1", 5, 40, 80.0, 0, 0, 0))
-    moment = found.moment()
-    assert moment is not None
-    assert (moment.step, moment.examples, moment.loss, moment.accuracy) == (25, 80, 0.5, 0.75)
-    assert moment.staleness == 1.5
-    assert found.moment() is None
-    assert found.history == [moment]
+    latest = found.latest()
+    assert latest is not None
+    assert (latest.step, latest.examples, latest.loss, latest.accuracy) == (25, 80, 0.5, 0.75)
+    assert latest.staleness == 1.5
+    assert found.latest() is None
+    assert found.history == [latest]
 
 
 @given(
@@ -53,9 +53,9 @@ def test_steps_count_when_all_parts_have_reported_them(
     examples = 0
     while any(reports):
         found.add(order.choice([some for some in reports if some]).pop(0))
-        if (moment := found.moment()) is not None:
-            assert (moment.accuracy, moment.loss) == (0.5, 2.0)
-            examples = moment.examples
+        if (latest := found.latest()) is not None:
+            assert (latest.accuracy, latest.loss) == (0.5, 2.0)
+            examples = latest.examples
     assert examples == 64 * 8 * len(spaces)
 
 
@@ -75,8 +75,8 @@ def test_the_pushes_of_a_process_that_was_replaced_still_count() -> None:
     for step, pushes, staleness in ((30, 6, 12), (31, 2, 0), (32, 4, 0)):
         found.add(Progress("part 0.0", step, 8, 8.0, 4, staleness, pushes))
     found.add(Progress("part 1.0", 9, 8, 8.0, 4, 8, 10))
-    moment = found.moment()
-    assert moment is not None and moment.staleness == (12 + 8) / (6 + 4 + 10)
+    latest = found.latest()
+    assert latest is not None and latest.staleness == (12 + 8) / (6 + 4 + 10)
 
 
 def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,9 +130,9 @@ def test_accuracy_is_the_mean_over_losses_with_classes_and_is_left_out_without_a
     both, none = Meter(100, (0,), classifiers=2), Meter(100, (0,), classifiers=0)
     for found in (both, none):
         found.add(report)
-    assert (moment := both.moment()) is not None
-    assert moment.accuracy == 0.75
-    assert "accuracy" not in str(none.moment())
+    assert (latest := both.latest()) is not None
+    assert latest.accuracy == 0.75
+    assert "accuracy" not in str(none.latest())
 
 
 @pytest.mark.parametrize(("most", "done"), [(40, "2/40"), (None, "2")])
@@ -150,7 +150,7 @@ def test_a_batch_method_is_shown_by_iteration(most: int | None, done: str) -> No
     line = "loss 0.5  gradient 2.0e-03  step 0.25  evaluations 6  redone 7  busy 2/4"
     assert last == f"iteration {done}  {line}"
     assert [(one.iteration, one.note) for one in found.history] == [(1, "steep"), (2, "steep")]
-    assert found.moment() is None
+    assert found.latest() is None
 
 
 def test_a_batch_method_is_shown_in_a_live_line() -> None:

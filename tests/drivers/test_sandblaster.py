@@ -14,7 +14,7 @@ import pytest
 from partita.engine import SGD, Downpour, Interrupted, Iteration, Run, train
 from partita.engine.drivers.evaluate import evaluate
 from partita.engine.drivers.iterations import Iterations
-from partita.engine.drivers.progress import Moment
+from partita.engine.drivers.progress import TrainingProgress
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.methods import (
     LBFGS,
@@ -169,7 +169,10 @@ def test_a_warm_start_comes_first_in_the_same_run(
     run = train_toy(WARM, show="lines")
     assert (run.steps, run.iterations, run.checkpoint) == ((32,), 12, None)
     kinds = [type(one) for one in run.history]
-    assert kinds == sorted(kinds, key=(Moment, Iteration).index) and set(kinds) == {Moment, Iteration}
+    assert kinds == sorted(kinds, key=(TrainingProgress, Iteration).index) and set(kinds) == {
+        TrainingProgress,
+        Iteration,
+    }
     assert same_bits(run, straight)
     said = capsys.readouterr().err
     assert said.index("step 32/32") < said.index("iteration 12/12")

@@ -49,8 +49,8 @@ def test_what_is_collected_is_of_the_whole_batch(cuts: dict[str, Whole | RowSpli
     whole, portions = found
     assert portions.loss == pytest.approx(whole.loss, rel=1e-12) and portions.correct == whole.correct
     for name in names[:3]:
-        assert whole.states[name].shape[-1] == 8
-        np.testing.assert_allclose(portions.states[name], whole.states[name], rtol=1e-10, atol=1e-12)
+        assert whole.collected[name].shape[-1] == 8
+        np.testing.assert_allclose(portions.collected[name], whole.collected[name], rtol=1e-10, atol=1e-12)
     for name, gradient in whole.vectors["gradient"].items():
         np.testing.assert_allclose(portions.vectors["gradient"][name], gradient, rtol=1e-10, atol=1e-12)
 

@@ -100,7 +100,7 @@ def test_a_chain_of_machines_predicts_many_batches(hosts: Hosts) -> None:
     with Session(plan, parameters, hosts=hosts) as session:
         for _ in range(8):
             x = rng.normal(size=(2, 6))
-            found = session.step({"x": x}, collect=("layer2",)).states["layer2"]
+            found = session.step({"x": x}, collect=("layer2",)).collected["layer2"]
             expected = x.T
             for n in range(3):
                 bias = parameters[f"layer{n}.bias"][:, None]

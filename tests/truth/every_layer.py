@@ -130,7 +130,7 @@ class Example:
         with Session(plan, parameters, train=True, hosts="inline") as session:
             step = session.step(batch, collect=("gradient", *states))
         for name, expected in states.items():
-            self._compare(step.states[name], expected, name, tolerance)
+            self._compare(step.collected[name], expected, name, tolerance)
         for name, expected in gradients.items():
             self._compare(step.vectors["gradient"][name], expected, f"gradient of {name}", tolerance)
         with Session(plan, parameters, train=True, optimizer=self.optimizer, hosts="inline") as session:

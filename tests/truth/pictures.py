@@ -69,7 +69,7 @@ def check(names: list[str]) -> None:
     batch = {"image": draw.normal(size=(BATCH, 6, 5, 2))}
     called = tuple(name.replace(":", "_") for name in names)
     with Session(plan, parameters, hosts="inline") as session:
-        states = session.step(batch, collect=called).states
+        states = session.step(batch, collect=called).collected
     for name in called:
         kind, function = name.split("_")
         sums = true_sums(kind, batch["image"], parameters[f"{name}.weight"])

@@ -62,7 +62,7 @@ def test_steps_agree_with_the_whole(precision: str, tolerance: float) -> None:
     with Session(cut, parameters, train=True) as session:
         step = session.step(batch, collect=(*names, "gradient"))
     for name, array in (found.states | found.errors).items():
-        np.testing.assert_allclose(step.states[name], array, rtol=0, atol=1e-2 * (precision == "bfloat16"))
+        np.testing.assert_allclose(step.collected[name], array, rtol=0, atol=1e-2 * (precision == "bfloat16"))
     for name, array in found.gradients.items():
         np.testing.assert_array_equal(step.vectors["gradient"][name], array)
 

@@ -103,7 +103,7 @@ def test_a_session_collects_tiles(name: str) -> None:
     with Session(plan, parameters, train=True) as session:
         found = session.step(batch, collect=("gradient", "parameters", *expected.states, *expected.errors))
     for group, truth in (
-        (found.states, {**expected.states, **expected.errors}),
+        (found.collected, {**expected.states, **expected.errors}),
         (found.vectors["gradient"], expected.gradients),
     ):
         for key, array in truth.items():

@@ -157,7 +157,7 @@ def test_threads_and_mailboxes_change_no_bit(plan: Plan, seed: int) -> None:
         for _ in range(3):
             step = session.step(batch, collect=(*names, "gradient"))
     for name in names:
-        np.testing.assert_array_equal(step.states[name], expected.states[name])
+        np.testing.assert_array_equal(step.collected[name], expected.states[name])
     for name, gradient in expected.gradients.items():
         np.testing.assert_array_equal(step.vectors["gradient"][name], gradient)
 
@@ -190,10 +190,10 @@ def test_processes_agree_with_the_whole(machines: int) -> None:
         planned = [m.n_bytes for m in plan.messages if m.source == machine]
         assert (wire.messages, wire.n_bytes) == (len(planned), sum(planned))
     for name in ("first", "second"):
-        np.testing.assert_array_equal(step.states[name], expected.states[name])
+        np.testing.assert_array_equal(step.collected[name], expected.states[name])
     for name in names:
-        np.testing.assert_array_equal(step.states[name], ordered.states[name])
-        np.testing.assert_allclose(step.states[name], expected.states[name], rtol=2e-6, atol=2e-6)
+        np.testing.assert_array_equal(step.collected[name], ordered.states[name])
+        np.testing.assert_allclose(step.collected[name], expected.states[name], rtol=2e-6, atol=2e-6)
     for name, gradient in ordered.gradients.items():
         np.testing.assert_array_equal(step.vectors["gradient"][name], gradient)
 
