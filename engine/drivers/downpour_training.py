@@ -15,8 +15,8 @@ from partita.engine.parameters.manifest import Manifest
 from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, Timeouts
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.downpour_part import TrainTask
-from partita.engine.runtime.downpour_shard import ShardTask
+from partita.engine.runtime.downpour_part import DownpourPartTask
+from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.feed import Sampler
 from partita.engine.runtime.host import versions
 from partita.layers.checks import check_whole
@@ -89,25 +89,24 @@ class DownpourTraining(Training):
         mean = sum(before) * self.steps_per_epoch // (manifest.steps_per_epoch * len(before))
         return (mean,) * replicas
 
-    def _shard(self, shard: int, checkpoint: int | None) -> ShardTask:
+    def _shard(self, shard: int, checkpoint: int | None) -> DownpourShardTask:
         job, driver = self.job, self.driver
-        layout = layout_of(job.plan, shards=driver.shards)
-        return ShardTask(
-            shard,
-            layout,
-            driver.optimizer,
-            self.run_id,
-            job.checkpoints,
-            checkpoint,
-            job.initial,
-            job.precision,
-            self._acknowledged,
-            self._timeouts.heartbeats,
+        return DownpourShardTask(
+            shard=shard,
+            layout=layout_of(job.plan, shards=driver.shards),
+            optimizer=driver.optimizer,
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=checkpoint,
+            initial=job.initial,
+            precision=job.precision,
+            acknowledged=self._acknowledged,
+            heartbeats=self._timeouts.heartbeats,
         )
 
-    def _part(self, *, replica: int, machine: int) -> TrainTask:
+    def _part(self, *, replica: int, machine: int) -> DownpourPartTask:
         job, driver = self.job, self.driver
-        return TrainTask(
+        return DownpourPartTask(
             job.plan,
             machine,
             replica,

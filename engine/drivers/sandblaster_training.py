@@ -28,8 +28,8 @@ from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.sandblaster_coordinator import SandblasterCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.host import versions
-from partita.engine.runtime.sandblaster_part import PortionTask
-from partita.engine.runtime.sandblaster_shard import VectorShardTask
+from partita.engine.runtime.sandblaster_part import SandblasterPartTask
+from partita.engine.runtime.sandblaster_shard import SandblasterShardTask
 from partita.layers.text import counted
 
 if TYPE_CHECKING:
@@ -92,23 +92,23 @@ class SandblasterTraining(Training):
             self.resumed, self._position = manifest.checkpoint, manifest.position or 0
         return True
 
-    def _shard(self, shard: int, checkpoint: int | None) -> VectorShardTask:
+    def _shard(self, shard: int, checkpoint: int | None) -> SandblasterShardTask:
         job = self.job
-        return VectorShardTask(
-            shard,
-            layout_of(self.plan, shards=self.driver.shards),
-            self.run_id,
-            job.checkpoints,
-            checkpoint,
-            self._start,
-            job.precision,
-            self.unit_size,
-            self._timeouts.heartbeats,
+        return SandblasterShardTask(
+            shard=shard,
+            layout=layout_of(self.plan, shards=self.driver.shards),
+            run=self.run_id,
+            folder=job.checkpoints,
+            checkpoint=checkpoint,
+            initial=self._start,
+            precision=job.precision,
+            unit_size=self.unit_size,
+            heartbeats=self._timeouts.heartbeats,
         )
 
-    def _part(self, *, replica: int, machine: int) -> PortionTask:
+    def _part(self, *, replica: int, machine: int) -> SandblasterPartTask:
         job, driver = self.job, self.driver
-        return PortionTask(
+        return SandblasterPartTask(
             self.plan,
             machine,
             replica,

@@ -75,7 +75,7 @@ def live(told: bytes | bytearray) -> None:
             bootstrap.name,
             bootstrap.incarnation,
             bootstrap.coordinator,
-            settle=partial(settle, bootstrap),
+            prepare=partial(settle, bootstrap),
         )
         host.run()
     sys.stdout.flush()

@@ -92,10 +92,10 @@ class _StepTimingRole(Role):
             case _ if self._role is not None:
                 self._role.receive(event, now)
 
-    def wakened(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """See `Role`."""
         if self._role is not None:
-            self._role.wakened(now)
+            self._role.poll(now)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
         if isinstance(message, Played):

@@ -1,80 +1,76 @@
-"""What takes long is done beside the talk: on a thread of its own, while the host goes on answering.
-
-A host that says nothing for a few seconds is taken for dead. It must not know what is done.
-"""
+"""Long work on a thread of its own, while the host goes on answering: a silent host is taken for dead."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
-Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
 
 
-class BackgroundQueue(Generic[Outcome]):
-    """Does one thing after the other, in the order asked for. Used by the host's thread alone."""
+class BackgroundQueue(Generic[Result]):
+    """Calls functions one after the other, in the order given. Used by the host's thread alone."""
 
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
-        """Nothing is under way.
+        """An empty queue.
 
         Args:
             name: of its threads.
-            wake: called, from any thread, when there is something for `finished`.
+            wake: called, from any thread, when `finished` has something.
         """
         self._name, self._wake = name, wake
-        self._lock = threading.Lock()
-        self._waiting: deque[Callable[[], Outcome]] = deque()
-        self._thread: threading.Thread | None = None
-        self._outcomes: deque[Outcome | _Raised] = deque()
+        self._lock = Lock()
+        self._waiting: deque[Callable[[], Result]] = deque()
+        self._thread: Thread | None = None
+        self._results: deque[Result | _Raised] = deque()
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way or waits its turn."""
+        """Whether no function runs or waits."""
         with self._lock:
             return self._thread is None
 
-    def start(self, act: Callable[[], Outcome]) -> None:
-        """Begins, or waits its turn."""
+    def start(self, function: Callable[[], Result]) -> None:
+        """Calls a function now, or after those before it."""
         with self._lock:
-            self._waiting.append(act)
+            self._waiting.append(function)
             if self._thread is not None:
                 return
-            thread = self._thread = threading.Thread(target=self._live, name=self._name)
+            thread = self._thread = Thread(target=self._work, name=self._name)
         thread.start()
 
-    def finished(self) -> Iterator[Outcome]:
-        """What was done since the last call.
+    def finished(self) -> Iterator[Result]:
+        """The results since the last call.
 
         Raises:
-            BaseException: what was raised meanwhile.
+            BaseException: the one that a function raised.
         """
-        while self._outcomes:
-            outcome = self._outcomes.popleft()
-            if isinstance(outcome, _Raised):
-                raise outcome.error
-            yield outcome
+        while self._results:
+            result = self._results.popleft()
+            if isinstance(result, _Raised):
+                raise result.error
+            yield result
 
     def close(self) -> None:
-        """Waits for all of it."""
+        """Waits for all functions."""
         with self._lock:
             thread = self._thread
         if thread is not None:
             thread.join()
 
-    def _live(self) -> None:
-        """The thread's life: as long as something waits."""
+    def _work(self) -> None:
         while True:
             with self._lock:
                 if not self._waiting:
                     self._thread = None
                     return
-                act = self._waiting.popleft()
+                function = self._waiting.popleft()
             try:
-                self._outcomes.append(act())
+                self._results.append(function())
             except BaseException as error:  # noqa: BLE001 - raised by `finished`, on the host's thread
-                self._outcomes.append(_Raised(error))
+                self._results.append(_Raised(error))
             self._wake()
 
 

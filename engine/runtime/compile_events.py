@@ -1,6 +1,6 @@
-"""Counts the functions that Numba compiles, so that who waits can be told what for.
+"""Counts the functions that Numba compiles, so that a waiting user sees why.
 
-What is loaded from the cache is not counted: it takes milliseconds.
+Functions that are loaded from the cache are not counted: that takes milliseconds.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from numba.core import event
 
 
 class _Listener(event.Listener):
-    def __init__(self, tell: Callable[[int], object]) -> None:
-        self._tell, self._thread, self._compiled = tell, threading.get_ident(), 0
+    def __init__(self, report: Callable[[int], object]) -> None:
+        self._report, self._thread, self._compiled = report, threading.get_ident(), 0
 
     def on_start(self, found: event.Event) -> None:
-        """See `numba.core.event.Listener`."""
         if threading.get_ident() == self._thread:
-            self._tell(self._compiled)
+            self._report(self._compiled)
 
     def on_end(self, found: event.Event) -> None:
-        """See `numba.core.event.Listener`."""
         if threading.get_ident() == self._thread:
             self._compiled += 1
-            self._tell(self._compiled)
+            self._report(self._compiled)
 
 
 @contextmanager
-def reports_compiling(tell: Callable[[int], object]) -> Iterator[None]:
-    """Calls `tell` when this thread begins or ends to compile, with how many functions it has compiled."""
-    with event.install_listener("numba:compile", _Listener(tell)):
+def reports_compiling(report: Callable[[int], object]) -> Iterator[None]:
+    """Calls `report` with the count so far whenever this thread begins or ends to compile a function."""
+    with event.install_listener("numba:compile", _Listener(report)):
         yield

@@ -32,7 +32,7 @@ from partita.engine.runtime.metrics import Metrics
 from partita.engine.runtime.nonfinite import NonfiniteWatch
 from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.task import NeverEnds
-from partita.engine.runtime.watchdog import Stuck, Watchdog
+from partita.engine.runtime.watchdog import Overdue, Watchdog
 from partita.layers.rows import Run, WholeRows, bounds
 from partita.partitioner.assign.held import Held
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
@@ -149,7 +149,7 @@ class Computations:
         """
         try:
             self.underway.check(now, limit_s)
-        except Stuck as stuck:
+        except Overdue as stuck:
             instruction = self._instructions[stuck.position]
             buffer = instruction.target.buffer
             name = buffer.edge.consumer if buffer.edge and instruction.op is Op.ERRORS else buffer.layer

@@ -58,7 +58,7 @@ from partita.partitioner.plan import Plan
 
 REPORT_EVERY_S: Final = 0.2
 LATEST_REPORT_S: Final = 2.0
-SAY_AGAIN_S: Final = 1.0
+RESEND_S: Final = 1.0
 OTHERS_FIRST_S: Final = 2.0
 """For a machine that sent what is not finite to say where that began."""
 
@@ -68,7 +68,7 @@ class NotFinite(CannotGoOn):
 
 
 @dataclass(frozen=True)
-class TrainTask(ReplicaTask):
+class DownpourPartTask(ReplicaTask):
     """One machine's part of one replica, under Downpour.
 
     Args:
@@ -85,15 +85,15 @@ class TrainTask(ReplicaTask):
     acknowledged: Path
     overlap: int = 1
 
-    def role(self, link: HostContext) -> TrainRole:
+    def role(self, link: HostContext) -> DownpourPartRole:
         """See `HostTask`."""
-        return TrainRole(self, link)
+        return DownpourPartRole(self, link)
 
 
-class TrainRole(Role):
+class DownpourPartRole(Role):
     """The training loop of a part."""
 
-    def __init__(self, task: TrainTask, link: HostContext) -> None:
+    def __init__(self, task: DownpourPartTask, link: HostContext) -> None:
         plan, machine = task.plan, task.machine
         kind = StepKind(norms=task.optimizer.needs_norms, overlap=task.overlap)
         program = plan.programs_for(kind)[machine]
@@ -190,7 +190,7 @@ class TrainRole(Role):
         else:
             self._link.refuse(event.sender, "more than the messages of the first steps")
 
-    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
+    def peers_changed(self, revision: int, peers: Mapping[str, int], now: float) -> None:
         """Shards that were started again are asked again; the first time all are there, the client starts."""
         self._revision = revision
         if self._known:
@@ -212,7 +212,7 @@ class TrainRole(Role):
         self._computations.check_underway(now, self._task.instruction_timeout_s)
         self._carry_out(self._client.receive(Tick(), now))
         self._say_continues(now)
-        if self._drained and now - self._said_at >= SAY_AGAIN_S:
+        if self._drained and now - self._said_at >= RESEND_S:
             self._said_at = now
             self._link.send(COORDINATOR, Finished(self._step, self._revision), None)
         for waits in self._stuck.look(*self._waits(), now):
@@ -229,13 +229,13 @@ class TrainRole(Role):
 
     def _say_continues(self, now: float) -> None:
         """The coordinator waits for this before it says `Begin`."""
-        if self._step < 0 and self._known and self._client.informed and now - self._said_at >= SAY_AGAIN_S:
+        if self._step < 0 and self._known and self._client.informed and now - self._said_at >= RESEND_S:
             self._said_at = now
             self._link.send(COORDINATOR, ResumeStep(self._client.continues), None)
 
     # Steps
 
-    def wakened(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Ends the step that is over, begins the next one."""
         for step in self._player.poll():
             self._end(step, now)

@@ -16,49 +16,44 @@ _MOST_FREE: Final = 8
 
 
 class GradientPool:
-    """Of the machines that have numbers on a shard, known by the numbers of their work units."""
+    """Gradients by machine and work unit. Used by the host's thread alone."""
 
     def __init__(self, sizes: Mapping[int, int], dtype: npt.DTypeLike) -> None:
-        """Nothing is kept.
-
-        Args:
-            sizes: for each machine, how many numbers it has here.
-            dtype: of all of them.
-        """
+        """An empty pool; `sizes` are the numbers that each machine has on this shard."""
         self._sizes, self._dtype = dict(sizes), np.dtype(dtype)
-        self._kept: dict[tuple[int, int], Vector] = {}
+        self._used: dict[tuple[int, int], Vector] = {}
         self._free: dict[int, list[Vector]] = {machine: [] for machine in sizes}
 
     def __len__(self) -> int:
-        """How many arrays are in use."""
-        return len(self._kept)
+        """The number of arrays in use."""
+        return len(self._used)
 
-    def keep(self, machine: int, unit: int, payload: Payload) -> None:
-        """Takes the numbers of a payload, and releases it."""
+    def store(self, machine: int, unit: int, payload: Payload) -> None:
+        """Copies the numbers of a payload, and releases it."""
         free = self._free[machine]
         numbers = free.pop() if free else np.empty(self._sizes[machine], self._dtype)
         payload.copy_into(numbers)
         payload.release()
-        self._kept[machine, unit] = numbers
+        self._used[machine, unit] = numbers
 
-    def join(self, machine: int, into: int, of: int) -> None:
-        """`into` becomes `into + of`; what has run away stays so, and nothing is said."""
-        numbers, more = self._kept[machine, into], self._kept.pop((machine, of))
+    def add(self, machine: int, into: int, of: int) -> None:
+        """Adds `of` to `into`, which takes part in later sums; numbers may be infinite."""
+        numbers, more = self._used[machine, into], self._used.pop((machine, of))
         with np.errstate(all="ignore"):
             np.add(numbers, more, out=numbers)
         self._reuse(machine, more)
 
     def move(self, machine: int, unit: int, out: Vector) -> None:
-        """The numbers are wanted in `out`, and here no more."""
-        numbers = self._kept.pop((machine, unit))
+        """Copies a gradient to `out`, and frees it."""
+        numbers = self._used.pop((machine, unit))
         np.copyto(out, numbers)
         self._reuse(machine, numbers)
 
     def drop(self) -> None:
-        """Nothing that is kept is wanted."""
-        for (machine, _), numbers in self._kept.items():
+        """Frees all gradients."""
+        for (machine, _), numbers in self._used.items():
             self._reuse(machine, numbers)
-        self._kept.clear()
+        self._used.clear()
 
     def _reuse(self, machine: int, numbers: Vector) -> None:
         if len(self._free[machine]) < _MOST_FREE:

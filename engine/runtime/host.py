@@ -1,8 +1,7 @@
-"""A host: one mailbox, one thread, one role. The same loop in a process of its own and in a thread of the
-user's.
+"""A host: one mailbox, one thread, one role; in a process of its own or in a thread of the user's.
 
-The host itself does what every role has in common: it says hello, takes its task, learns who is where, gives
-signs of life, and reports what goes wrong.
+The host does the common work of all roles: hello, its task, the directory of the others, heartbeats, and
+reports of errors.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from partita.engine.transport.mailbox import Mailbox, PeerStalled, UnknownPeer
 from partita.engine.transport.payload import PayloadLike
 
 TICK_S: Final = 0.1
-SAY_AGAIN_S: Final = 1.0
+RESEND_S: Final = 1.0
 HEARTBEAT_S: Final = DEFAULT_HEARTBEATS.heartbeat_s
-PREPARING_S: Final = 0.2
+PROGRESS_S: Final = 0.2
 
 
 def versions() -> dict[str, str]:
-    """What all hosts of a run must have in common."""
+    """The versions that all hosts of a run must share."""
     return {
         "python": platform.python_version(),
         "cloudpickle": cloudpickle.__version__,
@@ -59,7 +58,7 @@ def versions() -> dict[str, str]:
 
 
 class Host:
-    """Runs until it is told to stop, or its coordinator is gone."""
+    """A host, which runs until the coordinator stops it or is gone."""
 
     def __init__(
         self,
@@ -68,18 +67,18 @@ class Host:
         incarnation: int,
         coordinator: Peer,
         *,
-        settle: Callable[[HostTask], object] | None = None,
+        prepare: Callable[[HostTask], object] | None = None,
     ) -> None:
         """A host that has not begun.
 
         Args:
-            mailbox: its own; the caller closes it.
-            name: who it is.
-            incarnation: which process of that name.
-            coordinator: whom it obeys.
-            settle: called with its task, before the role is built; for a process that is the host's alone.
+            mailbox: the host's own; the caller closes it.
+            name: of the host.
+            incarnation: the number of the process with that name.
+            coordinator: the only peer whose orders count.
+            prepare: called with the task, before the role is built; for a process that is the host's alone.
         """
-        self._settle = settle
+        self._prepare = prepare
         self._mailbox = mailbox
         self._coordinator = coordinator
         self._revision = 0
@@ -87,21 +86,23 @@ class Host:
         self._role: Role | None = None
         self._failed: Failed | None = None
         self._stopped = False
-        self._acknowledged = False  # the coordinator has heard that this host is ready
-        self._spoke_at = self._beat_at = self._ticked_at = self._prepared_at = float("-inf")
+        self._acknowledged = False  # the coordinator has received Ready
+        self._sent_at = self._beat_at = self._ticked_at = self._progress_at = float("-inf")
         self._refused: set[str] = set()
         self._stalled: SimpleQueue[str] = SimpleQueue()  # peers that take nothing more
-        self._link = HostContext(name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse)
+        self._context = HostContext(
+            name, incarnation, self._send, mailbox.wake, mailbox.counters, self._refuse
+        )
 
     def run(self) -> None:
-        """The host's life."""
+        """Runs the host to its end."""
         self._mailbox.allow([self._coordinator])
         self._mailbox.connect(self._coordinator)
         try:
             self._tick_in_time()  # Hello need not wait until something comes
             with reports_compiling(self._compiling):
                 while not self._stopped:
-                    self._turn()
+                    self._run_once()
         finally:
             if self._role is not None:
                 self._role.close()
@@ -111,7 +112,7 @@ class Host:
         self._stopped = True
         self._mailbox.wake()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         events = self._mailbox.receive(TICK_S)
         while not self._stalled.empty():
             self._mailbox.reconnect(self._stalled.get())
@@ -121,7 +122,7 @@ class Host:
             self._tick_in_time()
         role = self._role
         if role is not None and self._failed is None:
-            self._guarded(lambda: role.wakened(time.monotonic()))
+            self._guarded(lambda: role.poll(time.monotonic()))
         self._tick_in_time()
 
     def _tick_in_time(self) -> None:
@@ -143,16 +144,16 @@ class Host:
 
     def _fail(self, report: Failed) -> None:
         """Sends the report; `_tick` sends it again until the coordinator ends this host."""
-        self._failed, self._spoke_at = report, time.monotonic()
+        self._failed, self._sent_at = report, time.monotonic()
         self._send(COORDINATOR, report, None)
 
     def _tick(self, now: float) -> None:
         if self._failed is not None:
-            if now - self._spoke_at >= SAY_AGAIN_S:
+            if now - self._sent_at >= RESEND_S:
                 self._fail(self._failed)
             return
-        if now - self._spoke_at >= SAY_AGAIN_S and not self._acknowledged:
-            self._spoke_at = now
+        if now - self._sent_at >= RESEND_S and not self._acknowledged:
+            self._sent_at = now
             if self._role is None:
                 self._send(COORDINATOR, Hello(self._mailbox.endpoint, versions()), None)
             else:
@@ -162,12 +163,12 @@ class Host:
             return
         if now - self._beat_at >= HEARTBEAT_S:
             self._beat_at = now
-            self._send(COORDINATOR, Heartbeat(self._link.incarnation, now), None)
+            self._send(COORDINATOR, Heartbeat(self._context.incarnation, now), None)
         self._guarded(lambda: role.tick(now))
 
     def _receive(self, event: Received, now: float) -> None:
         reason = rejection_reason(
-            event.message, sender=event.sender, receiver=self._link.name, incarnation=event.incarnation
+            event.message, sender=event.sender, receiver=self._context.name, incarnation=event.incarnation
         )
         if reason is not None:
             self._refuse(event.sender, reason)
@@ -176,9 +177,9 @@ class Host:
             return
         match event.message:
             case SetUp():
-                self._assign(event)
+                self._set_up(event)
             case Directory() as directory:
-                self._learn(directory, now)
+                self._update_peers(directory, now)
             case Stop():
                 self._stopped = True
             case _ if self._role is not None:
@@ -186,55 +187,52 @@ class Host:
                     self._acknowledged = True
                 self._role.receive(event, now)
 
-    def _assign(self, event: Received) -> None:
+    def _set_up(self, event: Received) -> None:
         if self._role is None:
             task = unpack_task(event)
-            if self._settle is not None:
-                self._settle(task)
-            self._role = self._built(task)
-            self._spoke_at = time.monotonic()
+            if self._prepare is not None:
+                self._prepare(task)
+            try:
+                self._role = task.role(self._context)
+            except NodeCompileError as error:
+                raise CannotGoOn(str(error)) from error
+            self._sent_at = time.monotonic()
             if self._directory is not None:
-                self._tell_role(self._directory, self._spoke_at)
+                self._pass_on(self._directory, self._sent_at)
             self._send(COORDINATOR, Ready(self._role.version), None)
 
     def _compiling(self, compiled: int) -> None:
         now = time.monotonic()
-        if now - self._prepared_at >= PREPARING_S:
-            self._prepared_at = now
+        if now - self._progress_at >= PROGRESS_S:
+            self._progress_at = now
             self._send(COORDINATOR, SetUpProgress(compiled), None)
 
-    def _built(self, task: HostTask) -> Role:
-        try:
-            return task.role(self._link)
-        except NodeCompileError as error:
-            raise CannotGoOn(str(error)) from error
-
-    def _learn(self, directory: Directory, now: float) -> None:
+    def _update_peers(self, directory: Directory, now: float) -> None:
         if directory.revision > self._revision:
             self._revision = directory.revision
             self._mailbox.allow([self._coordinator, *directory.peers])
             for peer in directory.peers:
                 self._mailbox.connect(peer)
             if self._role is not None:
-                self._tell_role(directory, now)
+                self._pass_on(directory, now)
             self._directory = directory
         self._send(COORDINATOR, DirectoryAck(self._revision), None)
 
-    def _tell_role(self, directory: Directory, now: float) -> None:
+    def _pass_on(self, directory: Directory, now: float) -> None:
         assert self._role is not None
-        self._role.learned(directory.revision, {p.name: p.incarnation for p in directory.peers}, now)
+        self._role.peers_changed(directory.revision, {p.name: p.incarnation for p in directory.peers}, now)
 
     def _refuse(self, sender: str, reason: str) -> None:
-        """What a host said out of place is counted; the first time that it does so, the user hears of it."""
+        """Counts a message out of place; the first of each sender is reported to the user."""
         self._mailbox.counters.refused_messages += 1
         if sender not in self._refused:
             self._refused.add(sender)
             self._send(COORDINATOR, Refused(sender, sentence(reason)), None)
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
-        """A peer that is gone or takes nothing is the coordinator's to find; what it misses is said again.
+        """Sends a message from any thread; only the host's own reconnects.
 
-        From any thread; only the host's own opens the way anew.
+        A peer that is gone or takes nothing is the coordinator's to find; what it misses is sent again.
         """
         try:
             self._mailbox.send(to, message, payload)

@@ -1,6 +1,6 @@
-"""What the losses of a machine came to, summed over the examples of one step or more.
+"""Sums of a machine's losses over the examples of one step or more.
 
-Each portion of a step has sums of its own, so that the order in which portions end shows in no bit.
+Each micro-batch of a step has sums of its own, so that the order in which they end shows in no bit.
 """
 
 from __future__ import annotations
@@ -9,35 +9,32 @@ from partita.partitioner.ir.buffer import Buffer
 
 
 class Metrics:
-    """Sums over examples: what each loss of this machine came to. One thread at a time adds to one.
-
-    A name is that of the loss's buffer.
-    """
+    """Sums over examples by each loss's buffer. One thread at a time adds to one name."""
 
     def __init__(self) -> None:
         self._losses: dict[Buffer, float] = {}
         self._correct: dict[Buffer, int] = {}
 
-    def expect(self, name: Buffer) -> None:
-        """There is a loss of this name."""
-        self._losses[name], self._correct[name] = 0.0, 0
+    def expect(self, loss_buffer: Buffer) -> None:
+        """Adds a loss in this buffer, or sets its sums to zero."""
+        self._losses[loss_buffer], self._correct[loss_buffer] = 0.0, 0
 
-    def add(self, name: Buffer, loss: float, correct: int) -> None:
-        """What a loss came to in a portion of a step."""
-        self._losses[name] += loss
-        self._correct[name] += correct
+    def add(self, loss_buffer: Buffer, loss: float, correct: int) -> None:
+        """Adds the sums of a micro-batch."""
+        self._losses[loss_buffer] += loss
+        self._correct[loss_buffer] += correct
 
     def clear(self) -> None:
-        """Starts from zero."""
-        for name in self._losses:
-            self.expect(name)
+        """Sets all sums to zero."""
+        for loss_buffer in self._losses:
+            self.expect(loss_buffer)
 
     @property
     def loss(self) -> float:
-        """Of all losses, in the order of the program."""
+        """The sum of all losses, in the order of the program."""
         return sum(self._losses.values())
 
     @property
     def correct(self) -> int:
-        """Of all losses."""
+        """The number of examples that all losses count as correct."""
         return sum(self._correct.values())

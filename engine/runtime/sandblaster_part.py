@@ -42,7 +42,7 @@ from partita.partitioner.ir.step_kind import StepKind
 
 
 @dataclass(frozen=True)
-class PortionTask(ReplicaTask):
+class SandblasterPartTask(ReplicaTask):
     """One machine's part of one replica, under Sandblaster. A portion has `plan.batch` examples.
 
     Args:
@@ -57,15 +57,15 @@ class PortionTask(ReplicaTask):
         """What is played for a portion."""
         return self.plan.programs_for(StepKind())[self.machine]
 
-    def role(self, link: HostContext) -> PortionRole:
+    def role(self, link: HostContext) -> SandblasterPartRole:
         """See `HostTask`."""
-        return PortionRole(self, link)
+        return SandblasterPartRole(self, link)
 
 
-class PortionRole(Role):
+class SandblasterPartRole(Role):
     """Plays the turns that its client says."""
 
-    def __init__(self, task: PortionTask, link: HostContext) -> None:
+    def __init__(self, task: SandblasterPartTask, link: HostContext) -> None:
         plan, machine = task.plan, task.machine
         self._task, self._link = task, link
         order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=task.shuffled)
@@ -143,7 +143,7 @@ class PortionRole(Role):
                 kind = type(event.message).__name__
                 self._link.refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
 
-    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:
+    def peers_changed(self, revision: int, peers: Mapping[str, int], now: float) -> None:
         """Shards that were started again are asked again; the first time all are there, the client starts."""
         if self._known is not None:
             for name in sorted(self._wanted):
@@ -175,7 +175,7 @@ class PortionRole(Role):
         step, missing = self._assignments.stuck_on
         return step, list(missing)
 
-    def wakened(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Says what a kernel thread has left to be said, and plays on."""
         while not self._unsaid.empty():
             self._say(self._unsaid.get())

@@ -1,30 +1,24 @@
-"""A shard under batch optimisation: the interpreter of the machine of vectors over a store and files."""
+"""A shard under Sandblaster: the interpreter of the machine of vectors over a store and files."""
 
 from __future__ import annotations
 
 import math
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.files import load_parameters
-from partita.engine.parameters.layout import Layout, gather
+from partita.engine.parameters.layout import gather
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 from partita.engine.parameters.vectors import VectorStore, make_ready
 from partita.engine.protocol.commands import POINT, reads, writes
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
-from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.messages import Command, Contribution, FetchPoint
-from partita.engine.protocol.names import shard_name
 from partita.engine.protocol.vector_shard import (
     AddGradient,
     DropGradients,
@@ -38,80 +32,54 @@ from partita.engine.protocol.vector_shard import (
     VectorShardEvent,
 )
 from partita.engine.runtime.background import BackgroundQueue
-from partita.engine.runtime.checkpoint_writer import CheckpointWriter
 from partita.engine.runtime.gradient_pool import GradientPool
-from partita.engine.runtime.leased_role import LeasedRole
+from partita.engine.runtime.shard_role import ShardRole, ShardTask
 from partita.engine.runtime.task import CannotGoOn, HostContext
 from partita.engine.transport.payload import Payload
 
-AT_ONCE: Final = 1 << 23
+SHORT_OPERATION: Final = 1 << 23
 """Operations on so many numbers are done on the host's thread: about 10 ms, of which a thread and its waking
-would cost some percent. Longer ones are done beside it, while it answers.
+would cost some percent. Longer ones are done in the background, while the host answers.
 """
 
 
 class CannotBeDone(CannotGoOn):
-    """A command asks for what no shard can do. One sentence, of the method."""
+    """A command that no shard can carry out; the method is at fault."""
 
 
-@dataclass(frozen=True)
-class VectorShardTask:
-    """One shard of the vectors.
+@dataclass(frozen=True, kw_only=True)
+class SandblasterShardTask(ShardTask):
+    """One shard of the vectors. `initial` holds `x`, and no other vector.
 
     Args:
-        shard: which.
-        layout: where every parameter is.
-        run: the run's id.
-        folder: of the checkpoints.
-        checkpoint: the one to start from, of this driver; None starts from `initial`.
-        initial: a safetensors file of whole parameters: `x`, and no other vector.
-        precision: of all numbers, "float32" or "float64".
         unit_size: portions in a work unit.
-        pace: of the coordinator.
     """
 
-    shard: int
-    layout: Layout
-    run: str
-    folder: Path
-    checkpoint: int | None
-    initial: Path
-    precision: str
     unit_size: int
-    heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS
 
-    @property
-    def threads(self) -> int:
+    def role(self, host: HostContext) -> SandblasterShardRole:
         """See `HostTask`."""
-        return 1
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See `HostTask`."""
-        return 0, 1
-
-    def role(self, link: HostContext) -> VectorShardRole:
-        """See `HostTask`."""
-        return VectorShardRole(self, link)
+        return SandblasterShardRole(self, host)
 
 
-class VectorShardRole(LeasedRole):
-    """Holds a slice of every vector; adds up gradients for the machines whose parameters they are of."""
+class SandblasterShardRole(ShardRole):
+    """Holds a slice of every vector, and adds up gradients for the machines whose parameters these are."""
 
-    def __init__(self, task: VectorShardTask, link: HostContext) -> None:
-        self._task, self._link = task, link
-        self._slots = task.layout.slots_of(task.shard)
-        self._checkpoints = Checkpoints(task.folder, run=task.run)
+    _machine: VectorShard
+
+    def __init__(self, task: SandblasterShardTask, host: HostContext) -> None:
+        super().__init__(task, host, waiting=(Command, FetchPoint, Contribution))
+        self._task = task
         self._closing = threading.Event()
         self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
-        self.version = self._go_back(task.checkpoint)
+        self.version = self._load(task.checkpoint)
         make_ready(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
         self._gradients = GradientPool(sizes, task.precision)
         self._machine = VectorShard(
-            link.name,
-            epoch=link.incarnation,
+            host.name,
+            epoch=host.incarnation,
             ranges=ranges,
             unit_size=task.unit_size,
             number=self.version,
@@ -120,112 +88,103 @@ class VectorShardRole(LeasedRole):
             heartbeat_s=task.heartbeats.heartbeat_s,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
-        self._beside: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", link.wake)
-        writer = CheckpointWriter(self._checkpoints, self._slots, task.run, link)
-        super().__init__(self._machine, writer, waiting=(Command, FetchPoint, Contribution))
+        self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
 
-    def wakened(self, now: float) -> None:
-        """Also, what takes long is done."""
-        for done in self._beside.finished():
-            self._tell(done, now)
-        super().wakened(now)
+    def poll(self, now: float) -> None:
+        """Reports operations that were done in the background, and files."""
+        for done in self._operations.finished():
+            self._handle(done, now)
+        super().poll(now)
 
     def close(self) -> None:
-        """Waits for the operation, and for the file, that is under way."""
+        """Waits for the operation and the file that are under way."""
         self._closing.set()
-        self._beside.close()
+        self._operations.close()
         super().close()
 
-    def _go_back(self, checkpoint: int | None) -> int:
-        """All vectors become what they were in a checkpoint, or were first; returns the number of the last
-        command by then.
-
-        Commands count from 0 again in each run.
-        """
-        task, shapes = self._task, dict(self._task.layout.shapes)
+    def _load(self, checkpoint: int | None) -> int:
+        """Loads all vectors from a checkpoint, or the first point; returns the number of the last command."""
         if checkpoint is None:
-            held = {slot.parameter for slot in self._slots}
-            whole = load_parameters(task.initial, shapes, only=held)
+            whole = self._initial(self._task.initial)
             self._store.refill((POINT,), lambda _, out: gather(self._slots, whole, out=out))
             return 0
-        found = self._checkpoints.open(checkpoint, shapes, slots=self._slots)
+        found = self._checkpoints.open(checkpoint, dict(self._layout.shapes), slots=self._slots)
 
         def fill(name: str, out: Vector) -> None:
             kind = "values" if name == POINT else f"state.{name}"
             found.gather(self._slots, kind, out=out)
-            self._heed()
+            self._check_open()
 
         self._store.refill((POINT, *found.state_names), fill)
-        record = found.records.get(shard_name(task.shard))
-        return record.version if record is not None and record.run == task.run else 0
+        return self._version_of(found)
 
-    def _tell(self, event: VectorShardEvent, now: float) -> None:
+    def _react(self, event: VectorShardEvent, now: float) -> None:
         if isinstance(event, Persisted | NotPersisted):
             self._store.release(self._snapshots.popleft())
-        began = time.monotonic()
         effects = self._machine.receive(event, now)
         while effects:
             last = effects[-1]
             for effect in effects:
-                self._carry_out(effect, now=now, began=began)
+                self._carry_out(effect)
             if not isinstance(last, RunOperations | LoadCheckpoint):
                 return
-            if self._numbers(last) > AT_ONCE:
-                self._beside.start(partial(self._done, last))
+            if self._numbers(last) > SHORT_OPERATION:
+                self._operations.start(partial(self._run_operations, last))
                 return
-            effects = self._machine.receive(self._done(last), now + time.monotonic() - began)
+            effects = self._machine.receive(self._run_operations(last), self._now)
 
-    def _carry_out(self, effect: VectorShardEffect, *, now: float, began: float) -> None:
+    def _carry_out(self, effect: VectorShardEffect) -> None:
         match effect:
             case StoreGradient(machine=machine, unit=unit, payload=payload):
                 assert isinstance(payload, Payload)
-                self._gradients.keep(machine, unit, payload)
+                self._gradients.store(machine, unit, payload)
             case AddGradient(machine=machine, into=into, of=of):
-                self._gradients.join(machine, into, of)
+                self._gradients.add(machine, into, of)
             case Send(to=to, message=message, payload=span):
-                numbers = None if span is None else self._store.vector(span.vector)[_slice(span)]
-                self._say(to, message, numbers, now=now, began=began)
-            case MoveGradient(machine=machine, unit=unit, span=settled):
-                self._settle(machine, unit, settled)
+                self._send(
+                    to, message, None if span is None else self._store.vector(span.vector)[_slice(span)]
+                )
+            case MoveGradient(machine=machine, unit=unit, span=span):
+                self._move(machine, unit, span)
             case Persist():
                 self._snapshots.append(self._store.snapshot())
-                self._writer.write(effect, self._snapshots[-1], finite=False)
+                self._write(effect, self._snapshots[-1], finite=False)
             case DropGradients():
                 self._gradients.drop()
             case Fenced(epoch=epoch):
                 raise self._replaced(epoch)
             case Refuse(sender=sender, reason=reason):
-                self._link.refuse(sender, reason)
+                self._host.refuse(sender, reason)
 
     def _numbers(self, effect: RunOperations | LoadCheckpoint) -> float:
-        """How many are read or written, about; files have no bound."""
+        """About how many numbers are read or written; files have no bound."""
         if isinstance(effect, LoadCheckpoint):
             return math.inf
         vectors = sum(len(reads(one)) + len(writes(one)) for one in effect.operations)
         return vectors * self._store.size
 
-    def _done(self, effect: RunOperations | LoadCheckpoint) -> OperationsDone:
-        """Does it; on the host's thread, or beside it."""
+    def _run_operations(self, effect: RunOperations | LoadCheckpoint) -> OperationsDone:
+        """Runs operations, on the host's thread or in the background."""
         if isinstance(effect, LoadCheckpoint):
             # None is what this run began with: the checkpoint that it was resumed from, if it was.
             checkpoint = effect.checkpoint
-            self._go_back(self._task.checkpoint if checkpoint is None else checkpoint)
+            self._load(self._task.checkpoint if checkpoint is None else checkpoint)
             return OperationsDone()
         scalars: list[float] = []
         for operation in effect.operations:
-            self._heed()
+            self._check_open()
             try:
                 scalars += self._store.do(operation)
             except ValueError as error:
                 raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
         return OperationsDone(scalars)
 
-    def _heed(self) -> None:
-        """What is under way ends with the host: nobody will ask for it."""
+    def _check_open(self) -> None:
+        """Ends an operation when the host ends: nobody will ask for its result."""
         if self._closing.is_set():
-            raise RuntimeError(f"{self._link.name} is closed")
+            raise RuntimeError(f"{self._host.name} is closed")
 
-    def _settle(self, machine: int, unit: int, span: Span) -> None:
+    def _move(self, machine: int, unit: int, span: Span) -> None:
         try:
             vector = self._store.target(span.vector)
         except ValueError as error:

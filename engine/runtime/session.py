@@ -228,7 +228,7 @@ class SessionRole(Role):
                 kind = type(event.message).__name__
                 self._link.refuse(event.sender, f"a {kind}, which is not for a part in a session")
 
-    def wakened(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Answers what is over and begins what may begin."""
         for over in self._player.poll():
             self._answer(over)

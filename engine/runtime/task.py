@@ -1,4 +1,4 @@
-"""Tasks: what the coordinator gives a host to do, and the one place where something is unpickled.
+"""Tasks and roles: what a host is set up with, and the one place where something is unpickled.
 
 A task may hold functions of the user (the arithmetic of a `Node`), so it travels as a cloudpickle. It is
 read only when it comes from the coordinator, whose key the host was given when it was started.
@@ -26,14 +26,14 @@ from partita.engine.transport.payload import Payload, PayloadLike
 
 @dataclass(frozen=True)
 class HostContext:
-    """What a role has of its host: who it is, and how it speaks.
+    """The services of a host for its role.
 
     Args:
         name, incarnation: of the host.
         send: sends a message with a payload or without; from any thread.
-        wake: calls `Role.wakened` soon; from any thread.
+        wake: calls `Role.poll` soon; from any thread.
         counters: of the host's mailbox.
-        refuse: counts what a host (the first argument) said out of place, and why; it had no effect.
+        refuse: counts a message out of place by its sender and the reason; the message had no effect.
     """
 
     name: str
@@ -49,7 +49,7 @@ class CannotGoOn(Exception):
 
 
 class NeverEnds(Exception):
-    """Raised where a computation does not end, and its thread cannot be helped: the process has to go.
+    """Raised where a computation does not end: its thread cannot be stopped, so the process has to go.
 
     Args:
         reason: one sentence, and what to do.
@@ -62,23 +62,23 @@ class NeverEnds(Exception):
 
 
 class Role(ABC):
-    """What a host is: a part in training or in a session, or a shard. Called on the host's own thread."""
+    """The work of a host: a part in training or in a session, or a shard. Called on the host's own thread."""
 
     version: int = 0
-    """Of the parameters that it starts from, said in `Ready`."""
+    """The version of the parameters that the role starts from, reported in `Ready`."""
 
     @abstractmethod
     def receive(self, event: Received, now: float) -> None:
-        """Takes in a message that is not the host's own business."""
+        """Handles a message that is not the host's own business."""
 
-    def wakened(self, now: float) -> None:  # noqa: B027 - nothing, unless a role says so
-        """Looks after what other threads have finished."""
+    def poll(self, now: float) -> None:  # noqa: B027 - nothing, unless a role says so
+        """Handles results of other threads."""
 
     def tick(self, now: float) -> None:  # noqa: B027
-        """Time has passed; about ten times a second."""
+        """Handles the passing of time; called about ten times a second."""
 
-    def learned(self, revision: int, peers: Mapping[str, int], now: float) -> None:  # noqa: B027
-        """Every host that this one may talk to, by name, and its incarnation: newer than what was known."""
+    def peers_changed(self, revision: int, peers: Mapping[str, int], now: float) -> None:  # noqa: B027
+        """Handles a new directory: every host that may be reached, by name, and its incarnation."""
 
     @abstractmethod
     def close(self) -> None:
@@ -86,32 +86,31 @@ class Role(ABC):
 
 
 class HostTask(Protocol):
-    """What a role is made from. It can be pickled."""
+    """The description of a role, which can be pickled."""
 
     @property
     def threads(self) -> int:
-        """How many threads the role's kernels may use."""
+        """The number of threads that the role's kernels may use."""
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Which it is of how many that compute at the same time, each with as many threads."""
+        """The index and the number of the roles that compute at the same time, each with as many threads."""
 
-    def role(self, link: HostContext) -> Role:
+    def role(self, host: HostContext) -> Role:
         """Builds the role: allocates, compiles, opens files. Raises what goes wrong."""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Lets a user's functions carry their source: they are understood where their file is not."""
+    """Adds its source to each function of the user, which can then be read where its file is not."""
 
     def reducer_override(self, one: object) -> object:
-        """As cloudpickle pickles it."""
         if isinstance(one, FunctionType):
             carry_source(one)
         return super().reducer_override(one)
 
 
 def pack_task(task: HostTask) -> bytes:
-    """A task as the payload of `Assign`.
+    """Pickles a task for the payload of `SetUp`.
 
     Raises:
         ValueError: something of the user in it cannot be pickled.
@@ -128,10 +127,10 @@ def pack_task(task: HostTask) -> bytes:
 
 
 def unpack_task(event: Received) -> HostTask:
-    """The task in an `Assign`.
+    """Unpickles the task in a `SetUp`.
 
     Raises:
-        PermissionError: it does not come from the coordinator.
+        PermissionError: the message does not come from the coordinator.
     """
     if event.sender != COORDINATOR:
         raise PermissionError(f"'{event.sender}' sent a task; only the coordinator may")

@@ -1,7 +1,7 @@
-"""Knows which computation each kernel thread is in, and since when: one that never ends is named.
+"""Watches which computation each kernel thread runs, and since when: one that never ends is named.
 
 Compiled code runs without Python's lock, so the host goes on beside a function of a user's that loops for
-ever; and it shows no line of that function, so the instruction is what names it.
+ever; and its stack shows no line of that function, so the instruction is what names it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import threading
 from typing import Final
 
 _COUNTED_S: Final = 1.0
-"""Seconds that count between two looks at most: a host that was stopped meanwhile has not computed."""
+"""The most seconds that count between two checks: a host that was stopped meanwhile has not computed."""
 _LINES, _COLUMNS = 40, 160
-"""A screen of the stacks is kept."""
+"""The part of the stacks that is kept."""
 
 
-class Stuck(Exception):
+class Overdue(Exception):
     """A computation that has not ended within the limit.
 
     Args:
@@ -32,39 +32,39 @@ class Stuck(Exception):
 
 
 class Watchdog:
-    """The computations that go on. `begin` and `end` are for kernel threads, `check` for one other."""
+    """The computations that run now. `begin` and `end` are for kernel threads, `check` for one other."""
 
     def __init__(self) -> None:
         self._now: dict[int, tuple[int, object]] = {}
         self._ages: dict[int, tuple[object, float]] = {}
-        self._looked_at = float("inf")
+        self._checked_at = float("inf")
 
     def begin(self, position: int) -> None:
-        """This thread begins a computation."""
+        """Notes that this thread begins a computation."""
         self._now[threading.get_ident()] = position, object()
 
     def end(self) -> None:
-        """This thread has ended its computation."""
+        """Notes that this thread has ended its computation."""
         del self._now[threading.get_ident()]
 
     def check(self, now: float, limit_s: float) -> None:
-        """Looks at what goes on; to be called often.
+        """Checks the running computations; to be called often.
 
         Args:
             now: seconds, monotonic.
             limit_s: seconds that a computation may take.
 
         Raises:
-            Stuck: one of them takes longer.
+            Overdue: one of them takes longer.
         """
-        passed_s = min(max(now - self._looked_at, 0.0), _COUNTED_S)
-        self._looked_at = now
+        passed_s = min(max(now - self._checked_at, 0.0), _COUNTED_S)
+        self._checked_at = now
         ages: dict[int, tuple[object, float]] = {}
-        for thread, (position, turn) in list(self._now.items()):
+        for thread, (position, token) in list(self._now.items()):
             before, age_s = self._ages.get(thread, (None, 0.0))
-            ages[thread] = turn, age_s + passed_s if before is turn else 0.0
+            ages[thread] = token, age_s + passed_s if before is token else 0.0
             if ages[thread][1] >= limit_s:
-                raise Stuck(position, ages[thread][1], stacks())
+                raise Overdue(position, ages[thread][1], stacks())
         self._ages = ages
 
 

@@ -19,8 +19,8 @@ from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.protocol.events import Persist, Received
 from partita.engine.protocol.messages import Parameters, PushAck
 from partita.engine.protocol.parameter_shard import ApplyGradient
-from partita.engine.runtime.downpour_part import TrainRole, TrainTask
-from partita.engine.runtime.downpour_shard import ShardRole, ShardTask
+from partita.engine.runtime.downpour_part import DownpourPartRole, DownpourPartTask
+from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask
 from partita.engine.runtime.task import HostContext
 
 Push = tuple[str, str, int, int]
@@ -37,11 +37,11 @@ class _Log:
 
 
 @dataclass(frozen=True)
-class WatchedPart(TrainTask):
+class WatchedPart(DownpourPartTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> TrainRole:
-        role, log = TrainRole(self, link), _Log(self.log, link)
+    def role(self, link: HostContext) -> DownpourPartRole:
+        role, log = DownpourPartRole(self, link), _Log(self.log, link)
         client: Any = role._client
         receive = client.receive
 
@@ -62,11 +62,11 @@ class WatchedPart(TrainTask):
 
 
 @dataclass(frozen=True)
-class WatchedShard(ShardTask):
+class WatchedShard(DownpourShardTask):
     log: Path = Path()
 
-    def role(self, link: HostContext) -> ShardRole:
-        role, log = ShardRole(self, link), _Log(self.log, link)
+    def role(self, link: HostContext) -> DownpourShardRole:
+        role, log = DownpourShardRole(self, link), _Log(self.log, link)
         log.write("from", self.checkpoint)
         machine: Any = role._machine
         receive = machine.receive

@@ -42,7 +42,7 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.protocol.permissions import PERMISSIONS, rejection_reason
 from partita.engine.runtime.buffers import layout_of
-from partita.engine.runtime.downpour_shard import ShardTask
+from partita.engine.runtime.downpour_shard import DownpourShardTask
 from partita.engine.runtime.host import Host
 from partita.engine.runtime.session import SessionTask
 from partita.engine.runtime.task import pack_task
@@ -160,8 +160,16 @@ def test_a_shard_refuses_what_does_not_fit_and_serves_on(members: Members, tmp_p
     layout = layout_of(plan, shards=2)
     parameters = {name: np.ones(shape, np.float32) for name, shape in layout.shapes.items()}
     save_parameters(tmp_path / "initial", parameters)
-    task = ShardTask(
-        1, layout, SGD(0.5), "run", tmp_path, None, tmp_path / "initial", "float32", tmp_path / "noted"
+    task = DownpourShardTask(
+        shard=1,
+        layout=layout,
+        optimizer=SGD(0.5),
+        run="run",
+        folder=tmp_path,
+        checkpoint=None,
+        initial=tmp_path / "initial",
+        precision="float32",
+        acknowledged=tmp_path / "noted",
     )
     members.answer(Hello)
     members.tell(COORDINATOR, SetUp("run"), pack_task(task))

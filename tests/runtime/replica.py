@@ -26,7 +26,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, part_indices, part_name, shard_index, shard_name
 from partita.engine.runtime.feed import ArrayFile
-from partita.engine.runtime.sandblaster_part import PortionTask
+from partita.engine.runtime.sandblaster_part import SandblasterPartTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
@@ -54,14 +54,14 @@ class Replica:
         self.computed: dict[int, dict[str, AssignmentResult]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
         tasks = [
-            PortionTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
+            SandblasterPartTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
             for m in range(len(plan.cluster))
         ]
         self.layout = tasks[0].layout
         self.roles = {part_name(0, m): task.role(self._link(part_name(0, m))) for m, task in enumerate(tasks)}
         everybody = [*self.roles, *(shard_name(n) for n in range(SHARDS))]
         for role in self.roles.values():
-            role.learned(1, dict.fromkeys(everybody, 0), 0.0)
+            role.peers_changed(1, dict.fromkeys(everybody, 0), 0.0)
 
     def _link(self, name: str) -> HostContext:
         def send(to: str, message: Message, payload: PayloadLike) -> None:
@@ -90,7 +90,7 @@ class Replica:
 
     def tell(self, name: str, sender: str, message: Message, payload: Payload | None = None) -> None:
         self.roles[name].receive(Received(sender, 0, message, payload), 0.0)
-        self.roles[name].wakened(0.0)
+        self.roles[name].poll(0.0)
 
     def until(self, assignment: int) -> list[AssignmentResult]:
         """What every part reports of an assignment, after its gradient was sent."""
@@ -103,7 +103,7 @@ class Replica:
         found = self.post.get(timeout=60)
         if found is None:
             for role in self.roles.values():
-                role.wakened(0.0)
+                role.poll(0.0)
             return
         sender, to, message, payload = found
         match message:

@@ -25,8 +25,8 @@ from partita.engine.protocol.coordinator_effects import ShardFile
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Fetch, Heartbeat, Message, Parameters, Push, PushAck, Save, Saved
 from partita.engine.protocol.names import COORDINATOR
-from partita.engine.runtime.checkpoint_writer import NotWritten
-from partita.engine.runtime.downpour_shard import ShardRole, ShardTask, SpoiltPush
+from partita.engine.runtime.downpour_shard import DownpourShardRole, DownpourShardTask, SpoiltPush
+from partita.engine.runtime.shard_role import NotWritten
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
@@ -50,13 +50,21 @@ class Shard:
     ) -> None:
         initial = folder / "initial"
         save_parameters(initial, {"weight": np.zeros(6)})
-        task = ShardTask(
-            shard, layout, optimizer, "run", folder, checkpoint, initial, "float64", folder / "noted"
+        task = DownpourShardTask(
+            shard=shard,
+            layout=layout,
+            optimizer=optimizer,
+            run="run",
+            folder=folder,
+            checkpoint=checkpoint,
+            initial=initial,
+            precision="float64",
+            acknowledged=folder / "noted",
         )
         self.said: list[tuple[Message, PayloadLike]] = []
         self.woken = threading.Event()
         link = HostContext(f"shard {shard}", 0, self._send, self.woken.set, Counters(), self._refuse)
-        self.role = ShardRole(task, link)
+        self.role = DownpourShardRole(task, link)
         self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
 
     def _send(self, to: str, message: Message, payload: PayloadLike) -> None:
@@ -80,10 +88,10 @@ class Shard:
         """Writes its file, and waits for it."""
         self.tell(COORDINATOR, Save(number))
         assert self.woken.wait(60)
-        self.role.wakened(0.0)
+        self.role.poll(0.0)
         saved = self.said.pop()[0]
         assert isinstance(saved, Saved)
-        return ShardFile(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(self.role._host.name, 0, saved.version, saved.file, saved.sha256)
 
 
 def commit(folder: Path, number: int, entries: list[ShardFile]) -> None:
@@ -145,7 +153,7 @@ def test_a_shard_that_was_replaced_in_an_update_does_not_acknowledge_it(
     """The process is stopped in it for longer than its lease: meanwhile it is taken for dead."""
     shard = Shard(Layout(ONE, SHAPES, shards=1), SGD(0.5), tmp_path)
     clock = SimpleNamespace(now=0.0)
-    for module in ("leased_role", "downpour_shard"):
+    for module in ("shard_role",):
         fake = SimpleNamespace(monotonic=lambda: clock.now)
         monkeypatch.setattr(f"partita.engine.runtime.{module}.time", fake)
     apply = shard.role._storage.apply

@@ -80,7 +80,7 @@ def next_of(kind: type, launcher: ThreadLauncher) -> Received:
 def test_whatever_a_role_raises_is_reported_until_the_host_is_ended(
     error: str, launcher: ThreadLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "SAY_AGAIN_S", 0.01)
+    monkeypatch.setattr(host, "RESEND_S", 0.01)
     launcher.launch(PART, 0)
     hello = next_of(Hello, launcher).message
     assert isinstance(hello, Hello)

@@ -24,7 +24,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR, shard_name
 from partita.engine.runtime.portion_feed import PortionOrder
-from partita.engine.runtime.sandblaster_part import PortionRole
+from partita.engine.runtime.sandblaster_part import SandblasterPartRole
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload
@@ -264,16 +264,16 @@ def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path:
         Counters(),
         lambda sender, why: refused.append((sender, why)),
     )
-    role = PortionRole(task, link)
+    role = SandblasterPartRole(task, link)
     try:
         role.receive(Received(COORDINATOR, 0, Assignment(1, 0, 0, 0, 1)), 0.0)
         role.receive(Received(COORDINATOR, 0, Heartbeat(0, 0.0)), 0.0)
-        role.learned(1, {"shard 0": 0}, 0.0)
+        role.peers_changed(1, {"shard 0": 0}, 0.0)
         role.tick(10.0)
         assert said.empty()
-        role.learned(2, {"shard 0": 0, "shard 1": 0}, 0.0)
+        role.peers_changed(2, {"shard 0": 0, "shard 1": 0}, 0.0)
         assert [said.get_nowait() for _ in range(2)] == [FetchPoint(0)] * 2
-        role.learned(3, {"shard 0": 0, "shard 1": 1}, 0.0)
+        role.peers_changed(3, {"shard 0": 0, "shard 1": 1}, 0.0)
         assert said.get_nowait() == FetchPoint(0), "a shard was started again"
         for overlap in task.layout.shards_of(0):
             numbers = Payload([memoryview(bytes(8 * (overlap.machine_stop - overlap.machine_start)))])

@@ -53,7 +53,7 @@ from partita.engine.protocol.messages import (
 )
 from partita.engine.protocol.names import COORDINATOR
 from partita.engine.runtime import sandblaster_shard
-from partita.engine.runtime.sandblaster_shard import CannotBeDone, VectorShardRole, VectorShardTask
+from partita.engine.runtime.sandblaster_shard import CannotBeDone, SandblasterShardRole, SandblasterShardTask
 from partita.engine.runtime.task import HostContext
 from partita.engine.transport.counters import Counters
 from partita.engine.transport.payload import Payload, PayloadLike
@@ -82,11 +82,20 @@ class Shard:
         initial = folder / "initial"
         save_parameters(initial, {"weight": START})
         layout = layout or Layout(ONE, SHAPES, shards=1)
-        task = VectorShardTask(shard, layout, run, folder, checkpoint, initial, precision, UNIT_SIZE)
+        task = SandblasterShardTask(
+            shard=shard,
+            layout=layout,
+            run=run,
+            folder=folder,
+            checkpoint=checkpoint,
+            initial=initial,
+            precision=precision,
+            unit_size=UNIT_SIZE,
+        )
         self.said: list[tuple[str, Message, PayloadLike]] = []
         self.refused: list[str] = []
         link = HostContext(f"shard {shard}", 0, self._send, lambda: None, Counters(), self._refuse)
-        self.role = VectorShardRole(task, link)
+        self.role = SandblasterShardRole(task, link)
         self.dtype = precision
         if leased:
             self.tell(COORDINATOR, Heartbeat(0, clock=0.0))
@@ -118,20 +127,20 @@ class Shard:
     def settle(self) -> None:
         """Until nothing is done beside any more."""
         while self.role._machine._awaited is not None:
-            self.role._beside.close()
-            self.role.wakened(0.0)
+            self.role._operations.close()
+            self.role.poll(0.0)
 
     def vector(self, name: str) -> list[float]:
         return self.role._store.vector(name).tolist()  # type: ignore[no-any-return]
 
     def save(self) -> ShardFile:
         """Waits for the file of the last snapshot."""
-        self.role._writer.close()
-        self.role.wakened(0.0)
+        self.role._files.close()
+        self.role.poll(0.0)
         n = max(n for n, (_, message, _) in enumerate(self.said) if isinstance(message, Saved))
         saved = self.said.pop(n)[1]  # others may have been said since
         assert isinstance(saved, Saved)
-        return ShardFile(f"shard {self.role._task.shard}", 0, saved.version, saved.file, saved.sha256)
+        return ShardFile(self.role._host.name, 0, saved.version, saved.file, saved.sha256)
 
 
 def commit(folder: Path, number: int, entries: list[ShardFile], *, dtype: str = "float32") -> None:
@@ -255,7 +264,7 @@ def test_files_are_written_one_after_the_other_while_commands_go_on(
     shard.said.clear()
     go.set()
     shard.role.close()
-    shard.role.wakened(0.0)
+    shard.role.poll(0.0)
     assert order == [1, 2, 3]
     saved = [message for _, message, _ in shard.said]
     assert [(s.checkpoint, s.version) for s in saved if isinstance(s, Saved)] == [(1, 1), (2, 2), (3, 3)]
@@ -273,7 +282,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
     """Heartbeats go out, leases come in, a newer command waits; a file that is written keeps its numbers."""
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
     do, gathered, written = VectorStore.do, Checkpoint.gather, Checkpoints.write_shard
-    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "do", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
     monkeypatch.setattr(
@@ -306,7 +315,7 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
 
 
 def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     shard = Shard(tmp_path)
     shard.command(1, scale("x", 2.0), evaluate(1), axpy("x", -0.5, "g"), dot("x", "g"))
     shard.tell("part 0.0", Contribution(1, 0), np.ones(10))
@@ -319,7 +328,7 @@ def test_a_step_is_the_same_beside_the_talk(tmp_path: Path, monkeypatch: pytest.
 def test_what_cannot_be_done_beside_the_talk_is_said_by_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     with pytest.raises(CannotBeDone, match="a Largest cannot be done"):
         Shard(tmp_path).command(1, Largest("gone"))
     with pytest.raises(CheckpointError, match="its manifest cannot be read"):
@@ -339,7 +348,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         done.append(operation)
         return []
 
-    monkeypatch.setattr(sandblaster_shard, "AT_ONCE", 0)
+    monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
     monkeypatch.setattr(VectorStore, "do", one)
     shard.tell(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from partita.engine.runtime.watchdog import Stuck, Watchdog
+from partita.engine.runtime.watchdog import Overdue, Watchdog
 
 
 def test_only_one_that_goes_on_and_on_is_stuck() -> None:
@@ -19,7 +19,7 @@ def test_only_one_that_goes_on_and_on_is_stuck() -> None:
     underway.begin(8)
     for n in range(3):
         underway.check(9.0 + n, 3.0)
-    with pytest.raises(Stuck, match="instruction 8 has not ended for 3 s") as caught:
+    with pytest.raises(Overdue, match="instruction 8 has not ended for 3 s") as caught:
         underway.check(12.0, 3.0)
     assert caught.value.position == 8
     assert "test_only_one_that_goes_on_and_on_is_stuck" in caught.value.stack
@@ -31,7 +31,7 @@ def test_time_in_which_the_host_stood_still_counts_little() -> None:
     underway.check(0.0, 3.0)
     underway.check(1000.0, 3.0)
     underway.check(2000.0, 3.0)
-    with pytest.raises(Stuck):
+    with pytest.raises(Overdue):
         underway.check(2001.0, 3.0)
 
 
@@ -51,7 +51,7 @@ def test_each_thread_has_its_own() -> None:
         underway.begin(5)
         underway.check(now, 2.0)
         underway.end()
-    with pytest.raises(Stuck) as caught:
+    with pytest.raises(Overdue) as caught:
         underway.check(2.0, 2.0)
     assert caught.value.position == 4
     assert "compute" in caught.value.stack
