@@ -9,7 +9,7 @@ from partita.partitioner.ir.buffer import Buffer
 
 
 class Metrics:
-    """Sums over examples by each loss's buffer. One thread at a time adds to one name."""
+    """Sums over examples by each loss's buffer. One thread at a time adds to a loss."""
 
     def __init__(self) -> None:
         self._losses: dict[Buffer, float] = {}
