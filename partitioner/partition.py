@@ -10,7 +10,8 @@ from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import products_for
-from partita.partitioner.ir.sizes import PRECISIONS
+from partita.partitioner.ir.sizes import PRECISIONS, Sizes
+from partita.partitioner.lower.lowering import Lowering
 from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.resting import collector_at_rest
@@ -66,11 +67,10 @@ def partition(
     with collector_at_rest():
         decision = STRATEGIES[strategy](task)
         owned = settled(graph, len(cluster), decision.cuts)
-        plan = Plan(
-            graph, cluster, batch, owned, precision, decision.micro_batches, products_for(processor())
-        )
-        if decision.programs is not None:
-            plan = plan.with_programs(decision.programs)
+        sizes = Sizes(graph, batch, precision, decision.micro_batches)
+        lowered = Lowering(owned, sizes, decision.programs)
+        products = products_for(processor())
+        plan = Plan(graph, cluster, batch, owned, precision, decision.micro_batches, products, lowered)
         _check_memory(plan, task, strategy)
     return plan
 

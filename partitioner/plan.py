@@ -1,20 +1,288 @@
-"""A plan as a user holds it: everything that follows from a cut, printed as a table, drawn as SVG."""
+"""A plan: everything that follows from who owns what, derived on demand, printed as a table, drawn as SVG."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Self
 
+from partita.layers.checks import check_whole
+from partita.layers.graph import Graph
 from partita.layers.region import Shape
-from partita.partitioner.bare_plan import BarePlan
+from partita.layers.text import counted
+from partita.layers.weighted_sum import Dense
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.cluster.products import LARGE, Products
+from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.arena import arena_bytes
+from partita.partitioner.lower.lowering import Lowering
+from partita.partitioner.lower.messages import Message
+from partita.partitioner.lower.windows import WindowPlan
 from partita.partitioner.pictures import view
+from partita.partitioner.predict.bound import lower_bound_s
+from partita.partitioner.predict.cost import Costs
+from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
+from partita.partitioner.predict.playback import Playback
+from partita.partitioner.predict.simulate import play
 from partita.partitioner.table import plan_table
 
 
 @dataclass(frozen=True)
-class Plan(BarePlan):
-    """One replica of a network over the machines of a cluster, made by `partition`. Fields: `BarePlan`."""
+class Plan:
+    """One replica of a network over the machines of a cluster, made by `partition`.
+
+    Args:
+        graph: the network.
+        cluster: the machines.
+        batch: examples in a minibatch.
+        ownership: who owns which rows.
+        precision: of states and errors, and of parameters where kernels read them.
+        micro_batches: into how many equal portions the minibatch is divided, which follow one another through
+            the machines.
+        products: which library computes which matrix product, on machines that bring no choice of their own.
+        lowered: messages and programs of an equal cut, if they were made before.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    batch: int
+    ownership: Ownership
+    precision: str = "float32"
+    micro_batches: int = 1
+    products: Products = Products()  # noqa: RUF009 - frozen
+    lowered: Lowering | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        n = check_whole(self.micro_batches, "the number of micro-batches is")
+        if self.batch % n:
+            raise ValueError(
+                f"a batch of {counted(self.batch, 'example')} cannot be divided into {n} equal "
+                f"micro-batches; use a number that divides it, for example {_nearest_divisor(self.batch, n)}"
+            )
+        object.__setattr__(self, "micro_batches", n)
+
+    def with_micro_batches(self, micro_batches: int) -> Self:
+        """The same plan with another number of micro-batches.
+
+        Raises:
+            ValueError: it does not divide the batch.
+        """
+        return replace(self, micro_batches=micro_batches)
+
+    def with_batch(self, batch: int) -> Self:
+        """The same plan with another number of examples in a minibatch.
+
+        Raises:
+            ValueError: the micro-batches do not divide it.
+        """
+        return replace(self, batch=batch)
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Every piece of every layer."""
+        return self.ownership.pieces
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """How many bytes a row of each buffer takes."""
+        return Sizes(self.graph, self.batch, self.precision, self.micro_batches)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Every message of a training step, or of a prediction where the network has no loss."""
+        return self.messages_for(StepKind())
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """A step of training, for each machine; the way up where the network has no loss."""
+        return self.programs_for(StepKind())
+
+    @property
+    def upward_programs(self) -> tuple[Program, ...]:
+        """The way up alone (to the losses, if there are any), for each machine."""
+        return self.programs_for(StepKind(train=False))
+
+    @property
+    def joined_messages(self) -> tuple[Message, ...]:
+        """The same, those of all micro-batches as one: what a picture shows."""
+        return self.with_micro_batches(1).messages
+
+    @property
+    def portions(self) -> str:
+        """How the batch is taken, in words."""
+        if self.micro_batches == 1:
+            return f"batch {self.batch}"
+        each = self.batch // self.micro_batches
+        return f"batch {self.batch} as {self.micro_batches} micro-batches of {each}"
+
+    def messages_for(self, kind: StepKind) -> tuple[Message, ...]:
+        """Every message of a step of this kind."""
+        return self.lowering.messages(kind)
+
+    def programs_for(self, kind: StepKind) -> tuple[Program, ...]:
+        """A step of this kind, for each machine."""
+        return self.lowering.programs(kind)
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """The messages and programs of the cut."""
+        found = Lowering(self.ownership, self.sizes)
+        return self.lowered if self.lowered == found and self.lowered is not None else found
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What instructions and messages take on these machines."""
+        return Costs(
+            self.graph,
+            self.cluster,
+            batch=self.batch,
+            precision=self.precision,
+            micro_batches=self.micro_batches,
+        )
+
+    @cached_property
+    def playback(self) -> Playback:
+        """The predicted step: the programs, played on a virtual clock.
+
+        Raises:
+            Deadlock: never, for a plan of `partition`; tests look.
+        """
+        return play(self.programs, self.costs, self.sizes, hosts=self.cluster.hosts)
+
+    @property
+    def predicted_step_s(self) -> float:
+        """Seconds of a training step, as predicted."""
+        return self.playback.step_s
+
+    @cached_property
+    def lower_bound_s(self) -> float:
+        """What no plan of this network on these machines can be below (seconds)."""
+        return lower_bound_s(self.costs)
+
+    @property
+    def connectivity(self) -> int:
+        """How many numbers of nodes travel up for each example: the hypergraph connectivity minus one.
+
+        A state counts once for each machine that needs it and does not own it. Of a layer that is cut by its
+        inputs, what a machine sums of a node counts once for each other machine that has the node.
+        """
+        return sum(self.travelling)
+
+    @cached_property
+    def travelling(self) -> tuple[int, int]:
+        """How many states travel to another machine, and how many partial sums, for each example."""
+        states = sums = 0
+        for message in self.messages:
+            nodes = self.graph[message.layer].nodes_in(message.rows) if message.layer else 0
+            if message.buffer.micro_batch in (None, 0):  # the same of every portion
+                states += nodes * (message.buffer.kind is BufferKind.ACTIVATIONS)
+                sums += nodes * (message.buffer.kind is BufferKind.PARTIAL_SUMS)
+        return states, sums
+
+    @cached_property
+    def traffic_bytes(self) -> tuple[list[int], list[int]]:
+        """For each machine the bytes that it sends in a step, and those that it receives."""
+        sent, received = [0] * len(self.cluster), [0] * len(self.cluster)
+        for message in self.messages:
+            sent[message.source] += message.n_bytes
+            received[message.destination] += message.n_bytes
+        return sent, received
+
+    def n_parameters(self, machine: int) -> int:
+        """How many numbers the machine's pieces learn."""
+        pieces = self.ownership.of_machine(machine)
+        return sum(held.size for piece in pieces for held in self.ownership.held(piece.layer, machine))
+
+    def windows(
+        self, program: Program, *, keep: Collection[Buffer] | None = None
+    ) -> dict[Buffer, WindowPlan]:
+        """The arrays of states, errors and sums that a machine holds to play one of the plan's programs.
+
+        Args:
+            program: of one of its machines.
+            keep: the buffers that hold their rows until the next step begins; what is fed always does. Others
+                may lie in the same memory, one after another. None: all keep theirs.
+        """
+        return self.lowering.windows(program, keep)
+
+    @property
+    def kept(self) -> tuple[Buffer, ...]:
+        """What a part that learns keeps of a step until the next: states, by which faults are found."""
+        return tuple(activations(grid.name) for grid in self.graph.computed)
+
+    def memory_bytes(
+        self,
+        machine: int,
+        *,
+        kind: StepKind = StepKind(),  # noqa: B008 - frozen
+        driver: Driver = "downpour",
+        rule_vectors: int = 1,
+    ) -> int:
+        """Bytes that the machine's part takes at most: its windows, its vectors, and scratch.
+
+        Left out are other scratch of kernels, the index tables of `Node` layers, messages in flight, and
+        Python itself.
+
+        Args:
+            machine: whose part.
+            kind: of the steps that are played.
+            driver: "downpour" has two more vectors than a "session": gradients accumulated and in flight.
+            rule_vectors: how many vectors the update rule remembers: SGD none, Adagrad one, Adam two.
+
+        Raises:
+            ValueError: the network has a loss, but a layer without a way down.
+        """
+        return self.program_bytes(self.programs_for(kind)[machine], driver=driver, rule_vectors=rule_vectors)
+
+    def program_bytes(self, program: Program, *, driver: Driver = "downpour", rule_vectors: int = 1) -> int:
+        """`memory_bytes` of the machine whose program this is."""
+        machine = program.machine
+        threads = self.cluster.machines[machine].threads
+        vectors = vector_bytes(
+            self.sizes, self.n_parameters(machine), program.kind, driver=driver, rule_vectors=rule_vectors
+        )
+        windows = arena_bytes(self.windows(program, keep=self.kept if program.kind.train else None))
+        return windows + vectors + scratch_bytes(self.ownership, program, self.sizes, threads=threads)
+
+    def products_of(self, machine: int) -> Products:
+        """Which library computes which matrix product of a machine, in every process that plays its part."""
+        return self.cluster.machines[machine].products or self.products
+
+    def multiplying_by(self, products: Products) -> Self:
+        """The same plan where every machine computes its matrix products as `products` says."""
+        machines = tuple(replace(machine, products=products) for machine in self.cluster.machines)
+        return self.on(replace(self.cluster, machines=machines))
+
+    @cached_property
+    def large_products(self) -> tuple[int, ...]:
+        """The machines that may have matrix products of which it matters what computes them."""
+        return tuple(
+            machine
+            for machine, made in enumerate(self.cluster.machines)
+            if made.device == "cpu"
+            and any(
+                isinstance(self.graph[piece.layer].layer, Dense)
+                and self.ownership.flops(piece, batch=self.batch) >= LARGE
+                for piece in self.ownership.of_machine(machine)
+            )
+        )
+
+    def on(self, cluster: Cluster) -> Self:
+        """The same cut on as many other machines; it shares messages and programs."""
+        return replace(self, cluster=cluster, lowered=self.lowering)
+
+    def for_prediction(self) -> Self:
+        """The same plan without losses and targets: what `predict` plays."""
+        graph = self.graph.without_losses()
+        pieces = tuple(piece for piece in self.pieces if piece.layer in graph)
+        return replace(self, graph=graph, ownership=replace(self.ownership, graph=graph, pieces=pieces))
 
     def draw(
         self, path: str | Path, *, layer: str | None = None, nodes: Sequence[Shape | int] | None = None
@@ -64,3 +332,8 @@ class Plan(BarePlan):
 
     def __str__(self) -> str:
         return plan_table(self)
+
+
+def _nearest_divisor(batch: int, n: int) -> int:
+    """Of the numbers that divide the batch, the one that is nearest to this."""
+    return min((k for k in range(1, batch + 1) if batch % k == 0), key=lambda k: abs(k - n))

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.text import counted
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.readable import readable_bytes as readable_bytes
 from partita.partitioner.words import critical_path, gap
+
+if TYPE_CHECKING:
+    from partita.partitioner.plan import Plan
 
 COLUMNS = 8
 """Up to so many machines, each has a column and a row of its own."""
 
 
-def plan_table(plan: BarePlan, *, width: int | None = None) -> str:
+def plan_table(plan: Plan, *, width: int | None = None) -> str:
     """The whole plan.
 
     Args:
@@ -38,7 +41,7 @@ def plan_table(plan: BarePlan, *, width: int | None = None) -> str:
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _layers(plan: BarePlan, width: int | None) -> list[str]:
+def _layers(plan: Plan, width: int | None) -> list[str]:
     machines = range(len(plan.cluster))
     few = len(machines) <= COLUMNS
     names = [plan.cluster.machines[m].name for m in machines] if few else ["machines"]
@@ -54,7 +57,7 @@ def _layers(plan: BarePlan, width: int | None) -> list[str]:
     return [*columns(rows, left=range(3 if few else len(rows[0])), width=width), *notes]
 
 
-def _cell(plan: BarePlan, layer: str, machine: int) -> str:
+def _cell(plan: Plan, layer: str, machine: int) -> str:
     """The rows that a machine has: `0:8`; cut by inputs, `0:8/0:4`."""
     rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.inputs(layer, machine)
     if rows is None:
@@ -85,7 +88,7 @@ def _owners(grid: Grid, pieces: tuple[Piece, ...]) -> str:
     return f"{shown}, {each} {'row' if most == 1 else 'rows'} each{by_inputs}"
 
 
-def _machines(plan: BarePlan, width: int | None) -> list[str]:
+def _machines(plan: Plan, width: int | None) -> list[str]:
     titles = ["machine", "parameters", "MFLOP up", "sends", "receives", "peak memory"]
     rows = [[*titles, "computing", "sending", "waiting", "idle"]]
     shown = list(range(len(plan.cluster)))
@@ -124,7 +127,7 @@ def _machines(plan: BarePlan, width: int | None) -> list[str]:
     return table
 
 
-def _summary(plan: BarePlan, width: int | None) -> list[str]:
+def _summary(plan: Plan, width: int | None) -> list[str]:
     total = sum(message.n_bytes for message in plan.messages)
     step_s, bound_s = plan.predicted_step_s, plan.lower_bound_s
     how = "" if plan.costs.calibrated else " (uncalibrated)"
@@ -138,7 +141,7 @@ def _summary(plan: BarePlan, width: int | None) -> list[str]:
     return [part for line in "\n".join(lines).splitlines() for part in wrapped(line, width)]
 
 
-def _products(plan: BarePlan) -> Iterator[str]:
+def _products(plan: Plan) -> Iterator[str]:
     """What computes matrix products, where it matters: below a size all are NumPy's."""
     if plan.precision == "bfloat16" and plan.large_products:
         yield "products: torch (bfloat16)"
@@ -151,7 +154,7 @@ def _products(plan: BarePlan) -> Iterator[str]:
         yield f"products{where}: {told}"
 
 
-def _travelling(plan: BarePlan) -> str:
+def _travelling(plan: Plan) -> str:
     """`288 states travel to another machine`."""
     states, sums = plan.travelling
     if sums:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from partita.engine.view import svg
 from partita.engine.view.palette import Palette
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ir.buffer import BufferKind
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message
+from partita.partitioner.plan import Plan
 from partita.partitioner.predict.memory import vector_bytes
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
@@ -69,7 +69,7 @@ def _row(row: Row, left: float, top: float, scale: float) -> str:
     )
 
 
-def messages(plan: BarePlan) -> str:
+def messages(plan: Plan) -> str:
     """What travels in a step, the largest first."""
     groups: dict[tuple[str, str], list[Message]] = {}
     for message in plan.messages:
@@ -106,12 +106,12 @@ def _fill(message: Message) -> str:
     return STATES if message.buffer.kind in (BufferKind.ACTIVATIONS, BufferKind.PARTIAL_SUMS) else OTHERS
 
 
-def memory(plan: BarePlan) -> str:
+def memory(plan: Plan) -> str:
     """What each machine's part takes at most, and its limit where it has one."""
     return drawn("memory by machine", list(_by_machine(plan)))
 
 
-def _by_machine(plan: BarePlan) -> Iterator[Row]:
+def _by_machine(plan: Plan) -> Iterator[Row]:
     palette, kind = Palette(len(plan.cluster)), StepKind().of(plan.graph)
     for m, machine in enumerate(plan.cluster.machines):
         total = plan.memory_bytes(m)

@@ -20,7 +20,7 @@ from partita.layers.graph import Graph
 from partita.layers.region import Shape
 from partita.layers.rows import Rows
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.plan import Plan
 
 MARGIN, HEADING, NOTES = 18.0, 30.0, 18.0
 MOST_NODES = 2_000
@@ -31,7 +31,7 @@ ALONE, GIVEN = "#ccd4db", "#f4f6f8"
 """Cells of a network that nobody has cut, and of an input that is fed."""
 
 
-def draw_layer(plan: BarePlan, layer: str, nodes: Sequence[Shape | int] | None = None) -> str:
+def draw_layer(plan: Plan, layer: str, nodes: Sequence[Shape | int] | None = None) -> str:
     """The picture of a layer, as the text of an SVG file.
 
     Args:
@@ -77,7 +77,7 @@ def _flat(position: object, shape: Shape) -> int:
 class _Picture:
     """Places everything once, then writes it from the back to the front."""
 
-    def __init__(self, plan: BarePlan, layer: str, nodes: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, layer: str, nodes: Sequence[int]) -> None:
         self.plan, self.owned, self.grid = plan, plan.ownership, plan.graph[layer]
         self.look = Look(tuple(machine.name for machine in plan.cluster.machines))
         self.palette = self.look.palette

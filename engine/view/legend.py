@@ -8,7 +8,7 @@ from partita.engine.view import svg
 from partita.engine.view.look import Look
 from partita.engine.view.steps import said_of_step
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes
 
 LINE = 22.0
@@ -19,7 +19,7 @@ NARROW = 20
 """Machines up to which the legend stands beside the picture, in one column; else below it, in several."""
 
 
-def heading(plan: BarePlan, *, x: float, y: float) -> str:
+def heading(plan: Plan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = counted(len(plan.cluster), "machine")
     told = (
@@ -31,7 +31,7 @@ def heading(plan: BarePlan, *, x: float, y: float) -> str:
     )
 
 
-def heading_width(plan: BarePlan) -> float:
+def heading_width(plan: Plan) -> float:
     """A guess of how wide the heading gets."""
     return max(
         svg.text_width("x" * 92 + str(plan.graph.n_parameters), size=11),
@@ -42,7 +42,7 @@ def heading_width(plan: BarePlan) -> float:
 class Legend:
     """A row for each machine, in one column or several, and a sample of each kind of line."""
 
-    def __init__(self, plan: BarePlan, look: Look) -> None:
+    def __init__(self, plan: Plan, look: Look) -> None:
         self.plan, self.look, self.count = plan, look, len(plan.cluster)
         self.sent = [0] * self.count
         for message in plan.messages:

@@ -10,7 +10,7 @@ from partita.engine.view.plan_picture import draw_plan
 from partita.engine.view.steps import predicted_timeline
 from partita.engine.view.timeline import Picture
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes, readable_seconds
 
 STYLE = """
@@ -59,7 +59,7 @@ for (const box of document.querySelectorAll('[data-zoom]')) {
 """
 
 
-def plan_page(plan: BarePlan, table: str) -> str:
+def plan_page(plan: Plan, table: str) -> str:
     """The page as HTML.
 
     Args:
@@ -74,7 +74,7 @@ def plan_page(plan: BarePlan, table: str) -> str:
     )
 
 
-def _parts(plan: BarePlan, table: str) -> Iterator[str]:
+def _parts(plan: Plan, table: str) -> Iterator[str]:
     timeline = Picture(predicted_timeline(plan), zoomable=True)
     yield _head(plan)
     yield _section("Who owns what", "", f"<pre>{escape(table)}</pre>")
@@ -98,7 +98,7 @@ def _parts(plan: BarePlan, table: str) -> Iterator[str]:
     )
 
 
-def _head(plan: BarePlan) -> str:
+def _head(plan: Plan) -> str:
     """The name, and the numbers that people ask for first."""
     doubt = "" if plan.costs.calibrated else " (uncalibrated)"
     busy = [times.computing_s / plan.playback.step_s for times in plan.playback.times]
@@ -119,7 +119,7 @@ def _head(plan: BarePlan) -> str:
     return f'<h1>{escape(plan.graph.name)}</h1><div class="numbers">{boxes}</div>'
 
 
-def _portions(plan: BarePlan) -> str:
+def _portions(plan: Plan) -> str:
     return f", as {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
 
 
@@ -132,7 +132,7 @@ def _card(picture: str) -> str:
     return f'<div class="card fit">{picture}</div>'
 
 
-def _messages_said(plan: BarePlan) -> str:
+def _messages_said(plan: Plan) -> str:
     total = readable_bytes(sum(m.n_bytes for m in plan.messages))
     return (
         f"{total} in {counted(len(plan.messages), 'message')} a step; blue are states and partial sums, "

@@ -17,7 +17,7 @@ from partita.engine.view.folds import sketched
 from partita.engine.view.layout import ranks_of
 from partita.engine.view.look import Look
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
+from partita.partitioner.plan import Plan
 
 MARGIN, HEADING, BETWEEN = 28.0, 84.0, 56.0
 """Around everything, for the title, and between columns, in pixels."""
@@ -25,7 +25,7 @@ ROOMY = 24.0
 """Pixels that a piece must have for arrow heads of full size."""
 
 
-def draw_plan(plan: BarePlan) -> str:
+def draw_plan(plan: Plan) -> str:
     """The picture of a plan, as the text of an SVG file."""
     return _Picture(plan).text()
 
@@ -33,7 +33,7 @@ def draw_plan(plan: BarePlan) -> str:
 class _Picture:
     """Cuts the network into columns, and places them, the title and the legend."""
 
-    def __init__(self, plan: BarePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan, self.owned = plan, plan.ownership
         self.bars = boxes.bar_widths(self.owned)
         found = [routes.route(self.owned, message) for message in plan.joined_messages]

@@ -9,8 +9,8 @@ from partita.engine.profile.timeline import Timeline as Step
 from partita.engine.runtime.trace import COMMUNICATION
 from partita.engine.view.timeline import Lane, Timeline, TimelineBar, TimelineFlight, draw_timeline, lanes_of
 from partita.layers.text import counted
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ir.program import Op
+from partita.partitioner.plan import Plan
 from partita.partitioner.predict.playback import Bar, Flight, Playback
 from partita.partitioner.readable import readable_seconds
 from partita.partitioner.words import described
@@ -19,18 +19,18 @@ FLIGHTS = 4
 """Machines up to which every message is drawn on its way; of more, those on the critical path."""
 
 
-def said_of_step(plan: BarePlan) -> str:
+def said_of_step(plan: Plan) -> str:
     """How long a step is predicted to take, and whether that is a guess."""
     doubt = "" if plan.costs.calibrated else " (uncalibrated)"
     return f"predicted step {readable_seconds(plan.predicted_step_s)}{doubt}"
 
 
-def draw_step(plan: BarePlan) -> str:
+def draw_step(plan: Plan) -> str:
     """Draws the predicted step of a plan, as the text of an SVG file."""
     return draw_timeline(predicted_timeline(plan))
 
 
-def predicted_timeline(plan: BarePlan) -> Timeline:
+def predicted_timeline(plan: Plan) -> Timeline:
     """Of a step of training, or of the way up where the network has no loss."""
     playback, names = plan.playback, tuple(machine.name for machine in plan.cluster.machines)
     path = playback.critical_path

@@ -12,9 +12,9 @@ from partita.engine.view.palette import Palette
 from partita.engine.view.panels import Held, Panel, edges_into, right_of
 from partita.layers import rows as row_sets
 from partita.layers.rows import Rows
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
+from partita.partitioner.plan import Plan
 from partita.partitioner.readable import readable_bytes
 from partita.partitioner.words import content_of
 
@@ -39,7 +39,7 @@ class Travel:
     number: int | None
 
 
-def travels(plan: BarePlan, layer: str) -> list[Travel]:
+def travels(plan: Plan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
     for message in plan.joined_messages:

@@ -52,7 +52,7 @@ class Machine:
             receiving holds the kernels up.
         times: what was measured of its kernels; None where nothing was.
         products: which library computes which of its matrix products, where a calibration says so. None: the
-            plan's fixed rule says so, see `BarePlan.products`.
+            plan's fixed rule says so, see `Plan.products`.
 
     Raises:
         ValueError: one of them is not such a number, or not more than zero, or there is no such device.

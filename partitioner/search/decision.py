@@ -20,4 +20,4 @@ class Decision:
 
     cuts: Cuts
     micro_batches: int = 1
-    programs: tuple[Program, ...] | None = field(default=None, compare=False, repr=False)
+    programs: tuple[Program, ...] = field(default=(), compare=False, repr=False)

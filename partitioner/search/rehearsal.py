@@ -10,11 +10,11 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.lower import Share, shares
 from partita.partitioner.lower.messages import messages_of
+from partita.partitioner.plan import Plan
 from partita.partitioner.predict.simulate import play_tracks
 from partita.partitioner.predict.track import Track, track_of
 from partita.partitioner.search.task import Task
@@ -47,7 +47,7 @@ class Rehearsal:
         """Of the plan that was played last."""
         self._parts: dict[Hashable, _Part] = {}
 
-    def score(self, plan: BarePlan, *, limit_s: float = math.inf) -> Score:
+    def score(self, plan: Plan, *, limit_s: float = math.inf) -> Score:
         """What a plan's step takes; of one that takes longer than the limit, memory is not looked at."""
         messages = messages_of(plan.ownership, self.task.costs.sizes, self.kind)
         found = shares(plan.ownership, messages, self.kind, micro_batches=self.task.portions)

@@ -11,11 +11,11 @@ from partita.layers.rows import Run
 from partita.partitioner.assign.cuts import Cuts
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import settled
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
+from partita.partitioner.plan import Plan
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 
@@ -66,14 +66,14 @@ class Task:
         """Whether a step learns."""
         return bool(self.graph.losses)
 
-    def plan(self, cuts: Cuts) -> BarePlan:
+    def plan(self, cuts: Cuts) -> Plan:
         """The plan of a cut of every layer.
 
         Raises:
             ValueError: a cut cannot be.
         """
         owned = settled(self.graph, len(self.cluster), cuts)
-        return BarePlan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
+        return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
 
     def layer_s(self, layer: str, rows: Run, machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from partita.partitioner.assign.cuts import Cut
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.bare_plan import BarePlan
 from partita.partitioner.ir.program import Program
+from partita.partitioner.plan import Plan
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.rehearsal import Rehearsal, Score
@@ -35,7 +35,7 @@ class Trials:
         self.effort: float = effort
         self.rehearsal = Rehearsal(task)
         self.best: Mapping[str, Cut] | None = None
-        self.programs: tuple[Program, ...] | None = None
+        self.programs: tuple[Program, ...] = ()
         """Of the best."""
         self.score = to_beat
         self.plans: list[Mapping[str, Cut]] = []
@@ -75,7 +75,7 @@ class Trials:
         """About how many instructions a plan has that was played."""
         return self.additive.size(self.plans[number]) * self.task.portions
 
-    def _score(self, plan: BarePlan, cuts: Mapping[str, Cut]) -> Score | None:
+    def _score(self, plan: Plan, cuts: Mapping[str, Cut]) -> Score | None:
         fits = self.score is not None and not self.score.excess_bytes
         if fits and self.score is not None and self.additive.lanes_s(cuts) >= self.score.step_s:
             return None

@@ -1,0 +1,70 @@
+"""The lowering of a cut: messages, programs and windows of every kind of step, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.ir.buffer import Buffer
+from partita.partitioner.ir.program import Program
+from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.ir.step_kind import StepKind
+from partita.partitioner.lower.arena import arranged
+from partita.partitioner.lower.lower import lower
+from partita.partitioner.lower.messages import Message, messages_of, of_portions
+from partita.partitioner.lower.windows import WindowPlan, windows_of
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """Messages, programs and windows of a cut.
+
+    Args:
+        owned: who owns which rows.
+        sizes: of the network's buffers, with the number of micro-batches.
+        made: the programs of one kind of step, if they were made before.
+    """
+
+    owned: Ownership
+    sizes: Sizes
+    made: tuple[Program, ...] = field(default=(), compare=False, repr=False)
+
+    def messages(self, kind: StepKind) -> tuple[Message, ...]:
+        """Every message of a step of this kind."""
+        kind = kind.of(self.sizes.graph)
+        if kind not in self._messages:
+            self._messages[kind] = of_portions(
+                self._per_micro_batch(kind), micro_batches=self.sizes.micro_batches, overlap=kind.overlap
+            )
+        return self._messages[kind]
+
+    def programs(self, kind: StepKind) -> tuple[Program, ...]:
+        """A step of this kind, for each machine."""
+        kind = kind.of(self.sizes.graph)
+        if kind not in self._programs:
+            messages = self._per_micro_batch(kind)
+            self._programs[kind] = lower(self.owned, messages, kind, micro_batches=self.sizes.micro_batches)
+        return self._programs[kind]
+
+    def windows(self, program: Program, keep: Collection[Buffer] | None) -> dict[Buffer, WindowPlan]:
+        """The arrays that a machine holds to play a program; see `Plan.windows`."""
+        return arranged(self.owned, program, windows_of(self.owned, program, self.sizes), keep)
+
+    def _per_micro_batch(self, kind: StepKind) -> tuple[Message, ...]:
+        if kind not in self._of_one:
+            self._of_one[kind] = messages_of(self.owned, self.sizes, kind)
+        return self._of_one[kind]
+
+    @cached_property
+    def _of_one(self) -> dict[StepKind, tuple[Message, ...]]:
+        return {}
+
+    @cached_property
+    def _messages(self) -> dict[StepKind, tuple[Message, ...]]:
+        return {}
+
+    @cached_property
+    def _programs(self) -> dict[StepKind, tuple[Program, ...]]:
+        return {self.made[0].kind: self.made} if self.made else {}
