@@ -117,6 +117,10 @@ class NodeDefinition:
 class Layer(Arguments, ABC):
     """A kind of layer with its settings, like `Dense(10)`. Called on states, it joins their network."""
 
+    slowdown: ClassVar[float] = 1.0
+    """Time of an operation, as a multiple of one of a matrix product, which runs fastest: measured on one
+    machine; it counts where a kernel was not measured."""
+
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "strides": ("stride",),
         "stride_size": ("stride",),

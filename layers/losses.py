@@ -22,6 +22,7 @@ from partita.layers.region import Shape
 class Loss(Layer):
     """Called on scores and a target: `SoftmaxCrossEntropy()(scores, net.target("digit"))`."""
 
+    slowdown = 12.0
     name: str | None = field(default=None, kw_only=True)
 
     @property

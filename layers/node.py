@@ -78,6 +78,7 @@ class Node(Layer):
             the others is none of these.
     """
 
+    slowdown = 30.0
     wiring: Connectivity
     upward: Callable[..., Any]
     downward: Callable[..., Any] | None = None

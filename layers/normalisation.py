@@ -58,6 +58,7 @@ class LocalContrastNormalisation2D(Layer):
         name: what the network calls the layer.
     """
 
+    slowdown = 25.0
     kernel_size: Extent = 9
     sigma: float | None = field(default=None, kw_only=True)
     floor: float = field(default=0.01, kw_only=True)

@@ -25,6 +25,7 @@ class Pool2D(Layer):
         name: what the network calls the layer.
     """
 
+    slowdown = 12.0
     pool_size: Extent = 2
     stride: Extent | None = field(default=None, kw_only=True)
     padding: Padding = field(default="valid", kw_only=True)

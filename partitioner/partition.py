@@ -10,14 +10,14 @@ from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
 from partita.partitioner.cluster.processor import processor
 from partita.partitioner.cluster.products import products_for
+from partita.partitioner.gc_paused import gc_paused
 from partita.partitioner.ir.sizes import PRECISIONS, Sizes
 from partita.partitioner.lower.lowering import Lowering
 from partita.partitioner.plan import Plan
-from partita.partitioner.readable import readable_bytes
-from partita.partitioner.resting import collector_at_rest
 from partita.partitioner.search.fitting import what_would_fit
 from partita.partitioner.search.strategies import STRATEGIES
 from partita.partitioner.search.task import Task
+from partita.partitioner.text import readable_bytes
 
 
 def partition(
@@ -64,7 +64,7 @@ def partition(
     check_cuts(graph, cuts)
     cuts = {layer: plain(cut) for layer, cut in cuts.items()}
     task = Task(graph, cluster, batch, precision, cuts, micro_batches)
-    with collector_at_rest():
+    with gc_paused():
         decision = STRATEGIES[strategy](task)
         owned = settled(graph, len(cluster), decision.cuts)
         sizes = Sizes(graph, batch, precision, decision.micro_batches)

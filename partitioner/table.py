@@ -13,9 +13,8 @@ from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.text import counted
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.columns import columns, wrapped
-from partita.partitioner.readable import readable_bytes as readable_bytes
-from partita.partitioner.words import critical_path, gap
+from partita.partitioner.predict.critical_path import critical_path
+from partita.partitioner.text import columns, readable_bytes, wrapped
 
 if TYPE_CHECKING:
     from partita.partitioner.plan import Plan
@@ -139,6 +138,14 @@ def _summary(plan: Plan, width: int | None) -> list[str]:
         *_products(plan),
     ]
     return [part for line in "\n".join(lines).splitlines() for part in wrapped(line, width)]
+
+
+def gap(step_s: float, bound_s: float) -> str:
+    """The optimality gap: how much faster a plan could be, as far as a lower bound tells."""
+    ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
+    if ratio < 1.005:
+        return f"{least}: none is faster"
+    return f"{least}: {ratio:.{2 if ratio < 1.1 else 1}f}x faster is not ruled out"
 
 
 def _products(plan: Plan) -> Iterator[str]:

@@ -27,7 +27,7 @@ from partita.layers.graph import Graph
 from partita.layers.network import Network
 from partita.partitioner import Cluster, KernelTimes, Link, Machine, Plan, StepKind
 from partita.partitioner.cluster.kernel_times import Timed
-from partita.partitioner.predict.work import family_of
+from partita.partitioner.cluster.work import family_of
 
 Progress = Callable[[str, int, int], object]
 """Called with what is being measured, how many of it are done, and how many there are."""

@@ -9,8 +9,7 @@ import msgspec
 
 from partita.engine.profile.changes import Change
 from partita.layers.text import counted
-from partita.partitioner.columns import columns, wrapped
-from partita.partitioner.readable import readable_bytes, readable_seconds
+from partita.partitioner.text import columns, readable_bytes, readable_seconds, wrapped
 
 FORMAT: Final = 1
 """Version of the JSON, raised when a number changes its meaning."""

@@ -18,8 +18,8 @@ from partita.layers.graph import Graph
 from partita.layers.losses import Loss
 from partita.partitioner import Cluster, InputSplit, Plan, RowSplit, StepKind, Whole, partition
 from partita.partitioner.assign.cuts import Cut
+from partita.partitioner.cluster.work import Work
 from partita.partitioner.ir.program import COMPUTES
-from partita.partitioner.predict.work import Work
 
 MOST_PIECES: Final = 64
 LEAST_REFERENCE_S: Final = 1e-3

@@ -11,9 +11,8 @@ from partita.engine.profile.products import ProductMeasurement
 from partita.engine.profile.store import Transport
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.products import LIBRARIES, LIBRARY_NAMES, Choice
-from partita.partitioner.columns import columns
-from partita.partitioner.predict.work import REFERENCE_FLOPS_PER_S, family_of
-from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, quantity
+from partita.partitioner.cluster.work import REFERENCE_FLOPS_PER_S, family_of
+from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, columns, quantity
 
 _NAMES: dict[Transport, str] = {"memory": "shared memory", "tcp": "TCP, loopback"}
 _OPERATIONS: Final = {"NN": "forward", "TN": "input gradient", "NT": "gradient"}

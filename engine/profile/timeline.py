@@ -17,7 +17,6 @@ from partita.engine.runtime.trace import COMMUNICATION, Delivery, PartTrace, Ste
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.playback import Times
-from partita.partitioner.words import described
 
 MESSAGES = ("send", "receive")
 """Kinds of bars in which nothing is computed."""
@@ -128,7 +127,7 @@ class Timeline:
             flights.append(_flight(trace, d, zero))
             if d.arrived_s > d.wanted_s:
                 buffer = trace.parts[d.source].program.instructions[d.send].target.buffer
-                what = f"{described(buffer)} from {names[d.source]}"
+                what = f"{buffer.description} from {names[d.source]}"
                 missing[d.destination].append(Missing(d.wanted_s - zero, d.arrived_s - zero, what))
         return cls(
             names,

@@ -13,8 +13,7 @@ from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.memory import vector_bytes
-from partita.partitioner.readable import readable_bytes
-from partita.partitioner.words import content_of
+from partita.partitioner.text import readable_bytes
 
 LINE, BAR, SIZE = 22.0, 14.0, 11.5
 """From one bar to the next, and its height, in pixels; size of words."""
@@ -93,7 +92,7 @@ def _of_kind(what: str, fill: str, group: Sequence[Message]) -> Row:
 
 def _what(message: Message) -> str:
     """`states of h1`, `errors of h1 from h2`, `sums over scores of loss`; of all portions the same."""
-    content = content_of(message.buffer)
+    content = message.buffer.contents
     if not message.layer:
         return content
     edge, told = message.buffer.edge, f"{content} of {message.layer}"

@@ -15,8 +15,7 @@ from partita.engine.view.boxes import Box
 from partita.engine.view.look import HEAD, Look
 from partita.engine.view.routes import Point, Port, Route
 from partita.layers.text import counted
-from partita.partitioner.readable import readable_bytes
-from partita.partitioner.words import content_of
+from partita.partitioner.text import readable_bytes
 
 CROWD, PEERS = 30, 5
 """Messages of one edge in one direction, and receivers of each sender, where they become one."""
@@ -56,7 +55,7 @@ class Exchange:
         total = readable_bytes(sum(route.message.n_bytes for route in self.routes))
         way = "up" if self.up else "down"
         if self.inside and self.routes[0].of_machines:
-            way = f"of its {content_of(self.routes[0].message.buffer)}"
+            way = f"of its {self.routes[0].message.buffer.contents}"
         elif self.inside:
             way = "between its machines"
         return f"{counted(len(self.routes), 'message')} {way}, {total}"

@@ -9,7 +9,7 @@ from partita.engine.view.look import Look
 from partita.engine.view.steps import said_of_step
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
-from partita.partitioner.readable import readable_bytes
+from partita.partitioner.text import readable_bytes
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)

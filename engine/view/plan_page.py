@@ -11,7 +11,7 @@ from partita.engine.view.steps import predicted_timeline
 from partita.engine.view.timeline import Picture
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
-from partita.partitioner.readable import readable_bytes, readable_seconds
+from partita.partitioner.text import readable_bytes, readable_seconds
 
 STYLE = """
 :root { --ink: #1f2933; --soft: #65717d; --line: #dfe5ea; }

@@ -20,7 +20,7 @@ from partita.engine.view.speed_up import draw_speed_up
 from partita.engine.view.steps import predicted_timeline, step_timeline
 from partita.engine.view.timeline import Picture, Timeline
 from partita.layers.text import counted
-from partita.partitioner.readable import readable_bytes, readable_seconds
+from partita.partitioner.text import readable_bytes, readable_seconds
 
 AS_LONG: Final = 0.05
 """By so much a drawn step may differ from the one that figures speak of, without a word of it."""

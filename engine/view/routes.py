@@ -14,8 +14,7 @@ from partita.layers import rows as row_sets
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Edge
 from partita.partitioner.lower.messages import Message
-from partita.partitioner.readable import readable_bytes
-from partita.partitioner.words import content_of
+from partita.partitioner.text import readable_bytes
 
 Port: TypeAlias = tuple[str, int, Literal["top", "bottom"]]
 """An edge of a machine's piece of a layer."""
@@ -142,7 +141,7 @@ def drawn(found: Route, line: str, *, width: float, look: Look) -> str:
 
 def _what(message: Message) -> str:
     """`states of h1, rows 0:4`; rows of weights and of sums over scores are none of the layer."""
-    content = content_of(message.buffer)
+    content = message.buffer.contents
     if content in ("states", "errors", "partial sums"):
         return f"{content} of {message.layer}, rows {row_sets.text(message.rows)}"
     return f"{content} of {message.layer}"

@@ -12,8 +12,7 @@ from partita.layers.text import counted
 from partita.partitioner.ir.program import Op
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.playback import Bar, Flight, Playback
-from partita.partitioner.readable import readable_seconds
-from partita.partitioner.words import described
+from partita.partitioner.text import readable_seconds
 
 FLIGHTS = 4
 """Machines up to which every message is drawn on its way; of more, those on the critical path."""
@@ -77,7 +76,7 @@ def _waits(playback: Playback, names: tuple[str, ...], machine: int) -> Iterator
 
 def _waits_for(playback: Playback, names: tuple[str, ...], received: Bar) -> str:
     instruction = playback.instruction(received)
-    return f"waits for {described(instruction.target.buffer)} from {names[instruction.peer or 0]}"
+    return f"waits for {instruction.target.buffer.description} from {names[instruction.peer or 0]}"
 
 
 def _flight(playback: Playback, names: tuple[str, ...], flight: Flight, *, critical: bool) -> TimelineFlight:

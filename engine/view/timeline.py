@@ -12,7 +12,7 @@ from itertools import groupby
 
 from partita.engine.view import svg
 from partita.engine.view.time_axis import TimeAxis, time_axis
-from partita.partitioner.readable import readable_seconds
+from partita.partitioner.text import readable_seconds
 
 KINDS = {
     "up": ("#0072b2", "states"),

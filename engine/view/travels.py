@@ -15,8 +15,7 @@ from partita.layers.rows import Rows
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
-from partita.partitioner.readable import readable_bytes
-from partita.partitioner.words import content_of
+from partita.partitioner.text import readable_bytes
 
 LANE = 11.0
 """From one line to the next, in pixels."""
@@ -124,4 +123,4 @@ def _heights(held: Held, travel: Travel) -> list[float]:
 
 
 def _label(travel: Travel) -> str:
-    return content_of(travel.message.buffer)
+    return travel.message.buffer.contents

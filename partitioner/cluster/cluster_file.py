@@ -28,7 +28,7 @@ from partita.partitioner.cluster.kernel_times import KernelTimes, read_times, wr
 from partita.partitioner.cluster.machine import SHARED_MEMORY, Between, Link, Machine
 from partita.partitioner.cluster.products import Products
 from partita.partitioner.cluster.products_file import read_products, write_products
-from partita.partitioner.units import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, parse_quantity, quantity
+from partita.partitioner.text import BYTES, BYTES_PER_S, FLOPS_PER_S, SECONDS, parse_quantity, quantity
 
 UNLIMITED: Final = "unlimited"
 

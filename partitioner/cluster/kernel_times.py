@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from partita.layers.text import counted
-from partita.partitioner.predict.work import Work, family_of, kind_of
+from partita.partitioner.cluster.work import Work, family_of, kind_of
 
 VERSION: Final = 2
 Origin: TypeAlias = Literal["measured", "interpolated", "scaled"]

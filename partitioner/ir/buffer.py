@@ -96,6 +96,16 @@ class Buffer(NamedTuple):
         return self.kind in _OF_MINIBATCH
 
     @property
+    def contents(self) -> str:
+        """The contents in words, whatever the layer and micro-batch: `states`."""
+        return _CONTENTS[self.kind]
+
+    @property
+    def description(self) -> str:
+        """The contents and their layer: `hidden3's states`."""
+        return f"{self.layer}'s {self.contents}" if self.layer else self.contents
+
+    @property
     def travels_along_edges(self) -> bool:
         """Whether it holds activations or their gradients, not what the machines of one layer exchange."""
         return self.kind is BufferKind.ACTIVATIONS or self.kind is BufferKind.GRAD_OUTPUT
@@ -142,6 +152,16 @@ NORMS: Final = Buffer(BufferKind.NORMS, "")
 
 _OF_MINIBATCH: Final = frozenset({BufferKind.PARAMETERS, BufferKind.GRADIENT, BufferKind.NORMS})
 _ERRORS: Final = frozenset({BufferKind.GRAD_OUTPUT, BufferKind.GRAD_PREACTIVATION})
+_CONTENTS: Final = {
+    BufferKind.ACTIVATIONS: "states",
+    BufferKind.GRAD_OUTPUT: "errors",
+    BufferKind.GRAD_PREACTIVATION: "errors",
+    BufferKind.PARAMETERS: "weights",
+    BufferKind.GRADIENT: "gradient",
+    BufferKind.SUMMARY: "sums over scores",
+    BufferKind.PARTIAL_SUMS: "partial sums",
+    BufferKind.NORMS: "sums of squares",
+}
 _TEXT: Final = re.compile(
     r"(?P<layer>[A-Za-z_][\w-]*)(?:<(?P<consumer>[A-Za-z_][\w-]*)(?:#(?P<number>\d+))?|\.(?P<kind>[a-z]+))?"
     r"(?:/(?P<micro_batch>\d+))?(?:@(?P<peer>\d+))?"

@@ -21,11 +21,12 @@ from partita.layers.layer import Placeholder
 from partita.layers.rows import Rows
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster, Machine
+from partita.partitioner.cluster.work import Work
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.lower.access import BLOCK
-from partita.partitioner.predict.work import Work, work_of
+from partita.partitioner.predict.work import work_of
 
 Key: TypeAlias = tuple[object, ...]
 

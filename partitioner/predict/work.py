@@ -1,17 +1,13 @@
-"""What the kernel of an instruction has to do: its operations, its bytes, and a signature without names.
+"""The work of an instruction's kernel: operations, bytes, and a signature without names; see `cluster.work`.
 
-Two instructions of the same signature run the same kernel on arrays of the same sizes, in whatever network
-and of whatever machine's rows. So what was measured of one holds for the other. A *family* is all that have
-the same signature but for how many rows they compute and hear. Where a machine has weights of some inputs
-alone, the same products run on arrays that lie otherwise, which signatures say.
+Where a machine has weights of some inputs alone, the same products run on arrays that lie otherwise, which
+signatures say.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Final
 
@@ -19,83 +15,20 @@ from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
-from partita.layers.node import Node
-from partita.layers.normalisation import LocalContrastNormalisation2D
-from partita.layers.pooling import Pool2D
+from partita.partitioner.cluster.work import Work
 from partita.partitioner.ir.buffer import BufferKind, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
 
-SLOWDOWNS: Final[dict[type, float]] = {
-    Node: 30.0,
-    LocalContrastNormalisation2D: 25.0,
-    Pool2D: 12.0,
-    Loss: 12.0,
-}
-"""How many times longer an operation of such a layer takes than one of a matrix product, which runs best.
-Measured once on one machine; it stands where nothing was measured."""
-
 LEARN_BLOCK_BYTES = 2 << 20
 """Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half
 of a core's second cache."""
-
-REFERENCE_FLOPS_PER_S: Final = 80e9
-REFERENCE_BYTES_PER_S: Final = 10e9
-"""Of the machine in whose seconds work is stated: guesses for a server's core of the 2020s."""
 
 _BY_LAYER: Final = frozenset({Op.UP, Op.MULTIPLY, Op.SUMMARISE, Op.ERRORS, Op.GRADIENT, Op.LEARN})
 _READ_WEIGHTS: Final = frozenset({Op.UP, Op.MULTIPLY, Op.ERRORS})
 _NO_MATTER_OF_SPEED: Final = frozenset({"name", "initialiser", "units"})
 """Settings of layers that change no kernel, or that its rows say already."""
 _LONGEST_TEXT: Final = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a kernel has to do.
-
-    Args:
-        family: what it computes, apart from how much of it: `up Dense ...; batch 128 float32 cpu x1`.
-        extents: how much: rows computed and heard, or numbers.
-        operations: of its arithmetic, in those of a matrix product.
-        weight_bytes: that its arithmetic reads.
-        n_bytes: that it reads and writes besides.
-        threads: that it may use.
-    """
-
-    family: str
-    extents: str
-    operations: float
-    weight_bytes: float
-    n_bytes: float
-    threads: int
-
-    @property
-    def signature(self) -> str:
-        """`FAMILY | EXTENTS`."""
-        return f"{self.family} | {self.extents}"
-
-    @property
-    def reference_s(self) -> float:
-        """Seconds that the reference machine would take."""
-        return self.seconds(REFERENCE_FLOPS_PER_S, REFERENCE_BYTES_PER_S)
-
-    def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
-        """Seconds at these rates, the first of which is that of one thread."""
-        arithmetic_s = self.operations / (flops_per_s * self.threads)
-        # Reading hides behind arithmetic, the less so the nearer the two are: measured, four portions of a
-        # minibatch of 128 take a fifth more than the whole, eight two thirds.
-        return math.hypot(arithmetic_s, self.weight_bytes / bytes_per_s) + self.n_bytes / bytes_per_s
-
-
-def family_of(signature: str) -> str:
-    """A signature without how much is computed."""
-    return signature.rpartition(" | ")[0]
-
-
-def kind_of(family: str) -> str:
-    """A family's first two words: `up Dense`."""
-    return " ".join(family.split(" ", 2)[:2])
 
 
 def work_of(
@@ -130,15 +63,6 @@ def work_of(
         _traffic(instruction, sizes),
         threads,
     )
-
-
-def slowdown(grid: Grid) -> float:
-    """How many times longer an operation of the layer takes than one of a matrix product, as a guess.
-
-    1 for what is not in `SLOWDOWNS`. A user's own class of layer counts as 1, because its `flops_per_node` is
-    its own too.
-    """
-    return next((factor for kind, factor in SLOWDOWNS.items() if isinstance(grid.layer, kind)), 1.0)
 
 
 def _is_sum(instruction: Instruction) -> bool:
@@ -262,7 +186,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
     if grid is None:
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
-    each = grid.flops_per_node * slowdown(grid)
+    each = grid.flops_per_node * grid.layer.slowdown
     if op in (Op.GRADIENT, Op.LEARN):
         own = grid.nodes_in(instruction.sources[0].rows)
         return each * own * sizes.batch * _share_of_inputs(instruction, sizes)

@@ -11,12 +11,12 @@ from partita.layers.text import counted
 from partita.partitioner.assign.cuts import Cut, Cuts
 from partita.partitioner.cluster.cluster import Cluster, Machine
 from partita.partitioner.ir.sizes import PRECISIONS
-from partita.partitioner.readable import readable_bytes
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.layers import in_order
 from partita.partitioner.search.layouts import over
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
+from partita.partitioner.text import readable_bytes
 
 MOST_MACHINES: Final = 64
 """Up to so many are tried."""

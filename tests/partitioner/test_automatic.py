@@ -17,7 +17,7 @@ from partita.layers import Dense, Graph, HalfSquaredError, LocallyConnected2D, N
 from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Link, Machine, Ownership, Plan, RowSplit, Tiles, Whole, partition
 from partita.partitioner.assign.cuts import Cut, follows_input
-from partita.partitioner.resting import collector_at_rest
+from partita.partitioner.gc_paused import gc_paused
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
 from partita.partitioner.search.groups import FEWEST, groups
@@ -277,7 +277,7 @@ def test_swapped_machines_do_what_the_other_did_or_as_much_as_before() -> None:
 
 
 def test_the_collector_works_again_after_a_search() -> None:
-    with collector_at_rest():
+    with gc_paused():
         assert not gc.isenabled()
         partition(stack(1, 2), Cluster.local(2), batch=4)
         assert not gc.isenabled()

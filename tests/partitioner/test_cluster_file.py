@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from partita.layers import Dense, Network
 from partita.partitioner import Between, Cluster, KernelTimes, Link, Machine, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import VERSION, Timed
-from partita.partitioner.units import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
+from partita.partitioner.text import BYTES, BYTES_PER_S, SECONDS, parse_quantity, quantity
 
 positive = st.floats(1e-12, 1e15)
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)

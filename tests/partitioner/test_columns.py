@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from partita.layers import Dense, HalfSquaredError, Network
 from partita.partitioner import Cluster, partition
-from partita.partitioner.columns import columns, wrapped
 from partita.partitioner.table import plan_table
+from partita.partitioner.text import columns, wrapped
 
 words = st.text("abcxyz019.,%", min_size=1, max_size=12)
 cells = st.lists(words, min_size=1, max_size=3).map(" ".join)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, Node, OneToOne, SoftmaxCrossEntropy
 from partita.partitioner import Cluster, KernelTimes, Machine, Op, Plan, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import Timed
+from partita.partitioner.cluster.work import Work, family_of, kind_of
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.cost import Costs
-from partita.partitioner.predict.work import Work, family_of, kind_of
 from tests.plans import plans
 
 

@@ -26,7 +26,6 @@ from partita.partitioner import (
 )
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.ir.sizes import Sizes
-from partita.partitioner.predict import work
 from partita.partitioner.predict.cost import Costs, MessageCost
 from partita.partitioner.predict.playback import Playback, Times
 from partita.partitioner.predict.simulate import play
@@ -308,7 +307,7 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
         return [costs.compute_s(i, 0) - plan.cluster.machines[0].instruction_s for i in program.instructions]
 
     slow = kernel_s()
-    monkeypatch.setitem(work.SLOWDOWNS, Node, 1.0)
+    monkeypatch.setattr(Node, "slowdown", 1.0)
     factors = [a / b for a, b in zip(slow, kernel_s(), strict=True)]
     of_nodes = [
         i.op in (Op.UP, Op.GRADIENT, Op.ERRORS)

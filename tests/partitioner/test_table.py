@@ -9,8 +9,7 @@ from partita.layers import Dense, LocallyConnected2D, Network, SoftmaxCrossEntro
 from partita.layers.text import counted
 from partita.partitioner import Cluster, InputSplit, Machine, Plan, partition
 from partita.partitioner.ir.buffer import parse_buffer
-from partita.partitioner.table import readable_bytes
-from partita.partitioner.words import described, gap
+from partita.partitioner.table import gap, readable_bytes
 from tests.plans import plans
 
 
@@ -118,4 +117,4 @@ def test_the_gap_is_told_as_a_factor(step_s: float, words: str) -> None:
     ],
 )
 def test_what_travels_has_a_name(buffer: str, words: str) -> None:
-    assert described(parse_buffer(buffer)) == words
+    assert parse_buffer(buffer).description == words

@@ -12,7 +12,7 @@ import pytest
 from partita.engine.profile import Profile, Report, profile_network
 from partita.engine.view.profile_page import _steps
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
-from partita.partitioner.readable import readable_seconds
+from partita.partitioner.text import readable_seconds
 from tests.faults import toy
 from tests.profile.conftest import STEPS
 

@@ -1,16 +1,15 @@
-"""A predicted step in words: what its length is made of, and who waits for whom."""
+"""The critical path of a simulated step in words: what its length is made of, and which machine waits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from partita.layers.text import counted
-from partita.partitioner.ir.buffer import Buffer, BufferKind
+from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.playback import Bar, Flight, Playback
-from partita.partitioner.readable import readable_seconds
+from partita.partitioner.text import readable_seconds
 
 LONGEST = 3
 """So many waits are told."""
@@ -36,40 +35,9 @@ class Wait:
 
     def __str__(self) -> str:
         return (
-            f"machine {self.machine} waits {readable_seconds(self.seconds)} for {described(self.buffer)} "
+            f"machine {self.machine} waits {readable_seconds(self.seconds)} for {self.buffer.description} "
             f"from machine {self.source}"
         )
-
-
-_CONTENT: Final = {
-    BufferKind.ACTIVATIONS: "states",
-    BufferKind.GRAD_OUTPUT: "errors",
-    BufferKind.GRAD_PREACTIVATION: "errors",
-    BufferKind.PARAMETERS: "weights",
-    BufferKind.GRADIENT: "gradient",
-    BufferKind.SUMMARY: "sums over scores",
-    BufferKind.PARTIAL_SUMS: "partial sums",
-    BufferKind.NORMS: "sums of squares",
-}
-
-
-def content_of(buffer: Buffer) -> str:
-    """The contents of a buffer in words, whatever its layer and micro-batch: `states`."""
-    return _CONTENT[buffer.kind]
-
-
-def described(buffer: Buffer) -> str:
-    """What a buffer holds of which layer: `hidden3's states`."""
-    content = content_of(buffer)
-    return f"{buffer.layer}'s {content}" if buffer.layer else content
-
-
-def gap(step_s: float, bound_s: float) -> str:
-    """The optimality gap: how much faster a plan could be, as far as a lower bound tells."""
-    ratio, least = step_s / bound_s, f"no plan is below {bound_s * 1e3:.2f} ms"
-    if ratio < 1.005:
-        return f"{least}: none is faster"
-    return f"{least}: {ratio:.{2 if ratio < 1.1 else 1}f}x faster is not ruled out"
 
 
 def waits(playback: Playback) -> tuple[Wait, ...]:
