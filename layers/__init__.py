@@ -5,6 +5,7 @@
 """
 
 from partita.layers.activations import Activation
+from partita.layers.box import Box, BoxSet
 from partita.layers.connectivity import Connectivity, Full, OneToOne, Patch
 from partita.layers.convolution import Conv2D
 from partita.layers.edges import Edges
@@ -22,7 +23,6 @@ from partita.layers.network import Network
 from partita.layers.node import Node, node, per_edge, per_node
 from partita.layers.normalisation import LocalContrastNormalisation2D
 from partita.layers.pooling import AveragePool2D, L2Pool2D, MaxPool2D
-from partita.layers.region import Region
 from partita.layers.states import SymbolicTensor
 from partita.layers.weighted_sum import Dense, LocallyConnected2D
 
@@ -31,6 +31,8 @@ __all__ = [
     "Add",
     "AveragePool2D",
     "BinaryCrossEntropy",
+    "Box",
+    "BoxSet",
     "Connectivity",
     "Conv2D",
     "Dense",
@@ -52,7 +54,6 @@ __all__ = [
     "OneVsRest",
     "Parameter",
     "Patch",
-    "Region",
     "SoftmaxCrossEntropy",
     "SymbolicTensor",
     "node",

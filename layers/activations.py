@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Shape
 
 
 def _linear(total: float) -> float:

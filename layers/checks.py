@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from numbers import Integral, Real
 from typing import Any, Final
 
-from partita.layers.region import Extent, Margins, Shape
+from partita.layers.box import Extent, Margins, Shape
 
 BOUND: Final = 1 << 53
 """Whole numbers stay below it: they fit any message, and a sum of two fits 64 bits."""

@@ -15,11 +15,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.layers import rows as row_sets
 from partita.layers.arguments import Arguments
+from partita.layers.box import Box, BoxSet, Extent, Margins, Shape, Spans
 from partita.layers.checks import check_extents, check_flag, check_padding, check_whole
-from partita.layers.region import Extent, Margins, Region, Shape
-from partita.layers.rows import Rows, Run, WholeRows
 
 Index = npt.NDArray[np.int64]
 Padding: TypeAlias = Extent | Margins | Literal["valid", "same"]
@@ -50,7 +48,7 @@ class Connectivity(Arguments, ABC):
         """
 
     @abstractmethod
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The regions of a grid of shape `source` that the nodes of `region` listen to, ascending."""
 
     @abstractmethod
@@ -65,16 +63,16 @@ class Connectivity(Arguments, ABC):
     def fan_in(self, source: Shape) -> int:
         """Incoming edges of a node (of the one that has most)."""
 
-    def source_rows(self, rows: Run, shape: Shape, source: Shape, *, boxes: bool = False) -> Rows:
+    def source_rows(self, box: Box, shape: Shape, source: Shape, *, columns: bool = False) -> BoxSet:
         """The rows of the source that these rows (and columns) of a grid of `shape` listen to.
 
         With `boxes`, those of a picture are rows and columns: of patches, between the first column that is
         heard and the last all count as heard.
         """
-        regions = self.sources(Region.of_run(run=rows, shape=shape), source)
-        if boxes and len(source) == 3:
-            return row_sets.union(region.box for region in regions)
-        return row_sets.union(region.rows for region in regions)
+        regions = self.sources(box.over(shape), source)
+        if columns and len(source) == 3:
+            return BoxSet.union(region.on(2) for region in regions)
+        return BoxSet.of_rows(*(region.rows for region in regions))
 
     def within(
         self, columns: tuple[int, int], heard: tuple[int, int], shape: Shape, source: Shape
@@ -122,9 +120,9 @@ class Full(Connectivity):
             )
         return nodes
 
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The whole input."""
-        return (Region.whole(source),) if region.size else ()
+        return (Box.whole(source),) if region.size else ()
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
         """Every sender, in the order of the source grid."""
@@ -162,7 +160,7 @@ class OneToOne(Connectivity):
             )
         return source
 
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The same region."""
         return (region,) if region.size else ()
 
@@ -251,7 +249,7 @@ class Patch(Connectivity):
             )
         return (*spatial, filters)
 
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The patch of every node of the region, without the padding."""
         if not region.size:
             return ()
@@ -259,9 +257,9 @@ class Patch(Connectivity):
             axis.heard(places, extent)
             for axis, places, extent in zip(self.axes(source), region.bounds, source, strict=False)
         ]
-        rest = [row_sets.bounds(positions) for positions in heard[1:]]
+        rest = [(positions[0][0], positions[-1][1]) if positions else (0, 0) for positions in heard[1:]]
         channels = region.bounds[-1] if self.per_channel else (0, source[-1])
-        found = (Region((rows, *rest, channels)) for rows in heard[0])
+        found = (Box((rows, *rest, channels)) for rows in heard[0])
         return tuple(box for box in found if box.size)
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
@@ -365,14 +363,17 @@ class PatchAxis:
             )
         return cls(size, stride, before, (extent + before + behind - reach) // stride + 1, dilation)
 
-    def heard(self, places: tuple[int, int], extent: int) -> WholeRows:
+    def heard(self, places: tuple[int, int], extent: int) -> Spans:
         """Which of the `extent` nodes of the axis lie in the patches of these places."""
         first, last = (place * self.stride - self.before for place in (places[0], places[1] - 1))
         if self.dilation == 1 and self.stride <= self.size:
-            return row_sets.intersection(((first, last + self.size),), ((0, extent),))
-        return row_sets.from_indices(
-            node
-            for start in range(first, last + 1, self.stride)
-            for node in range(start, start + self.size * self.dilation, self.dilation)
-            if 0 <= node < extent
-        )
+            span = max(first, 0), min(last + self.size, extent)
+            return (span,) if span[0] < span[1] else ()
+        return BoxSet.of_rows(
+            *(
+                (node, node + 1)
+                for start in range(first, last + 1, self.stride)
+                for node in range(start, start + self.size * self.dilation, self.dilation)
+                if 0 <= node < extent
+            )
+        ).spans

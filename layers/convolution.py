@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_whole
 from partita.layers.connectivity import Padding, Patch
 from partita.layers.layer import Parameter
-from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import WeightedSum, check_picture
 
 

@@ -8,10 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.layers import rows as row_sets
+from partita.layers.box import Box, BoxSet, Shape
 from partita.layers.checks import check_shape, is_whole
 from partita.layers.connectivity import Connectivity, Index
-from partita.layers.region import Region, Shape
 from partita.layers.text import counted
 
 
@@ -56,13 +55,14 @@ class Edges(Connectivity):
             )
         return self.nodes
 
-    def sources(self, region: Region, source: Shape) -> tuple[Region, ...]:
+    def sources(self, region: Box, source: Shape) -> tuple[Box, ...]:
         """The rows of the input from which an edge leads into the region's rows."""
         if not region.size:
             return ()
         senders = self.edges(region.rows, self.nodes, source)[1]
-        touched = row_sets.from_indices(int(row) for row in np.unique(senders // math.prod(source[1:])))
-        return tuple(Region.of_run(run, shape=source) for run in touched)
+        rows = map(int, np.unique(senders // math.prod(source[1:])))
+        touched = BoxSet.of_rows(*((row, row + 1) for row in rows))
+        return tuple(box.over(source) for box in touched)
 
     def edges(self, rows: tuple[int, int], shape: Shape, source: Shape) -> tuple[Index, Index]:
         """The edges of each node, by sender."""

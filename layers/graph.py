@@ -12,10 +12,9 @@ from functools import cached_property
 
 import networkx
 
+from partita.layers.box import Box, BoxSet, Shape
 from partita.layers.connectivity import Connectivity
 from partita.layers.layer import Layer, Parameter, Placeholder
-from partita.layers.region import Shape
-from partita.layers.rows import Rows, Run, count
 from partita.layers.text import counted
 
 
@@ -61,14 +60,18 @@ class Grid:
         return len(self.shape) == 3
 
     @property
-    def whole(self) -> Run:
+    def whole(self) -> Box:
         """All of a picture as one box; all rows of any other grid."""
-        return (0, self.shape[0], 0, self.shape[1]) if self.is_picture else (0, self.shape[0])
+        return Box.whole(self.shape[: 2 if self.is_picture else 1])
 
-    def nodes_in(self, rows: Rows) -> int:
+    @property
+    def rows(self) -> BoxSet:
+        """All rows of the grid, as a set."""
+        return BoxSet((Box(((0, self.n_rows),)),))
+
+    def nodes_in(self, rows: BoxSet) -> int:
         """How many nodes these rows have, or these boxes of a picture."""
-        per_row = self.shape[2:] if rows and len(rows[0]) > 2 else self.shape[1:]
-        return count(rows) * math.prod(per_row)
+        return rows.size * math.prod(self.shape[len(rows[0]) :]) if rows else 0
 
     def why_no_tiles(self) -> str | None:
         """Why the grid cannot be cut into tiles, if so; the sentence goes on after its name."""
@@ -196,17 +199,17 @@ class Graph:
                 found[source].append((grid.name, k))
         return {name: tuple(consumers) for name, consumers in found.items()}
 
-    def source_rows(self, name: str, rows: Run, source: int, *, boxes: bool = False) -> Rows:
+    def source_rows(self, name: str, box: Box, source: int, *, columns: bool = False) -> BoxSet:
         """The rows of input number `source` that these rows of a layer listen to; of a picture, `boxes` if so
         asked.
         """
-        key = name, rows, source, boxes
+        key = name, box, source, columns
         if key not in self._source_rows:
             self._source_rows[key] = self._find_source_rows(*key)
         return self._source_rows[key]
 
     @cached_property
-    def _source_rows(self) -> dict[tuple[str, Run, int, bool], Rows]:
+    def _source_rows(self) -> dict[tuple[str, Box, int, bool], BoxSet]:
         return {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -214,11 +217,11 @@ class Graph:
         remembered = ("_source_rows", "_wirings")
         return {name: value for name, value in self.__dict__.items() if name not in remembered}
 
-    def _find_source_rows(self, name: str, rows: Run, source: int, boxes: bool) -> Rows:
+    def _find_source_rows(self, name: str, box: Box, source: int, columns: bool) -> BoxSet:
         grid, other = self[name], self[self[name].sources[source]]
         if isinstance(other.layer, Placeholder) and other.layer.role == "target":
-            return (other.whole if boxes else (0, other.n_rows),)
-        return self._wirings[name].source_rows(rows, grid.shape, other.shape, boxes=boxes)
+            return BoxSet((other.whole,)) if columns else other.rows
+        return self._wirings[name].source_rows(box, grid.shape, other.shape, columns=columns)
 
     @cached_property
     def _wirings(self) -> dict[str, Connectivity]:

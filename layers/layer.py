@@ -15,9 +15,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from partita.layers.arguments import Arguments
+from partita.layers.box import Box, Shape, Span
 from partita.layers.connectivity import Connectivity
-from partita.layers.region import Shape
-from partita.layers.rows import Run
 from partita.layers.states import SymbolicTensor
 
 INITIALISERS = ("glorot", "he", "normal", "zeros", "ones")
@@ -73,7 +72,7 @@ class Parameter:
         """How many numbers."""
         return math.prod(self.shape)
 
-    def span(self, rows: Run) -> tuple[int, int]:
+    def span(self, rows: Span) -> Span:
         """The flat range `[start, stop)` that belongs to these rows of the layer, whole on other axes."""
         if self.shared:
             return (0, self.size) if rows[0] == 0 else (0, 0)
@@ -82,16 +81,16 @@ class Parameter:
         stride = math.prod(self.shape[1:])
         return rows[0] * stride, rows[1] * stride
 
-    def spans(self, run: Run) -> tuple[tuple[int, int], ...]:
-        """The flat ranges that belong to a run of a layer, in C order; of a tile one for each of its rows."""
-        start, stop, *columns = run
-        if not columns or self.row_starts is not None or (not self.shared and columns == [0, self.shape[1]]):
-            return (self.span(run),)
-        left, right = columns
+    def spans(self, box: Box) -> tuple[Span, ...]:
+        """Flat ranges that belong to a box of the layer, in C order; for a tile, one for each of its rows."""
+        rows, columns = box[0], box.columns
+        left, right = columns or (0, 0)
         if self.shared:
-            return (self.span(run) if left == 0 else (0, 0),)
+            return (self.span(rows) if left == 0 else (0, 0),)
+        if columns is None or self.row_starts is not None or columns == (0, self.shape[1]):
+            return (self.span(rows),)
         stride = math.prod(self.shape[2:])
-        begins = (row * self.shape[1] * stride for row in range(start, stop))
+        begins = (row * self.shape[1] * stride for row in range(*rows))
         return tuple((begin + left * stride, begin + right * stride) for begin in begins)
 
     def narrowed(self, columns: tuple[int, int]) -> Parameter:

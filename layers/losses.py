@@ -13,9 +13,9 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
+from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, Full
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Shape
 
 
 @dataclass(frozen=True)

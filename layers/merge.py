@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from partita.layers.box import Shape
 from partita.layers.connectivity import Connectivity, OneToOne
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Shape
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from partita.layers.box import Shape
 from partita.layers.checks import check_shape
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Layer, Parameter, Placeholder
 from partita.layers.losses import Loss
-from partita.layers.region import Shape
 from partita.layers.states import SymbolicTensor
 from partita.layers.text import counted
 

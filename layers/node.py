@@ -23,11 +23,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+from partita.layers.box import Shape
 from partita.layers.checks import check_shape
 from partita.layers.connectivity import Connectivity
 from partita.layers.edges import Edges
 from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
-from partita.layers.region import Shape
 from partita.layers.states import SymbolicTensor
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_number
 from partita.layers.connectivity import Index, Patch
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import check_picture
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_flag
 from partita.layers.connectivity import Padding, Patch
 from partita.layers.layer import Layer, NodeDefinition
-from partita.layers.region import Extent, Shape
 from partita.layers.weighted_sum import check_picture
 
 

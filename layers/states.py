@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from partita.layers.region import Shape
+from partita.layers.box import Shape
 
 
 class Builder(Protocol):

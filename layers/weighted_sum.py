@@ -7,10 +7,10 @@ from abc import abstractmethod
 from dataclasses import dataclass, field
 
 from partita.layers.activations import ACTIVATIONS, check_activation
+from partita.layers.box import Extent, Shape
 from partita.layers.checks import check_flag, check_whole
 from partita.layers.connectivity import Connectivity, Full, Padding, Patch
 from partita.layers.layer import Layer, NodeDefinition, Parameter, check_initialiser
-from partita.layers.region import Extent, Shape
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from partita.layers.box import Shape
 from partita.layers.checks import check_whole
 from partita.layers.graph import Graph
-from partita.layers.region import Shape
 from partita.layers.text import counted
 from partita.layers.weighted_sum import Dense
 from partita.partitioner.assign.ownership import Ownership

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from partita.layers import rows as row_sets
+from partita.layers.box import Box
 from partita.layers.graph import Grid
 from partita.layers.text import counted
 from partita.partitioner.assign.piece import Piece
@@ -59,14 +59,14 @@ def _layers(plan: Plan, width: int | None) -> list[str]:
 def _cell(plan: Plan, layer: str, machine: int) -> str:
     """The rows that a machine has: `0:8`; cut by inputs, `0:8/0:4`."""
     rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.inputs(layer, machine)
-    if rows is None:
+    if not rows:
         return "-"
-    return row_sets.text((rows,)) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
+    return str(rows) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")
 
 
 def _by_inputs(piece: Piece) -> str:
     """What a cell says of a layer that is cut by its inputs, by an example."""
-    rows, inputs = row_sets.text((piece.rows,)), row_sets.text((piece.inputs or (0, 0),))
+    rows, inputs = str(piece.rows), Box((piece.inputs or (0, 0),)).text
     return f"{rows}/{inputs}: states of rows {rows}, with the weights for rows {inputs} of the input"
 
 

@@ -39,7 +39,7 @@ from partita.layers import (
     per_edge,
     per_node,
 )
-from partita.layers.region import Shape
+from partita.layers.box import Shape
 
 FUNCTIONS = ("linear", "relu", "sigmoid", "tanh")
 

@@ -81,9 +81,9 @@ class Collector:
             return vector, partial(scatter, self.layout.machines[machine], vector, vectors[name])
         buffer = parse_buffer(name)
         rows = self.plan.ownership.rows(buffer.layer, machine)
-        if rows is None:
+        if not rows:
             return None, _nothing
-        own = arrays[name][tuple(slice(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True))]
+        own = arrays[name][rows.hull.slices]
         adds = self._adds_up(buffer)
         if not adds and own.flags.c_contiguous:
             return own, _nothing

@@ -287,8 +287,8 @@ class Session(Arguments):
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
             first = (operand.buffer.micro_batch or 0) * count
             examples = batch[grid.name][first : first + count]
-            for rows in operand.rows:
-                yield stored(node_major(examples, rows, (*grid.shape, count)), dtype)
+            for box in operand.rows:
+                yield stored(node_major(examples, box, (*grid.shape, count)), dtype)
 
 
 def _checked(plan: Plan, parameters: Mapping[str, Vector] | int) -> Mapping[str, Vector] | int:

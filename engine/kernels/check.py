@@ -15,11 +15,11 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.reference import differences
+from partita.layers.box import Shape
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer, NodeDefinition, Placeholder
 from partita.layers.losses import Loss
 from partita.layers.network import Network
-from partita.layers.region import Shape
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from partita.engine.kernels.products.product import product
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import aligned, compiled, compiled_reassociating, narrow, widen
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 
 class DenseKernel(Kernel):
@@ -71,7 +71,7 @@ class DenseKernel(Kernel):
         state, errors = self.arrays.state.reshape(-1), self.arrays.own_errors.reshape(-1)
         return over_rows(self.team, self._loops.multiply, state, errors)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
         out, delta, window = self.arrays.errors_of(source), self._deltas()[0], self.site.error_windows[0]
         calls = []

@@ -9,7 +9,7 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import rows_of
 from partita.layers.activations import Activation
-from partita.layers.rows import WholeRows, difference, intersection
+from partita.layers.box import BoxSet, Spans
 
 
 class ActivationKernel(Kernel):
@@ -35,12 +35,12 @@ class ActivationKernel(Kernel):
             activations.warm(self._loops.activate, self.site.dtype)
         return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors times the slope."""
         own, window, operations = self.site.rows, self.site.error_windows[0], self.site.operations
         state, delta, out = self.arrays.state, self.arrays.own_errors, self.arrays.errors_of(source)
         rest = () if accumulate else unheard(self.site, rows, out, window)
-        heard = intersection(rows, (own,))
+        heard = (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
         activations.warm(self._loops.add if accumulate else self._loops.write, self.site.dtype)
 
         def work(start: int, stop: int) -> None:
@@ -75,12 +75,13 @@ class AddKernel(Kernel):
 
         return call
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Hands the errors on."""
         own, window = self.site.rows, self.site.error_windows[source]
         delta, out = self.arrays.own_errors, self.arrays.errors_of(source)
         rest = () if accumulate else unheard(self.site, rows, out, window)
-        pairs = [(rows_of(out, run, window), rows_of(delta, run, own)) for run in intersection(rows, (own,))]
+        common = (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
+        pairs = [(rows_of(out, span, window), rows_of(delta, span, own)) for span in common]
 
         def call() -> None:
             for place in rest:
@@ -94,6 +95,8 @@ class AddKernel(Kernel):
         return call
 
 
-def unheard(site: Site, rows: WholeRows, out: Array, window: tuple[int, int]) -> tuple[Array, ...]:
+def unheard(site: Site, rows: Spans, out: Array, window: tuple[int, int]) -> tuple[Array, ...]:
     """Of the asked rows, views of those that no node of this machine listens to."""
-    return tuple(rows_of(out, run, window) for run in difference(rows, (site.rows,)))
+    return tuple(
+        rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) - BoxSet.of_rows(site.rows)).spans
+    )

@@ -20,8 +20,8 @@ import numpy.typing as npt
 
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, storage
+from partita.layers.box import Spans
 from partita.layers.graph import Grid
-from partita.layers.rows import WholeRows
 from partita.partitioner.cluster.products import Products
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -167,7 +167,7 @@ class Kernel(ABC):
         return nothing
 
     @abstractmethod
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes the errors of these rows of input number `source` into the array of its error window.
 
         With `accumulate` the rows already hold the sum over receivers of lower rows, and it is continued:

@@ -26,8 +26,8 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
+from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
-from partita.layers.rows import WholeRows
 
 _CHUNK_BYTES = 1 << 17
 """Of sums that are finished at once."""
@@ -88,7 +88,7 @@ class PatchSumKernel(Kernel):
             n = min(n, -(-self.site.n_rows // (4 * self.team.threads)))
         return [(row, min(row + n, stop)) for row in range(start, stop, n)]
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Adds to the inputs of a place after place."""
         places, geometry = self._places(self.site.error_windows[0]), self._geometry
         out, delta = _flat(self.arrays.errors_of(source)), _flat(self.arrays.own_errors)

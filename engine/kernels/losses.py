@@ -15,7 +15,7 @@ from partita.engine.kernels import loss_loops as loops
 from partita.engine.kernels.kernel import Array, Arrays, Call, LossKernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import columns, rows_of
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 
 class _ScoresKernel(LossKernel):
@@ -29,7 +29,7 @@ class _ScoresKernel(LossKernel):
         self.metrics(0)
         self._write_errors(self.scores[:0], slice(0, 0), accumulate=False)()
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         out, window, per_row = (

@@ -16,8 +16,8 @@ from partita.engine.kernels.nodes.sum_kernels import sum_kernel
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
+from partita.layers.box import Spans
 from partita.layers.edges import Edges
-from partita.layers.rows import WholeRows
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class NodeKernel(Kernel):
         """Computes the states; a sum in blocks is taken at once when all of them are there."""
         return self._noted("upward", self.played.up(block=block, first=first, last=last))
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         self._check_trained()
         return self._noted("downward", self.played.errors(source, rows, accumulate=accumulate))

@@ -14,8 +14,8 @@ from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import rows_of
 from partita.layers import LocalContrastNormalisation2D
+from partita.layers.box import BoxSet, Spans
 from partita.layers.normalisation import Neighbourhood
-from partita.layers.rows import WholeRows, bounds
 
 
 class LocalContrastNormalisationKernel(Kernel):
@@ -61,9 +61,13 @@ class LocalContrastNormalisationKernel(Kernel):
         find(own[0], own[0])
         return call
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """What each window that holds these rows returns, then its share for each state."""
-        (first, last), half, (begin, end) = self.site.rows, len(self._rows) // 2, bounds(rows)
+        (first, last), half, (begin, end) = (
+            self.site.rows,
+            len(self._rows) // 2,
+            BoxSet.of_rows(*rows).hull[0],
+        )
         heard = max(begin - half, first), min(end + half, last)
         heard = heard if heard[0] < heard[1] else (first, first)
         returned = np.zeros((heard[1] - heard[0], *self._row), self.site.master)
@@ -85,7 +89,7 @@ class LocalContrastNormalisationKernel(Kernel):
         work(heard[0], heard[0])
         return lambda: self.team.split(*heard, work, operations=operations)
 
-    def _spreading(self, returned: Array, heard: tuple[int, int], rows: WholeRows, accumulate: bool) -> Call:
+    def _spreading(self, returned: Array, heard: tuple[int, int], rows: Spans, accumulate: bool) -> Call:
         """Shares it out to these rows of the input."""
         (first, _), (window, _), operations = self.site.rows, self.site.windows[0], self.site.operations
         x, delta, kept = self.arrays.sources[0], self.arrays.own_errors, self._kept

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from partita.engine.numerics import compiled
+from partita.layers.box import Shape
 from partita.layers.connectivity import Patch
-from partita.layers.region import Shape
 
 
 class PatchGeometry(NamedTuple):

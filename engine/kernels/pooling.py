@@ -17,8 +17,8 @@ from partita.engine.kernels.patches import PatchGeometry, receivers
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import compiled
 from partita.layers import AveragePool2D
+from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
-from partita.layers.rows import WholeRows
 
 
 class _PoolKernel(Kernel):
@@ -55,7 +55,7 @@ class _PoolKernel(Kernel):
 
         return lambda: self.team.split(*own, work, operations=operations)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch; places in ascending rows."""
         delta, out = _picture(self.arrays.own_errors), _picture(self.arrays.errors_of(source))
         window, operations = self.site.error_windows[0], self.site.operations

@@ -16,7 +16,7 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import narrow_array, widen_array
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 
 class WidenedKernel(Kernel):
@@ -64,7 +64,7 @@ class WidenedKernel(Kernel):
         widen, narrow = self._over(widen_array, [(stored, wide)]), self._over(narrow_array, [(wide, stored)])
         return in_turn(widen, self._kernel.delta(), narrow)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Widens the errors, and what is accumulated to; rounds the asked rows."""
         window = self.site.error_windows[source]
         out, wide = self.arrays.errors_of(source), self._wide.errors_of(source)

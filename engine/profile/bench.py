@@ -165,9 +165,9 @@ class HostBench(Bench):
 def _inputs(task: SessionTask) -> list[Array]:
     """Zeros in the shapes of a part's inputs."""
     shapes = (
-        (rows[1] - rows[0], *task.plan.graph[operand.buffer.layer].shape[1:], task.plan.batch)
+        (*box.shape, *task.plan.graph[operand.buffer.layer].shape[len(box) :], task.plan.batch)
         for operand in task.inputs
-        for rows in operand.rows
+        for box in operand.rows
     )
     return [np.zeros(shape, np.float32) for shape in shapes]
 

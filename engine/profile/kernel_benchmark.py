@@ -27,6 +27,7 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.feed import DatasetFeed, Sampler
 from partita.engine.runtime.task import HostContext, Role
 from partita.engine.runtime.updates import LocalOptimizer
+from partita.layers.box import Box, BoxSet
 from partita.layers.layer import Placeholder
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.step_kind import StepKind
@@ -94,10 +95,11 @@ class KernelBenchmark:
         given = {activations(grid.name) for grid in (*plan.graph.inputs, *plan.graph.targets)}
         for buffer, window in buffers.windows.items():
             if buffer.travels_along_edges and buffer not in given and window.array.dtype != np.int64:
-                for run, target in zip([window.rows], window.arriving((window.rows,)), strict=True):
+                rows = BoxSet((Box((window.rows,)),))
+                for target in window.arriving(rows):
                     drawn = _AMPLITUDE * draw.standard_normal(target.shape, np.float32)
                     target[...] = stored(drawn, target.dtype)
-                    window.upload((run,))
+                    window.upload(rows)
         self._step = 0
         self._waits = plan.cluster.machines[machine].device != "cpu"
 

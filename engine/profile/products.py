@@ -26,7 +26,7 @@ from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.compute import Computations, Feed
 from partita.engine.runtime.updates import LocalOptimizer
-from partita.layers.rows import Run
+from partita.layers.box import Box
 from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
 
 Clock = Callable[[], float]
@@ -185,7 +185,7 @@ class _Asked(Products):
 class _Nothing(Feed):
     """Feeds a part that is prepared and never played."""
 
-    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
         raise AssertionError(f"{name} is wanted, but nothing is played")
 

@@ -19,7 +19,7 @@ from partita.engine.parameters.layout import Layout
 from partita.engine.parameters.slots import Slot
 from partita.engine.runtime.open_device import open_device
 from partita.engine.runtime.window import PackedWindow, Window
-from partita.layers.rows import Run
+from partita.layers.box import Box, BoxSet
 from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Program
 from partita.partitioner.lower.arena import arena_bytes
@@ -91,18 +91,18 @@ class Vectors:
 
     def arriving(self, span: slice = slice(None)) -> Array:
         """The host's array for the masters of a range, to be filled from elsewhere; then call `changed`."""
-        (run,) = self._window.arriving((self._range(span),))
+        (run,) = self._window.arriving(self._range(span))
         return run
 
     def changed(self, span: slice = slice(None)) -> None:
         """The masters of a range came from elsewhere, so its copy is made anew."""
-        self._window.upload((self._range(span),))
+        self._window.upload(self._range(span))
         if self.copy is not None:
             self.device.copy(self.copy[span], self.parameters[span])
 
-    def _range(self, span: slice) -> tuple[int, int]:
+    def _range(self, span: slice) -> BoxSet:
         start, stop, _ = span.indices(len(self.parameters))
-        return start, stop
+        return BoxSet((Box(((start, stop),)),))
 
     def spans(self, layer: str) -> list[slice]:
         """The ranges of the layer's parameters in the vectors."""
@@ -152,8 +152,8 @@ class Buffers:
         self.tiles: dict[Buffer, Array] = {}
         for name, window in planned.items():
             array = self.device.placed(memory, window.offset, window.shape, _dtype(window.dtype))
-            start, _, *columns = window.rows
-            if not columns:
+            start, columns = window.box[0][0], window.box.columns
+            if columns is None:
                 self.windows[name] = self.device.window(start, array)
                 continue
             self.windows[name] = PackedWindow(self.device.window(start, array, columns[0]))
@@ -180,10 +180,10 @@ class Buffers:
         )
         return low + n_low > high and n_high > 0
 
-    def collected(self, name: Buffer, rows: Run) -> list[Array]:
+    def collected(self, name: Buffer, rows: BoxSet) -> list[Array]:
         """The machine's own rows of a buffer as the host has them, portion after portion."""
         return [
-            self.windows[one].download((rows,))[0]
+            self.windows[one].download(rows)[0]
             if one not in self.tiles
             else self.device.given(self.tiles[one])
             for one in self._portions(name)
@@ -197,10 +197,10 @@ class Buffers:
         names = [name, *(name.numbered(slot) for slot in range(self._slots))]
         return [one for one in names if one in self.windows]
 
-    def own(self, buffer: Buffer, rows: Run) -> Array:
+    def own(self, buffer: Buffer, rows: BoxSet) -> Array:
         """The machine's own rows of a buffer, as its kernels have them: in one piece."""
         tile = self.tiles.get(buffer)
-        return self.windows[buffer].of((rows,))[0] if tile is None else tile
+        return self.windows[buffer].of(rows)[0] if tile is None else tile
 
     def room(self, buffer: Buffer, shape: tuple[int, ...]) -> Array:
         """Zeros of the kind that a buffer holds, besides its window."""

@@ -33,7 +33,7 @@ from partita.engine.runtime.nonfinite import NonfiniteWatch
 from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.task import NeverEnds
 from partita.engine.runtime.watchdog import Overdue, Watchdog
-from partita.layers.rows import Run, WholeRows, bounds
+from partita.layers.box import Box, BoxSet, Spans
 from partita.partitioner.assign.held import Held
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand, Program
@@ -44,7 +44,7 @@ class Feed(ABC):
     """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
 
     @abstractmethod
-    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """Writes rows `[start, stop)`, or a box, of the input or target into `out`, for as many of the step's
         examples as that has, from number `first` on. May be called from several threads.
         """
@@ -101,7 +101,7 @@ class Computations:
         self._views = {
             (grid.name, number): KernelArrays(self.owned, machine, buffers, grid, number)
             for grid in self.graph.computed
-            if self.owned.rows(grid.name, machine) is not None
+            if self.owned.rows(grid.name, machine)
             for number in numbers
         }
         self._kernels = {key: self._kernel(*key, views) for key, views in self._views.items()}
@@ -265,7 +265,7 @@ class Computations:
     def _summarise(self, instruction: Instruction) -> Call:
         kernel = self._kernel_of(_layer(instruction.target), instruction.target.buffer)
         assert isinstance(kernel, LossKernel), f"{instruction} is of no loss"
-        return kernel.summarise(instruction.target.rows[0][0])
+        return kernel.summarise(instruction.target.rows.hull[0][0])
 
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
@@ -343,7 +343,7 @@ class Computations:
         """What the machine learns of a layer; of weights that it borrows, all."""
         grid = self.graph[name]
         own = self.owned.held(name, self.machine)
-        return own or tuple(Held(parameter, (0, grid.n_rows)) for parameter in grid.parameters)
+        return own or tuple(Held(parameter, grid.rows.hull) for parameter in grid.parameters)
 
     def _gradients(self, name: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""
@@ -461,14 +461,14 @@ class Computations:
         own, windows, terms = Buffer(BufferKind.PARTIAL_SUMS, name), self.buffers.windows, []
         for machine in sorted(piece.machine for piece in self.owned.of(name)):
             window = windows[at(own if machine == self.machine else own.received_from(machine))]
-            terms.append(window.of((rows,))[0])
+            terms.append(window.of(BoxSet((Box((rows,)),)))[0])
         deltas = windows.get(at(Buffer(BufferKind.GRAD_PREACTIVATION, name)))
-        biased = bounds(self.owned.home(name, self.machine))
+        biased = self.owned.home(name, self.machine).hull
         return PartialSums(
             windows[at(own)].array,
             tuple(terms),
             None if deltas is None else deltas.array,
-            (biased[0], biased[1]),
+            biased[0],
         )
 
 
@@ -477,6 +477,6 @@ def _layer(operand: Operand) -> str:
     return operand.buffer.layer
 
 
-def _rows(operand: Operand) -> WholeRows:
+def _rows(operand: Operand) -> Spans:
     """The rows that an operand names; a kernel computes all columns that it knows."""
-    return tuple((run[0], run[1]) for run in operand.rows)
+    return tuple(box[0] for box in operand.rows)

@@ -15,7 +15,7 @@ import numpy as np
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
 from partita.engine.runtime.compute import Feed
-from partita.layers.rows import Run
+from partita.layers.box import Box
 
 
 class Sampler:
@@ -85,12 +85,12 @@ class Examples:
         self._arrays = arrays
         self._taken: dict[tuple[str, int], Array] = {}
 
-    def put(self, name: str, rows: Run, out: Array, chosen: Array | slice) -> None:
+    def put(self, name: str, box: Box, out: Array, chosen: Array | slice) -> None:
         """Writes rows of an input or target into `out`, node-major, see `Feed.fill`. From any thread.
 
         Args:
             name: of the input or target.
-            rows: `[start, stop)`, or a box.
+            box: rows, or rows and columns.
             out: `[rows, ..., example]`.
             chosen: which examples, as many as `out` has: their numbers, or a range.
         """
@@ -100,7 +100,7 @@ class Examples:
         else:
             taken = self._place(name, array, len(chosen))
             np.take(array, chosen, axis=0, out=taken, mode="clip")
-        turned = node_major(taken, rows, out.shape)
+        turned = node_major(taken, box, out.shape)
         if out.dtype == np.uint16:
             out[...] = stored(turned, out.dtype)
         else:
@@ -132,9 +132,9 @@ class DatasetFeed(Feed):
         if self._count < self._sampler.per_step:
             self._chosen = np.resize(self._chosen, self._sampler.per_step)
 
-    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
-        self._examples.put(name, rows, out, self._chosen[first : first + out.shape[-1]])
+        self._examples.put(name, box, out, self._chosen[first : first + out.shape[-1]])
 
     @property
     def count(self) -> int:
@@ -150,16 +150,16 @@ class MessageFeed(Feed):
 
     def __init__(self) -> None:
         self.real = 0
-        self._beside: dict[tuple[str, Run, int], Array] = {}
+        self._beside: dict[tuple[str, Box, int], Array] = {}
 
-    def beside(self, name: str, rows: Run, like: Array, *, first: int) -> Array:
+    def beside(self, name: str, box: Box, like: Array, *, first: int) -> Array:
         """Makes the array in which these rows will come, see `fill`."""
-        found = self._beside[name, rows, first] = np.zeros_like(like)
+        found = self._beside[name, box, first] = np.zeros_like(like)
         return found
 
-    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """Copies what is not in place."""
-        found = self._beside.get((name, rows, first))
+        found = self._beside.get((name, box, first))
         if found is not None:
             np.copyto(out, found)
 
@@ -169,15 +169,13 @@ class MessageFeed(Feed):
         return self.real
 
 
-def node_major(examples: Array, rows: Run, shape: tuple[int, ...]) -> Array:
+def node_major(examples: Array, box: Box, shape: tuple[int, ...]) -> Array:
     """Rows of a batch-first array as `[rows, ..., example]`, or a box of pictures; a view where possible.
 
     Args:
         examples: `[example, *shape]`, or labels `[example]`.
-        rows: `(start, stop)`, or `(start, stop, left, right)`.
+        box: rows, or rows and columns.
         shape: of an array of some rows `[rows, ..., example]`; its first axis counts for nothing.
     """
-    if len(rows) > 2:
-        return np.moveaxis(examples, 0, -1)[rows[0] : rows[1], rows[2] : rows[3]]
-    turned = np.moveaxis(examples.reshape(len(examples), -1, *shape[1:-1]), 0, -1)
-    return turned[rows[0] : rows[1]]
+    turned = examples if len(box) > 1 else examples.reshape(len(examples), -1, *shape[1:-1])
+    return np.moveaxis(turned, 0, -1)[box.slices]

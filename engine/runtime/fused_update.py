@@ -76,7 +76,7 @@ class FusedUpdate:
             by_blocks: whether blocks are worth their calls; else all rows are one.
         """
         self._kernels, self._kernel, self._start, self._held = kernels, kernels[0], start, held
-        first, stop, *_ = held[0].rows
+        first, stop = held[0].box[0]
         block = stop - first
         if self._kernel.gradient_by_rows and by_blocks:
             n_bytes = sum(each.size for each in held) * self._kernel.gradient_dtype.itemsize

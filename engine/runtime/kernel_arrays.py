@@ -16,9 +16,8 @@ from partita.engine.kernels.kernel import Array, Call, nothing
 from partita.engine.kernels.views import rows_of
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.window import Window
-from partita.layers import rows as row_sets
+from partita.layers.box import NOTHING, Box, BoxSet, Spans
 from partita.layers.graph import Grid
-from partita.layers.rows import Run, WholeRows
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer, Edge, activations
 
@@ -67,7 +66,7 @@ class KernelArrays:
             number: of the portions of a step whose arrays these are; None where a step is of one.
         """
         own = owned.rows(grid.name, machine)
-        assert own is not None, f"machine {machine} owns nothing of {grid.name}"
+        assert own, f"machine {machine} owns nothing of {grid.name}"
         self._owned, self._machine, self._buffers, self._consumer = owned, machine, buffers, grid.name
         self._number = number
         self._gathered: list[Call] = []
@@ -76,8 +75,8 @@ class KernelArrays:
         self.heard = [self._hear(*pair) for pair in zip(edges, self._columns, strict=True)]
         self.returned = [self._return(*pair) for pair in zip(edges, self._columns, strict=True)]
         self._error_windows = [buffers.windows.get(self._at(edge.buffer)) for edge in edges]
-        self.rows = (own[0], own[1])
-        self.grid = self._narrow(grid, own)
+        self.rows = own.hull[0]
+        self.grid = self._narrow(grid, own.hull.columns)
         self.sources = tuple(self._narrow_source(*pair) for pair in zip(edges, self._columns, strict=True))
         self.before_up = in_turn(*self._gathered)
         self.state = buffers.own(self._at(activations(grid.name)), own)
@@ -87,7 +86,7 @@ class KernelArrays:
         if first in buffers.windows:
             self.delta, self.before_delta = buffers.own(first, own), self._brought(first, own, out=False)
 
-    def after_errors(self, source: int, rows: WholeRows) -> Call:
+    def after_errors(self, source: int, rows: Spans) -> Call:
         """What is copied when the kernel has written the errors of these rows of an input."""
         window, (held, array), columns = (
             self._error_windows[source],
@@ -96,7 +95,7 @@ class KernelArrays:
         )
         if columns is None or window is None or array is None or window.columns == columns:
             return nothing
-        pairs = [(window.of(((*run, *columns),))[0], rows_of(array, run, held)) for run in rows]
+        pairs = [(window.of(BoxSet((Box((run, columns)),)))[0], rows_of(array, run, held)) for run in rows]
         return in_turn(*(self._copy(target, given) for target, given in pairs))
 
     def _at(self, buffer: Buffer) -> Buffer:
@@ -113,25 +112,25 @@ class KernelArrays:
             self._buffers[self._at(activations(edge.layer))],
             self._owned.rows(edge.layer, self._machine),
         )
-        judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else ()
-        if judged and judged[0] != own:  # of copies, those that no machine before it has
-            return Heard((judged[0][0], judged[0][1]), window.of(judged)[0])
-        if own is not None and (judged or self._is_own(edge, own, columns, window)):
-            return Heard((own[0], own[1]), self._buffers.own(self._at(activations(edge.layer)), own))
+        judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else NOTHING
+        if judged and judged != own:  # of copies, those that no machine before it has
+            return Heard(judged.hull[0], window.of(judged)[0])
+        if own and (judged or self._is_own(edge, own, columns, window)):
+            return Heard(own.hull[0], self._buffers.own(self._at(activations(edge.layer)), own))
         if columns is None or window.columns == columns:
             return Heard(window.rows, window.array)
-        rows = row_sets.bounds(row_sets.along(self._owned.needed(edge, self._machine)))
+        rows = self._owned.needed(edge, self._machine).hull[0]
         shape = (rows[1] - rows[0], columns[1] - columns[0], *window.array.shape[2:])
         array = self._buffers.room(activations(edge.layer), shape)
         if len(array):
-            self._gathered.append(self._copy(array, window.of(((*rows, *columns),))[0]))
+            self._gathered.append(self._copy(array, window.of(BoxSet((Box((rows, columns)),)))[0]))
         return Heard(rows, array)
 
-    def _is_own(self, edge: Edge, own: Run, columns: Columns, window: Window) -> bool:
+    def _is_own(self, edge: Edge, own: BoxSet, columns: Columns, window: Window) -> bool:
         """Whether the machine's own tile is all that is heard, and lies in an array of its own."""
-        if columns is None or window.columns == columns or own[2:] != columns:
+        if columns is None or window.columns == columns or own.hull.columns != columns:
             return False
-        return not row_sets.difference(self._owned.needed(edge, self._machine), (own,))
+        return not self._owned.needed(edge, self._machine) - own
 
     def _return(self, edge: Edge, columns: Columns) -> Returned:
         window = self._buffers.windows.get(self._at(edge.buffer))
@@ -143,15 +142,15 @@ class KernelArrays:
         shape = (height, columns[1] - columns[0], *rest)
         return Returned(window.rows, self._buffers.room(edge.buffer, shape))
 
-    def _narrow(self, grid: Grid, own: Run) -> Grid:
+    def _narrow(self, grid: Grid, own: Columns) -> Grid:
         """The machine's columns of the layer, over those that it hears."""
-        if len(own) < 4:
+        if own is None:
             return grid
-        whole = own[2:] == (0, grid.shape[1])
+        whole = own == (0, grid.shape[1])
         for source, heard in zip(grid.sources, self._columns, strict=True):
             shape = self._owned.graph[source].shape
             if not whole or (heard is not None and heard != (0, shape[1])):
-                return grid.within((own[2], own[3]), heard, shape)
+                return grid.within(own, heard, shape)
         return grid
 
     def _narrow_source(self, edge: Edge, columns: Columns) -> Grid:
@@ -160,11 +159,11 @@ class KernelArrays:
             return source
         return source.within(columns, None, None)
 
-    def _brought(self, buffer: Buffer, own: Run, *, out: bool) -> Call:
+    def _brought(self, buffer: Buffer, own: BoxSet, *, out: bool) -> Call:
         """Copies the machine's own tile out into its window, or in from there, where the two lie apart."""
         if buffer not in self._buffers.tiles:
             return nothing
-        tile, place = self._buffers.tiles[buffer], self._buffers[buffer].of((own,))[0]
+        tile, place = self._buffers.tiles[buffer], self._buffers[buffer].of(own)[0]
         return self._copy(place, tile) if out else self._copy(tile, place)
 
     def _copy(self, target: Array, source: Array) -> Call:

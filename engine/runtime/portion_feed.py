@@ -20,7 +20,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
 from partita.engine.runtime.compute import Feed
 from partita.engine.runtime.feed import Examples
-from partita.layers.rows import Run
+from partita.layers.box import Box
 
 KEPT_BYTES: Final = 64 << 20
 """Within which all portions of an epoch are kept."""
@@ -31,7 +31,7 @@ AT_LEAST: Final = 3
 WORTH_A_THREAD: Final = 1 << 16
 """Bytes of a portion that take longer than waking a thread."""
 
-_Key: TypeAlias = tuple[str, Run, int]
+_Key: TypeAlias = tuple[str, Box, int]
 _Room: TypeAlias = dict[_Key, Array]
 
 
@@ -102,9 +102,9 @@ class PortionFeed(Feed):
             if room is not None:
                 self._thread.submit(self._make, portion, room, future)
 
-    def fill(self, name: str, rows: Run, out: Array, *, first: int = 0) -> None:
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
         """See `Feed`."""
-        key, found = (name, rows, first), None
+        key, found = (name, box, first), None
         if key not in self._like:  # from now on it is brought with the rest
             self._like[key] = (out.shape, out.dtype)
             self._n_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in [*self._like.values()])
@@ -114,7 +114,7 @@ class PortionFeed(Feed):
                 self._make(self._chosen, room, future)
             found = future.result().get(key)
         if found is None:
-            self._examples.put(name, rows, out, self._order.chosen(self._chosen, first, out.shape[-1]))
+            self._examples.put(name, box, out, self._order.chosen(self._chosen, first, out.shape[-1]))
         else:
             np.copyto(out, found)
 
@@ -155,11 +155,11 @@ class PortionFeed(Feed):
         """Brings all that has been asked for, into the room of a portion that is not kept any more."""
         try:
             for key, (shape, dtype) in list(self._like.items()):
-                name, rows, first = key
+                name, box, first = key
                 out = room.setdefault(key, np.empty(0, dtype))
                 if out.shape != shape:
                     out = room[key] = np.empty(shape, dtype)
-                self._examples.put(name, rows, out, self._order.chosen(portion, first, shape[-1]))
+                self._examples.put(name, box, out, self._order.chosen(portion, first, shape[-1]))
             future.set_result(room)
         except BaseException as error:  # noqa: BLE001 - raised again by who needs the portion
             future.set_exception(error)

@@ -133,12 +133,10 @@ class SessionPart:
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
         """Where rows of an input come: at once where they are read, unless others take turns there."""
-        for rows, place in zip(
-            operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
-        ):
+        for box, place in zip(operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True):
             if self._overlaps:
                 first = (operand.buffer.micro_batch or 0) * place.shape[-1]
-                yield self._feed.beside(operand.buffer.layer, rows, place, first=first)
+                yield self._feed.beside(operand.buffer.layer, box, place, first=first)
             else:
                 yield place
 
@@ -164,13 +162,13 @@ class SessionPart:
             return self._vectors.device.given(getattr(self._vectors, name))
         buffer = parse_buffer(name)
         rows = self._plan.ownership.rows(buffer.layer, self._machine)
-        if rows is None:
+        if not rows:
             return None
         portions = self.buffers.collected(buffer, rows)
         if portions:
             return np.concatenate(portions, axis=-1)
         sizes = self._plan.sizes  # nobody here listens along this edge
-        return np.zeros((*sizes.shape(buffer, rows)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
+        return np.zeros((*sizes.shape(buffer, rows.hull)[:-1], sizes.batch), storage(sizes.row(buffer)[1]))
 
 
 class SessionRole(Role):

@@ -26,7 +26,7 @@ from partita.engine.parameters.optimizers.on_cuda import bind_on_cuda
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device, NoSuchDevice
 from partita.engine.runtime.window import Window
-from partita.layers.rows import Rows
+from partita.layers.box import BoxSet
 from partita.layers.text import counted
 from partita.partitioner.cluster.cluster import Machine
 
@@ -159,7 +159,7 @@ class StagedWindow(Window):
         self._copied: torch.cuda.Event | None = None
         self._lock = threading.Lock()  # kernel threads feed while messages come and go
 
-    def arriving(self, rows: Rows) -> list[Array]:
+    def arriving(self, rows: BoxSet) -> list[Array]:
         """See `Window`."""
         self.wait()
         return [numbers_of(run) for run in self._runs(self._host, rows)]
@@ -169,13 +169,13 @@ class StagedWindow(Window):
         if self._copied is not None:
             self._copied.synchronize()
 
-    def upload(self, rows: Rows) -> None:
+    def upload(self, rows: BoxSet) -> None:
         """See `Window`."""
         for run, source in zip(self._runs(self._tensor, rows), self._runs(self._host, rows), strict=True):
             run.copy_(source, non_blocking=True)
         self._begun()
 
-    def download(self, rows: Rows) -> list[Array]:
+    def download(self, rows: BoxSet) -> list[Array]:
         """See `Window`; waits until the numbers are there."""
         for run, source in zip(self._runs(self._host, rows), self._runs(self._tensor, rows), strict=True):
             run.copy_(source, non_blocking=True)
@@ -190,7 +190,7 @@ class StagedWindow(Window):
                 self._staging = torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
             return self._staging
 
-    def _runs(self, tensor: torch.Tensor, rows: Rows) -> list[torch.Tensor]:
+    def _runs(self, tensor: torch.Tensor, rows: BoxSet) -> list[torch.Tensor]:
         return [self.view(tensor, run) for run in rows]
 
     def _begun(self) -> None:

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.layers.rows import Rows, Run
+from partita.layers.box import Box, BoxSet
 
 Sliced = TypeVar("Sliced")
 
@@ -32,29 +32,29 @@ class Window:
         """`(left, right)` of a picture."""
         return self.left, self.left + self.array.shape[1]
 
-    def of(self, rows: Rows) -> list[Array]:
+    def of(self, rows: BoxSet) -> list[Array]:
         """The runs of these rows, as views of what kernels see: contiguous, unless they are narrower."""
-        return [self.view(self.array, run) for run in rows]
+        return [self.view(self.array, box) for box in rows]
 
-    def view(self, array: Sliced, run: Run) -> Sliced:
-        """A run of the rows in an array (or a tensor) that holds what the window holds."""
-        start, stop, *columns = run
-        rows = slice(start - self.start, stop - self.start)
-        if not columns:
+    def view(self, array: Sliced, box: Box) -> Sliced:
+        """A box of rows in an array (or a tensor) that holds what the window holds."""
+        start, stop = box[0]
+        rows, columns = slice(start - self.start, stop - self.start), box.columns
+        if columns is None:
             return array[rows]  # type: ignore[index, no-any-return]
         return array[rows, columns[0] - self.left : columns[1] - self.left]  # type: ignore[index, no-any-return]
 
-    def arriving(self, rows: Rows) -> list[Array]:
+    def arriving(self, rows: BoxSet) -> list[Array]:
         """The host's arrays for these runs, to be filled now; kernels see what is there after `upload`."""
         return self.of(rows)
 
     def wait(self) -> None:
         """Returns when the host's arrays may be filled: what was put there before has been taken."""
 
-    def upload(self, rows: Rows) -> None:
+    def upload(self, rows: BoxSet) -> None:
         """What the host has put into these rows goes to where kernels read it."""
 
-    def download(self, rows: Rows) -> list[Array]:
+    def download(self, rows: BoxSet) -> list[Array]:
         """The host's arrays of these runs, with what kernels have written there by now."""
         return self.of(rows)
 
@@ -69,9 +69,9 @@ class PackedWindow(Window):
     def __init__(self, window: Window) -> None:
         super().__init__(window.start, window.array, window.left)
         self._window = window
-        self._packed: dict[Run, Array] = {}
+        self._packed: dict[Box, Array] = {}
 
-    def arriving(self, rows: Rows) -> list[Array]:
+    def arriving(self, rows: BoxSet) -> list[Array]:
         """See `Window`; an array for a box is always the same one."""
         return [
             view
@@ -84,13 +84,13 @@ class PackedWindow(Window):
         """See `Window`."""
         self._window.wait()
 
-    def upload(self, rows: Rows) -> None:
+    def upload(self, rows: BoxSet) -> None:
         """See `Window`."""
         for run, view in zip(rows, self._window.arriving(rows), strict=True):
             if not view.flags.c_contiguous:
                 np.copyto(view, self._packed[run])
         self._window.upload(rows)
 
-    def download(self, rows: Rows) -> list[Array]:
+    def download(self, rows: BoxSet) -> list[Array]:
         """See `Window`."""
         return [np.ascontiguousarray(view) for view in self._window.download(rows)]

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from partita.engine.view import svg
 from partita.engine.view.look import Look
-from partita.layers import rows as row_sets
 from partita.layers.graph import Grid
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.piece import Piece
@@ -94,7 +93,7 @@ def height_of(pieces: Sequence[Piece]) -> float:
         return BAR
     rows = {piece.stop - piece.start for piece in pieces}
     total = max(piece.stop for piece in pieces)
-    return max(BAR, TILE * len({piece.rows[:2] for piece in pieces}), LEAST_TILE * total / min(rows))
+    return max(BAR, TILE * len({piece.box[0] for piece in pieces}), LEAST_TILE * total / min(rows))
 
 
 def label_width(grid: Grid) -> float:
@@ -205,7 +204,7 @@ def _rectangle(cell: Cell, fill: str) -> str:
 def _piece(box: Box, piece: Piece, look: Look, *, with_rows: bool) -> str:
     """A piece with its rows and machine, as far as there is room for the words."""
     cell, grid = box.cells[piece.machine], box.grid
-    extent = f"rows {row_sets.text((piece.rows,))} of {grid.n_rows}"
+    extent = f"rows {piece.rows} of {grid.n_rows}"
     if piece.inputs is not None:
         extent += f", from weights for inputs {piece.inputs[0]}:{piece.inputs[1]}"
     if box.is_map:
@@ -256,7 +255,7 @@ def _given(box: Box) -> str:
 def _rows(piece: Piece) -> str:
     """`0:8`; cut by inputs `0:8/0:4`, as in the table."""
     inputs = "" if piece.inputs is None else f"/{piece.inputs[0]}:{piece.inputs[1]}"
-    return row_sets.text((piece.rows,)) + inputs
+    return str(piece.rows) + inputs
 
 
 def _label_width(piece: Piece) -> float:

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from partita.engine.view import svg
+from partita.layers.box import Box, Shape
 from partita.layers.connectivity import PADDING, Connectivity, Patch
 from partita.layers.graph import Grid
-from partita.layers.region import Shape
 
 Place: TypeAlias = tuple[int, int, int]
 """Row, column and sheet."""
@@ -78,9 +78,9 @@ class Sheets:
         x = self.left + sheet * (self.sheet_width + SHEET_GAP) + (self.horizontal[0] + column) * STEP
         return x, self.top + (self.vertical[0] + row - self.rows[0]) * STEP
 
-    def places(self, run: tuple[int, ...]) -> list[Place]:
-        """Of all nodes of these rows, or of a box `(start, stop, left, right)`."""
-        rows, columns = range(*run[:2]), range(*run[2:] or (self.columns,))
+    def places(self, box: Box) -> list[Place]:
+        """Positions of all nodes of a box."""
+        rows, columns = range(*box[0]), range(*box.columns or (self.columns,))
         return [(row, column, n) for n in range(self.n_sheets) for row in rows for column in columns]
 
     def padding(self) -> list[Place]:
@@ -99,9 +99,9 @@ class Sheets:
         return self.rows[0] - self.vertical[0] <= place[0] < self.rows[1] + self.vertical[1]
 
 
-def is_in(place: Place, run: tuple[int, ...]) -> bool:
-    """Whether a run of rows, or a box, holds a place."""
-    return all(a <= n < b for n, a, b in zip(place, run[::2], run[1::2], strict=False))
+def is_in(place: Place, box: Box) -> bool:
+    """Whether a box holds a place."""
+    return all(start <= n < stop for n, (start, stop) in zip(place, box, strict=False))
 
 
 def place_of(node: int, shape: Shape) -> Place:

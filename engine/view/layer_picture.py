@@ -14,11 +14,9 @@ from partita.engine.view.look import Look
 from partita.engine.view.marks import behind, marks, over
 from partita.engine.view.panels import Held, Panel, caption, panels, right_of
 from partita.engine.view.travels import drawn_travels, lanes, travels
-from partita.layers import rows as row_sets
+from partita.layers.box import BoxSet, Shape
 from partita.layers.checks import is_whole
 from partita.layers.graph import Graph
-from partita.layers.region import Shape
-from partita.layers.rows import Rows
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
 
@@ -163,7 +161,7 @@ class _Picture:
             yield _filled(held, held.heard, fill=GIVEN, stroke="#9aa5b1")
         else:
             for piece in self.owned.of(held.name):
-                rows = row_sets.intersection(held.heard, (piece.rows,))
+                rows = held.heard & piece.rows
                 pale = svg.mixed(self.palette.colour(piece.machine), "#ffffff", 0.8)
                 line = self.palette.line(piece.machine)
                 yield _filled(held, rows, fill=pale, stroke=line, stroke_dasharray="2 2")
@@ -174,6 +172,6 @@ class _Picture:
             )
 
 
-def _filled(held: Held, rows: Rows, **attributes: object) -> str:
+def _filled(held: Held, rows: BoxSet, **attributes: object) -> str:
     corners = [held.cells.corner(place) for run in rows for place in held.cells.places(run)]
     return svg.element("path", d=squares(corners), **attributes) if corners else ""

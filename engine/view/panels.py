@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from partita.engine.view import svg
 from partita.engine.view.cells import Place, Sheets, is_in, padding_around
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import NOTHING, Box, BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Edge
 
@@ -35,19 +34,19 @@ class Held:
 
     name: str
     cells: Sheets
-    own: Rows
-    heard: Rows = ()
+    own: BoxSet
+    heard: BoxSet = NOTHING
 
     def shows(self, place: Place) -> bool:
         """Whether a place is drawn: a node of these rows, or padding beside them."""
-        rows = row_sets.union(self.own, self.heard)
+        rows = self.own | self.heard
         inside = any(is_in(place, run) for run in rows)
         return self.cells.shows(place) and (inside or not self.cells.holds(place))
 
-    def middle(self, run: tuple[int, ...]) -> float:
-        """The y of the middle of a run of these rows."""
-        top = self.cells.corner((run[0], 0, 0))[1]
-        return (top + self.cells.corner((run[1], 0, 0))[1]) / 2 - 1
+    def middle(self, box: Box) -> float:
+        """The y of the middle of the box's rows."""
+        top, bottom = (self.cells.corner((row, 0, 0))[1] for row in box[0])
+        return (top + bottom) / 2 - 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Pan
 
 def _concerns(owned: Ownership, layer: str, machine: int) -> bool:
     computed = [source for source in owned.graph[layer].sources if not owned.graph[source].is_given]
-    return any(owned.rows(name, machine) is not None for name in (layer, *computed))
+    return any(owned.rows(name, machine) for name in (layer, *computed))
 
 
 def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ...]:
@@ -92,14 +91,13 @@ def _inputs(owned: Ownership, layer: str, machine: int) -> tuple[Held | None, ..
     mine = owned.rows(layer, machine)
     for edge in edges_into(owned, layer):
         source = owned.graph[edge.layer]
-        piece, needed = owned.rows(source.name, machine), owned.needed(edge, machine)
-        own = () if piece is None else (piece,)
-        window = row_sets.bounds(row_sets.union(own, needed))[:2]
+        own, needed = owned.rows(source.name, machine), owned.needed(edge, machine)
+        window = (own | needed).hull[0]
         around = [*padding_around(grid.layer.connectivity, source.shape), (0, 0)]
-        above, below = around[0] if mine is not None else (0, 0)
+        above, below = around[0] if mine else (0, 0)
         vertical = (above if window[0] == 0 else 0, below if window[1] == source.n_rows else 0)
-        cells = Sheets(source.shape, (window[0], window[1]), vertical, around[1], 0.0, 0.0)
-        heard = row_sets.difference(needed, own)
+        cells = Sheets(source.shape, window, vertical, around[1], 0.0, 0.0)
+        heard = needed - own
         found.append(Held(source.name, cells, own, heard) if own or heard else None)
     return tuple(found)
 
@@ -119,12 +117,12 @@ def _panel(
         placed.append(None if held is None else _moved(held, columns[0], y + CAPTION))
         y += 0.0 if held is None else CAPTION + held.cells.height + BETWEEN
     mine = owned.rows(layer, machine)
-    if mine is None:
+    if not mine:
         return Panel(machine, tuple(placed), None, top, y - BETWEEN)
     shape, none = owned.graph[layer].shape, (0, 0)
-    cells = Sheets(shape, (mine[0], mine[1]), none, none, 0.0, 0.0)
+    cells = Sheets(shape, mine.hull[0], none, none, 0.0, 0.0)
     height = max(y - BETWEEN - first, CAPTION + cells.height)
-    own = Held(layer, cells, (mine,))
+    own = Held(layer, cells, mine)
     middle = first + (height - CAPTION - cells.height) / 2
     return Panel(machine, tuple(placed), _moved(own, columns[1], middle + CAPTION), top, first + height)
 
@@ -148,4 +146,4 @@ def right_of(held: Held, *, alone: bool) -> float:
 def _words(held: Held, *, alone: bool) -> str:
     if alone:
         return f"{held.name} {'×'.join(map(str, held.cells.shape))}"
-    return f"{held.name}, rows {row_sets.text(row_sets.union(held.own, held.heard))}"
+    return f"{held.name}, rows {held.own | held.heard}"

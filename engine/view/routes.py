@@ -10,7 +10,6 @@ from typing import Literal, TypeAlias
 from partita.engine.view import svg
 from partita.engine.view.boxes import Box
 from partita.engine.view.look import Look
-from partita.layers import rows as row_sets
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Edge
 from partita.partitioner.lower.messages import Message
@@ -67,8 +66,7 @@ def route(owned: Ownership, message: Message) -> Route:
     assert message.buffer.edge is not None, f"{message} lies on no edge"
     edge = message.buffer.edge
     start: Port = (edge.consumer, message.source, "bottom")
-    own = owned.rows(message.layer, message.destination)
-    if own is not None and row_sets.intersection(message.rows, (own,)):
+    if message.rows & owned.rows(message.layer, message.destination):
         return Route(
             message, start, (message.layer, message.destination, "top"), (message.layer, edge.consumer)
         )
@@ -76,7 +74,7 @@ def route(owned: Ownership, message: Message) -> Route:
 
 
 def _hears(owned: Ownership, edge: Edge, message: Message) -> bool:
-    return bool(row_sets.intersection(owned.needed(edge, message.destination), message.rows))
+    return bool(owned.needed(edge, message.destination) & message.rows)
 
 
 def ends(routes: Sequence[Route], boxes: Mapping[str, Box], look: Look) -> list[tuple[Point, Point]]:
@@ -143,5 +141,5 @@ def _what(message: Message) -> str:
     """`states of h1, rows 0:4`; rows of weights and of sums over scores are none of the layer."""
     content = message.buffer.contents
     if content in ("states", "errors", "partial sums"):
-        return f"{content} of {message.layer}, rows {row_sets.text(message.rows)}"
+        return f"{content} of {message.layer}, rows {message.rows}"
     return f"{content} of {message.layer}"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from partita.engine.view import svg
 from partita.engine.view.palette import Palette
 from partita.engine.view.panels import Held, Panel, edges_into, right_of
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import BoxSet
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.lower.messages import Message
 from partita.partitioner.plan import Plan
@@ -34,7 +33,7 @@ class Travel:
     """
 
     message: Message
-    rows: Rows
+    rows: BoxSet
     number: int | None
 
 
@@ -48,7 +47,7 @@ def travels(plan: Plan, layer: str) -> list[Travel]:
             if message.buffer == edge.buffer:
                 found.append(Travel(message, message.rows, edge.number))
             if message.buffer == activations(edge.layer):
-                rows = row_sets.intersection(message.rows, owned.needed(edge, message.destination))
+                rows = message.rows & owned.needed(edge, message.destination)
                 if rows:
                     found.append(Travel(message, rows, edge.number))
     return found
@@ -103,7 +102,7 @@ def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float, co
         curve = " ".join(map(svg.number, (x + swing, y, x + swing, to_y, x, to_y)))
         d = f"M{svg.number(beside[0])} {svg.number(y)}H{svg.number(x)}C{curve}H{svg.number(stop)}"
         lines.append(svg.element("path", d=d, marker_end=f"url(#to{message.source})"))
-    told = f"{message.buffer}[{row_sets.text(travel.rows)}]: #{message.source} to #{message.destination}"
+    told = f"{message.buffer}[{travel.rows}]: #{message.source} to #{message.destination}"
     return svg.element(
         "g",
         svg.title(f"{told}, {readable_bytes(message.n_bytes)}"),

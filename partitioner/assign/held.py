@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from partita.layers.box import Box, Shape
 from partita.layers.layer import Parameter
-from partita.layers.region import Shape
-from partita.layers.rows import Run
 
 
 @dataclass(frozen=True)
@@ -34,17 +33,17 @@ class Held:
     """
 
     parameter: Parameter
-    rows: Run
+    box: Box
     columns: Columns | None = None
 
     @property
     def shape(self) -> Shape:
         """In the memory of the machine: flat where rows differ in their edges."""
-        numbers = sum(stop - start for start, stop in self.parameter.spans(self.rows))
+        numbers = sum(stop - start for start, stop in self.parameter.spans(self.box))
         if self.parameter.row_starts is not None:
             return (numbers,)
-        tile = self.rows[2:]
-        whole = (self.parameter.narrowed((tile[0], tile[1])) if tile else self.parameter).shape
+        tile = self.box.columns
+        whole = (self.parameter.narrowed(tile) if tile else self.parameter).shape
         extents = [numbers // math.prod(whole[1:]), *whole[1:]]
         if self.columns is not None:
             extents[self.columns.axis] = self.columns.stop - self.columns.start
@@ -59,19 +58,20 @@ class Held:
         """What belongs to those of the rows that are in this range; of shared weights, all."""
         if self.parameter.shared:
             return self
-        start, stop = max(rows[0], self.rows[0]), min(rows[1], self.rows[1])
-        return replace(self, rows=(start, max(start, stop), *self.rows[2:]))
+        (first, last), *columns = self.box
+        start, stop = max(rows[0], first), min(rows[1], last)
+        return replace(self, box=Box(((start, max(start, stop)), *columns)))
 
     def before(self, row: int) -> int:
         """How many of the numbers belong to rows before this one."""
-        return 0 if self.parameter.shared else self.part((self.rows[0], row)).size
+        return 0 if self.parameter.shared else self.part((self.box[0][0], row)).size
 
     @property
     def runs(self) -> tuple[int, int, int, int]:
         """Where it lies in the flat parameter: start, stop; of several runs the length of one, and how far it
         is to the next (else 0 and 0).
         """
-        spans = self.parameter.spans(self.rows) or ((0, 0),)
+        spans = self.parameter.spans(self.box) or ((0, 0),)
         (start, stop), last = spans[0], spans[-1][1]
         if len(spans) > 1:
             return start, last, stop - start, spans[1][0] - start

@@ -6,9 +6,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from partita.layers import rows as row_sets
+from partita.layers.box import NOTHING, Box, BoxSet
 from partita.layers.graph import Graph, Grid
-from partita.layers.rows import Rows, Run
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.tiling import are_tiles
 
@@ -33,8 +32,8 @@ class Holdings:
         object.__setattr__(self, "pieces", self._with_columns())
         for grid in self.graph.computed:
             pieces = self.of(grid.name)
-            owners, runs = [piece.machine for piece in pieces], [piece.rows for piece in pieces]
-            if not self._covers(grid, runs):
+            owners, boxes = [piece.machine for piece in pieces], [piece.box for piece in pieces]
+            if not self._covers(grid, boxes):
                 raise ValueError(
                     f"the pieces of '{grid.name}' do not cover its {grid.n_rows} rows once: {pieces}"
                 )
@@ -70,23 +69,24 @@ class Holdings:
         """Whether sets of the layer's rows are of boxes."""
         return bool(self.narrow) and self.graph[layer].is_picture
 
-    def _covers(self, grid: Grid, runs: list[Run]) -> bool:
-        """Whether these runs are all rows of a layer, each once, or more often where that may be."""
+    def _covers(self, grid: Grid, boxes: list[Box]) -> bool:
+        """Whether these boxes are all rows of a layer, each once, or more often where that may be."""
         if self.is_boxed(grid.name):
-            if row_sets.count((grid.whole,)) < sum(row_sets.count((run,)) for run in runs):
+            if grid.whole.size < sum(box.size for box in boxes):
                 raise ValueError(
                     f"several machines have rows of the picture '{grid.name}', while "
                     f"'{min(self.narrow)}' is cut into tiles, which knows no copies; give each row of "
                     f"'{grid.name}' to one machine, or cut '{min(self.narrow)}' by rows"
                 )
-            return are_tiles(runs, grid.whole)
-        repeated = sum(stop - start for start, stop, *_ in runs) > grid.n_rows
-        return row_sets.union(runs) == ((0, grid.n_rows),) and (not repeated or self._may_repeat(grid, runs))
+            return are_tiles(boxes, grid.whole)
+        repeated = sum(box.size for box in boxes) > grid.n_rows
+        is_all = BoxSet.union(boxes) == BoxSet.of_rows((0, grid.n_rows))
+        return is_all and (not repeated or self._may_repeat(grid, boxes))
 
-    def _may_repeat(self, grid: Grid, runs: list[Run]) -> bool:
+    def _may_repeat(self, grid: Grid, boxes: list[Box]) -> bool:
         """Whether rows may belong to several machines; cut by inputs, all rows to all of them."""
         if self.by_inputs(grid.name):
-            return all(run == (0, grid.n_rows) for run in runs)
+            return all(box == Box.whole((grid.n_rows,)) for box in boxes)
         return grid.repeatable
 
     def _check_inputs(self, grid: Grid) -> None:
@@ -116,16 +116,16 @@ class Holdings:
     @cached_property
     def _of(self) -> dict[str, tuple[Piece, ...]]:
         found: dict[str, list[Piece]] = {}
-        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.rows, piece.machine)):
+        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.box, piece.machine)):
             found.setdefault(piece.layer, []).append(piece)
         return {layer: tuple(pieces) for layer, pieces in found.items()}
 
-    def rows(self, layer: str, machine: int) -> Run | None:
-        """The rows of a layer that a machine owns, if any."""
-        return self._rows.get((layer, machine))
+    def rows(self, layer: str, machine: int) -> BoxSet:
+        """The rows of a layer that a machine owns."""
+        return self._rows.get((layer, machine), NOTHING)
 
     @cached_property
-    def _rows(self) -> dict[tuple[str, int], Run]:
+    def _rows(self) -> dict[tuple[str, int], BoxSet]:
         return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
 
     def of_machine(self, machine: int) -> tuple[Piece, ...]:
@@ -158,56 +158,54 @@ class Holdings:
             grid.name
             for grid in self.graph.computed
             if len(self.of(grid.name)) > 1
-            and sum(row_sets.count((piece.rows,)) for piece in self.of(grid.name)) > self._extent(grid)
+            and sum(piece.box.size for piece in self.of(grid.name)) > self._extent(grid)
         )
 
     def _extent(self, grid: Grid) -> int:
-        return row_sets.count((grid.whole,)) if self.is_boxed(grid.name) else grid.n_rows
+        return grid.whole.size if self.is_boxed(grid.name) else grid.n_rows
 
-    def home(self, layer: str, machine: int) -> Rows:
+    def home(self, layer: str, machine: int) -> BoxSet:
         """The rows of a layer that a machine owns, and none before it: it feeds them to those without."""
         if layer in self.copied:
-            return self._homes.get((layer, machine), ())
-        own = self.rows(layer, machine)
-        return () if own is None else (own,)
+            return self._homes.get((layer, machine), NOTHING)
+        return self.rows(layer, machine)
 
     @cached_property
-    def _homes(self) -> dict[tuple[str, int], Rows]:
+    def _homes(self) -> dict[tuple[str, int], BoxSet]:
         """Of the layers of which there are copies."""
-        found: dict[tuple[str, int], Rows] = {}
+        found: dict[tuple[str, int], BoxSet] = {}
         for layer in self.copied:
-            taken: Rows = ()
+            taken = NOTHING
             for piece in self.of(layer):
-                found[layer, piece.machine] = row_sets.difference((piece.rows,), taken)
-                taken = row_sets.union(taken, (piece.rows,))
+                found[layer, piece.machine] = piece.rows - taken
+                taken |= piece.rows
         return found
 
-    def fed(self, layer: str, feeder: int, listener: int) -> Rows:
+    def fed(self, layer: str, feeder: int, listener: int) -> BoxSet:
         """The rows of a layer that one machine feeds to another, or to itself, where that listens to them."""
-        own = self.rows(layer, listener)
-        copies = () if own is None else (own,)
+        copies = self.rows(layer, listener)
         if feeder == listener:
             return copies
         home = self.home(layer, feeder)
-        return row_sets.difference(home, copies) if layer in self.copied else home
+        return home - copies if layer in self.copied else home
 
-    def feeders(self, layer: str, rows: Rows, listener: int) -> list[tuple[Piece, Rows]]:
+    def feeders(self, layer: str, rows: BoxSet, listener: int) -> list[tuple[Piece, BoxSet]]:
         """The pieces of a layer that feed some of these rows to a machine, and which, in ascending rows."""
         if layer not in self.copied:
             return self.homes(layer, rows)
         found = ((piece, self.fed(layer, piece.machine, listener)) for piece in self.of(layer) if rows)
-        shared = ((piece, row_sets.intersection(rows, of_piece)) for piece, of_piece in found)
+        shared = ((piece, rows & of_piece) for piece, of_piece in found)
         return [(piece, some) for piece, some in shared if some]
 
-    def homes(self, layer: str, rows: Rows) -> list[tuple[Piece, Rows]]:
+    def homes(self, layer: str, rows: BoxSet) -> list[tuple[Piece, BoxSet]]:
         """The pieces of a layer at which some of these rows are at home, and which, in ascending rows."""
         if not rows:
             return []
         if layer in self.copied:
-            every = ((p, row_sets.intersection(rows, self.home(layer, p.machine))) for p in self.of(layer))
+            every = ((p, rows & self.home(layer, p.machine)) for p in self.of(layer))
             return [(piece, shared) for piece, shared in every if shared]
-        pieces, (first, last, *_) = self.of(layer), row_sets.bounds(rows)
+        pieces, (first, last) = self.of(layer), rows.hull[0]
         start = bisect_right(pieces, first, key=lambda piece: piece.stop)
         stop = bisect_left(pieces, last, key=lambda piece: piece.start)
-        found = ((piece, row_sets.intersection(rows, (piece.rows,))) for piece in pieces[start:stop])
+        found = ((piece, rows & piece.rows) for piece in pieces[start:stop])
         return [(piece, shared) for piece, shared in found if shared]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.layers import rows as row_sets
+from partita.layers.box import NOTHING, Box, BoxSet
 from partita.layers.connectivity import OneToOne, Patch
 from partita.layers.losses import Loss
-from partita.layers.rows import Rows, Run
 from partita.partitioner.assign.held import Columns, Held
 from partita.partitioner.assign.holdings import Holdings
 from partita.partitioner.assign.piece import Piece, flops_of
@@ -85,12 +84,12 @@ class Ownership(Holdings):
             for grid in self.graph.grids
         }
 
-    def needed(self, edge: Edge, machine: int) -> Rows:
+    def needed(self, edge: Edge, machine: int) -> BoxSet:
         """The rows of `edge.layer` that the machine's piece of `edge.consumer` listens to."""
-        return self._needed.get((edge, machine), ())
+        return self._needed.get((edge, machine), NOTHING)
 
     @cached_property
-    def _needed(self) -> dict[tuple[Edge, int], Rows]:
+    def _needed(self) -> dict[tuple[Edge, int], BoxSet]:
         return {
             (edge, piece.machine): self._needed_by(edge, piece)
             for edges in self._edges.values()
@@ -98,65 +97,64 @@ class Ownership(Holdings):
             for piece in self.of(edge.consumer)
         }
 
-    def _needed_by(self, edge: Edge, piece: Piece) -> Rows:
+    def _needed_by(self, edge: Edge, piece: Piece) -> BoxSet:
         if piece.inputs is not None:
-            return self._in_boxes(edge.layer, (piece.inputs,))
+            return self._in_boxes(edge.layer, BoxSet.of_rows(piece.inputs))
         if self.judges(edge.consumer):  # of scores its own, and of a target with one for each
             scores = self.graph[self.graph[edge.consumer].sources[0]]
             if self.graph[edge.layer].shape == scores.shape:
                 return self.home(scores.name, piece.machine)
         if self.across(edge):
-            return self.graph.source_rows(edge.consumer, piece.rows, edge.number, boxes=True)
-        return self._in_boxes(edge.layer, self.graph.source_rows(edge.consumer, piece.rows[:2], edge.number))
+            return self.graph.source_rows(edge.consumer, piece.box, edge.number, columns=True)
+        return self._in_boxes(edge.layer, self.graph.source_rows(edge.consumer, piece.box.on(1), edge.number))
 
-    def _in_boxes(self, layer: str, rows: Rows) -> Rows:
+    def _in_boxes(self, layer: str, rows: BoxSet) -> BoxSet:
         """Whole rows, as sets of the layer's rows are written."""
-        return row_sets.across(rows, (0, self.graph[layer].shape[1])) if self.is_boxed(layer) else rows
+        return rows.across((0, self.graph[layer].shape[1])) if self.is_boxed(layer) else rows
 
-    def returned(self, edge: Edge, machine: int) -> Rows:
+    def returned(self, edge: Edge, machine: int) -> BoxSet:
         """The rows of `edge.layer` for which the machine's piece of `edge.consumer` has errors.
 
         They are those that it listens to; a loss that is only repeated has none.
         """
         of_loss = edge.consumer in self.graph.losses
         if of_loss and machine not in self.counted(edge.consumer):
-            return ()
+            return NOTHING
         return self.needed(edge, machine)
 
-    def passed_on(self, edge: Edge, machine: int) -> Rows:
+    def passed_on(self, edge: Edge, machine: int) -> BoxSet:
         """Those whose errors end at their home; the errors of copies stay with them, on the machine."""
         if edge.layer not in self.copied:
             return self.returned(edge, machine)
-        return self._passed_on.get((edge, machine), ())
+        return self._passed_on.get((edge, machine), NOTHING)
 
     @cached_property
-    def _passed_on(self) -> dict[tuple[Edge, int], Rows]:
+    def _passed_on(self) -> dict[tuple[Edge, int], BoxSet]:
         found = {}
         for edge, machine in (key for key in self._needed if key[0].layer in self.copied):
-            own = self.rows(edge.layer, machine)
-            copies = row_sets.difference(() if own is None else (own,), self.home(edge.layer, machine))
-            found[edge, machine] = row_sets.difference(self.returned(edge, machine), copies)
+            copies = self.rows(edge.layer, machine) - self.home(edge.layer, machine)
+            found[edge, machine] = self.returned(edge, machine) - copies
         return found
 
-    def heard(self, edge: Edge, machine: int) -> Rows:
+    def heard(self, edge: Edge, machine: int) -> BoxSet:
         """The machine's rows of `edge.layer` to which somebody listens along the edge."""
         if edge.layer not in self.copied and not self.is_boxed(edge.layer):
-            return row_sets.intersection(self._returned[edge], self.home(edge.layer, machine))
+            return self._returned[edge] & self.home(edge.layer, machine)
         listeners = (piece.machine for piece in self.of(edge.consumer))
-        return row_sets.union(
+        return BoxSet.union(
             *(
-                row_sets.intersection(self.returned(edge, listener), self.fed(edge.layer, machine, listener))
+                self.returned(edge, listener) & self.fed(edge.layer, machine, listener)
                 for listener in listeners
             )
         )
 
     @cached_property
-    def _returned(self) -> dict[Edge, Rows]:
+    def _returned(self) -> dict[Edge, BoxSet]:
         """For each edge the rows to which anybody listens along it."""
-        found: dict[Edge, list[Rows]] = {edge: [] for edges in self._edges.values() for edge in edges}
+        found: dict[Edge, list[BoxSet]] = {edge: [] for edges in self._edges.values() for edge in edges}
         for edge, machine in self._needed:
             found[edge].append(self.returned(edge, machine))
-        return {edge: row_sets.union(*rows) for edge, rows in found.items()}
+        return {edge: BoxSet.union(*rows) for edge, rows in found.items()}
 
     def shares_errors(self, layer: str) -> tuple[int, ...]:
         """The machines that tell the others of a layer cut by its inputs the errors that came to them."""
@@ -166,16 +164,16 @@ class Ownership(Holdings):
             if any(self.heard(edge, piece.machine) for edge in self.edges(layer))
         )
 
-    def needed_by_all(self, layer: str, machine: int) -> Rows:
+    def needed_by_all(self, layer: str, machine: int) -> BoxSet:
         """The rows of a layer that any piece of the machine listens to."""
         found = self._needed_by_all.get((layer, machine))
         if found is None:
-            found = row_sets.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
+            found = BoxSet.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
             self._needed_by_all[layer, machine] = found
         return found
 
     @cached_property
-    def _needed_by_all(self) -> dict[tuple[str, int], Rows]:
+    def _needed_by_all(self) -> dict[tuple[str, int], BoxSet]:
         return {}
 
     def flops(self, piece: Piece, *, batch: int) -> float:
@@ -190,17 +188,17 @@ class Ownership(Holdings):
     def held(self, layer: str, machine: int) -> tuple[Held, ...]:
         """What a machine has of each parameter of a layer; () where it has none of its own."""
         own, grid = self.rows(layer, machine), self.graph[layer]
-        if own is None or machine in self.borrowers(layer):
+        if not own or machine in self.borrowers(layer):
             return ()
         if not self.by_inputs(layer):
-            return tuple(Held(parameter, own) for parameter in grid.parameters)
+            return tuple(Held(parameter, own[0]) for parameter in grid.parameters)
         inputs = self.inputs(layer, machine) or (0, 0)
         per_row = self.graph[grid.sources[0]].nodes_per_row
         weight, *others = grid.parameters
         columns = Columns(len(weight.shape) - 1, inputs[0] * per_row, inputs[1] * per_row)
-        rows = row_sets.bounds(self.home(layer, machine))
+        rows = self.home(layer, machine).hull
         return (
-            Held(weight, (0, grid.n_rows), columns),
+            Held(weight, Box.whole((grid.n_rows,)), columns),
             *(Held(parameter, rows) for parameter in others),
         )
 
@@ -212,24 +210,25 @@ class Ownership(Holdings):
         ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors and not self.across(edge)
         return not ordered and len(self.of(edge.consumer)) > 1
 
-    def state_window(self, layer: str, machine: int) -> Run:
+    def state_window(self, layer: str, machine: int) -> Box:
         """The rows of a layer's states that a machine holds: its own, those it hears, and all between."""
         return self._window(layer, machine, self.needed_by_all(layer, machine))
 
-    def error_window(self, edge: Edge, machine: int) -> Run:
+    def error_window(self, edge: Edge, machine: int) -> Box:
         """The rows of `edge.layer` for which a machine holds the errors that `edge.consumer` returns.
 
         Along an edge across columns it holds those columns, too, that its receivers' kernel is given.
         """
         needed = self.needed(edge, machine)
         if self.across(edge) and needed:
-            needed = row_sets.union(needed, row_sets.across(needed[:1], self.heard_columns(edge, machine)))
+            needed = needed | BoxSet(needed[:1]).across(self.heard_columns(edge, machine))
         return self._window(edge.layer, machine, needed)
 
-    def _window(self, layer: str, machine: int, needed: Rows) -> Run:
-        own = self.rows(layer, machine)
-        held = row_sets.bounds(row_sets.union(needed, () if own is None else (own,)))
-        return held if len(held) > 2 or not self.is_boxed(layer) else (0, 0, 0, self.graph[layer].shape[1])
+    def _window(self, layer: str, machine: int, needed: BoxSet) -> Box:
+        held = needed | self.rows(layer, machine)
+        if held or not self.is_boxed(layer):
+            return held.hull
+        return Box(((0, 0), (0, self.graph[layer].shape[1])))
 
     def heard_columns(self, edge: Edge, machine: int) -> tuple[int, int]:
         """The columns of the picture `edge.layer` that the kernel of `edge.consumer` on a machine is given.
@@ -240,7 +239,7 @@ class Ownership(Holdings):
         consumer, wiring = self.graph[edge.consumer], self.graph[edge.consumer].layer.connectivity
         judged = consumer.sources[0] if self.judges(edge.consumer) else edge.consumer
         if judged != edge.consumer or isinstance(wiring, OneToOne):
-            own = self.rows(judged, machine)
+            own = self.rows(judged, machine).hull
         else:
-            own = self.state_window(edge.layer, machine) if isinstance(wiring, Patch) else None
-        return (0, self.graph[edge.layer].shape[1]) if own is None or len(own) < 4 else (own[2], own[3])
+            own = self.state_window(edge.layer, machine) if isinstance(wiring, Patch) else Box()
+        return own.columns or (0, self.graph[edge.layer].shape[1])

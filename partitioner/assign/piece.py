@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Graph, Grid
-from partita.layers.rows import Run
 
 
 @dataclass(frozen=True, order=True)
@@ -30,9 +30,15 @@ class Piece:
     inputs: tuple[int, int] | None = None
 
     @property
-    def rows(self) -> Run:
-        """`(start, stop)`, or `(start, stop, left, right)`."""
-        return (self.start, self.stop, *(self.columns or ()))
+    def box(self) -> Box:
+        """Rows, or rows and columns."""
+        rows = (self.start, self.stop)
+        return Box((rows,) if self.columns is None else (rows, self.columns))
+
+    @property
+    def rows(self) -> BoxSet:
+        """The box as a set."""
+        return BoxSet((self.box,))
 
     def __repr__(self) -> str:
         columns = "" if self.columns is None else f", columns={self.columns}"
@@ -56,19 +62,19 @@ def boundaries(weights: Mapping[int, float], extent: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def piece_flops(grid: Grid, rows: Run, *, batch: int) -> float:
-    """Operations of these rows for a batch on the way up."""
-    return grid.nodes_in((rows,)) * grid.flops_per_node * batch
+def row_flops(grid: Grid, *, batch: int) -> float:
+    """Floating-point operations of one row of a layer for a batch, forward."""
+    return grid.nodes_per_row * grid.flops_per_node * batch
 
 
 def rows_worth(graph: Graph, piece: Piece) -> float:
     """How many whole rows of a layer have as many operations as a piece: of one cut by inputs, or a tile."""
     grid = graph[piece.layer]
     if piece.inputs is None:
-        return grid.nodes_in((piece.rows,)) / grid.nodes_per_row
+        return grid.nodes_in(piece.rows) / grid.nodes_per_row
     return grid.n_rows * (piece.inputs[1] - piece.inputs[0]) / graph[grid.sources[0]].n_rows
 
 
 def flops_of(graph: Graph, piece: Piece, *, batch: int) -> float:
     """Operations of a piece for a batch on the way up."""
-    return rows_worth(graph, piece) * piece_flops(graph[piece.layer], (0, 1), batch=batch)
+    return rows_worth(graph, piece) * row_flops(graph[piece.layer], batch=batch)

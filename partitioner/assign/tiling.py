@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import product
 
-from partita.layers.rows import Run
+from partita.layers.box import Box, Span, Spans
 
 
-def are_tiles(pieces: Sequence[Run], whole: Run) -> bool:
+def are_tiles(pieces: Sequence[Box], whole: Box) -> bool:
     """Whether pieces, in ascending order, cover a grid once: one after another, or as the tiles of a grid."""
-    axes = [_stretches(pieces, axis, whole) for axis in range(len(whole) // 2)]
-    if any(axis is None for axis in axes):
-        return False
-    expected = [tuple(end for run in tile for end in run) for tile in product(*(axis or () for axis in axes))]
-    return list(pieces) == expected
-
-
-def bands(pieces: Sequence[Run]) -> tuple[tuple[int, int], ...]:
-    """The runs of rows `[start, stop)` of axis 0 into which pieces cut a grid, ascending."""
-    return tuple(sorted({(piece[0], piece[1]) for piece in pieces}))
-
-
-def _stretches(pieces: Sequence[Run], axis: int, whole: Run) -> list[tuple[int, int]] | None:
-    """The runs of one axis, ascending, if they follow one another from its beginning to its end."""
     if any(len(piece) != len(whole) for piece in pieces):
-        return None
-    runs = sorted({(piece[2 * axis], piece[2 * axis + 1]) for piece in pieces})
-    ends = [whole[2 * axis], *(end for run in runs for end in run), whole[2 * axis + 1]]
+        return False
+    axes = [_consecutive({piece[axis] for piece in pieces}, whole[axis]) for axis in range(len(whole))]
+    return list(pieces) == list(product(*axes))
+
+
+def bands(pieces: Sequence[Box]) -> Spans:
+    """The spans of axis 0 into which pieces cut a grid, ascending."""
+    return tuple(sorted({piece[0] for piece in pieces}))
+
+
+def _consecutive(spans: Set[Span], whole: Span) -> list[Span]:
+    """The spans of one axis, ascending, if they cover it one after another; else none."""
+    ordered = sorted(spans)
+    ends = [whole[0], *(end for span in ordered for end in span), whole[1]]
     follow = all(a == b for a, b in zip(ends[::2], ends[1::2], strict=True))
-    return runs if runs and follow and all(a < b for a, b in runs) else None
+    return ordered if follow and all(start < stop for start, stop in ordered) else []

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import BoxSet
 from partita.partitioner.ir.buffer import Buffer, parse_buffer
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.step_kind import StepKind
@@ -61,17 +60,17 @@ COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Rows of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
+    """BoxSet of a buffer: `h1[0:3,5:8]`; in a plan of tiles, of a picture boxes: `h1[0:3x4:8]`."""
 
     buffer: Buffer
-    rows: Rows
+    rows: BoxSet
 
     def __str__(self) -> str:
-        return f"{self.buffer}[{row_sets.text(self.rows)}]"
+        return f"{self.buffer}[{self.rows}]"
 
     def overlaps(self, other: Operand) -> bool:
         """Whether they share a row of a buffer."""
-        return self.buffer == other.buffer and row_sets.overlap(self.rows, other.rows)
+        return self.buffer == other.buffer and self.rows.overlaps(other.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def _parse_operand(written: str) -> Operand:
     found = _OPERAND.fullmatch(written)
     if found is None:
         raise ValueError(f"{written!r} is not rows of a buffer; write for example h1[0:3,5:8]")
-    return Operand(parse_buffer(found["buffer"]), row_sets.parse(found["rows"]))
+    return Operand(parse_buffer(found["buffer"]), BoxSet.parse(found["rows"]))
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ class _Past:
             found = self._of[operand] = _Used(operand)
             known = self._by_buffer.setdefault(operand.buffer, [])
             for other in known:
-                if row_sets.overlap(operand.rows, other.operand.rows):
+                if operand.rows.overlaps(other.operand.rows):
                     other.overlapping.append(found)
                     found.overlapping.append(other)
             known.append(found)

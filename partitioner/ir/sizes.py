@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from partita.layers import rows as row_sets
+from partita.layers.box import Box, Shape
 from partita.layers.graph import Graph
 from partita.layers.layer import Placeholder
 from partita.layers.losses import Loss
-from partita.layers.region import Shape
-from partita.layers.rows import Run
 from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand
 
@@ -78,20 +76,19 @@ class Sizes:
             return shape, "int64"
         return shape, self.master if isinstance(grid.layer, Loss) else self.precision
 
-    def shape(self, buffer: Buffer, run: Run) -> Shape:
-        """Of an array of a run of rows of a buffer, or of a box of a picture."""
+    def shape(self, buffer: Buffer, box: Box) -> Shape:
+        """Shape of an array that holds a box of a buffer."""
         row, _ = self.row(buffer)
-        extents = (stop - start for start, stop in zip(run[::2], run[1::2], strict=True))
-        return (*extents, *row[len(run) // 2 - 1 :])
+        return (*box.shape, *row[len(box) - 1 :])
 
     def n_bytes(self, operand: Operand) -> int:
         """Of these rows of a buffer."""
-        boxed = bool(operand.rows) and len(operand.rows[0]) > 2
+        boxed = bool(operand.rows) and len(operand.rows[0]) > 1
         key = operand.buffer, boxed
         if key not in self._row_bytes:
             shape, kind = self.row(operand.buffer)
             self._row_bytes[key] = math.prod(shape[1:] if boxed else shape) * ITEM_BYTES[kind]
-        return row_sets.count(operand.rows) * self._row_bytes[key]
+        return operand.rows.size * self._row_bytes[key]
 
     @cached_property
     def _row_bytes(self) -> dict[tuple[Buffer, bool], int]:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from partita.layers.rows import Rows
+from partita.layers.box import BLOCK, BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
-
-BLOCK: Final[Rows] = ((0, 1),)
-"""The one row of weights that all nodes of a layer share."""
-
 
 BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
 """Where a LEARN has its gradients: the machine has one, so one layer learns at a time."""
@@ -68,8 +64,7 @@ class Access:
     def own(self, layer: str) -> Operand:
         """The machine's rows of a layer."""
         if layer not in self._own:
-            rows = self.owned.rows(layer, self.machine)
-            self._own[layer] = Operand(activations(layer), () if rows is None else (rows,))
+            self._own[layer] = Operand(activations(layer), self.owned.rows(layer, self.machine))
         return self._own[layer]
 
     def inputs(self, layer: str) -> tuple[Operand, ...]:
@@ -84,7 +79,11 @@ class Access:
             Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
         )
         told = self.owned.tells(layer)
-        return (*heard, Operand(Buffer(BufferKind.SUMMARY, layer), ((0, len(told)),))) if told else heard
+        return (
+            (*heard, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(told)))))
+            if told
+            else heard
+        )
 
     def parameters(self, layer: str) -> Operand:
         """The parameters that the machine's rows of a layer use."""
@@ -99,7 +98,7 @@ class Access:
     @property
     def norms(self) -> Operand:
         """The sums of squares of all machines."""
-        return Operand(NORMS, ((0, len(self.owned.learners)),))
+        return Operand(NORMS, BoxSet.of_rows((0, len(self.owned.learners))))
 
     def edge(self, buffer: Buffer) -> Edge:
         """The edge along which the errors in a buffer come."""
@@ -112,11 +111,11 @@ class Access:
             return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.whole(layer))
         return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
 
-    def whole(self, layer: str) -> Rows:
+    def whole(self, layer: str) -> BoxSet:
         """Every row of a layer that is cut by its inputs."""
-        return ((0, self.graph[layer].n_rows),)
+        return self.graph[layer].rows
 
-    def _learnt_rows(self, layer: str) -> Rows:
+    def _learnt_rows(self, layer: str) -> BoxSet:
         if self.owned.by_inputs(layer):
             return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import NOTHING, BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import Op, Program
@@ -74,7 +73,7 @@ class _Lives:
         """What is fed, because it may be played again; and what is read before it is written: zeros."""
         access = Access(owned, program.machine, slots=program.slots)
         done: list[int] = []
-        written: dict[Buffer, Rows] = {}
+        written: dict[Buffer, BoxSet] = {}
         self._touched: dict[Buffer, int] = {}
         self._before: dict[Buffer, int] = {}
         for n, instruction in enumerate(program.instructions):
@@ -88,12 +87,12 @@ class _Lives:
                 self._touched[name] = self._touched.get(name, 0) | 1 << n
                 self._before[name] = self._before.get(name, before) & before
             for operand in read:
-                if row_sets.difference(operand.rows, written.get(operand.buffer, ())):
+                if operand.rows - written.get(operand.buffer, NOTHING):
                     self.lasting.add(operand.buffer)
             for operand in write:
                 if instruction.op is Op.FEED:
                     self.lasting.add(operand.buffer)
-                written[operand.buffer] = row_sets.union(written.get(operand.buffer, ()), operand.rows)
+                written[operand.buffer] = written.get(operand.buffer, NOTHING) | operand.rows
 
     def may_share(self, one: Buffer, other: Buffer) -> bool:
         """Whether one of two buffers is done with before the other begins, in whatever order things run."""

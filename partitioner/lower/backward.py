@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from partita.layers import rows as row_sets
+from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Grid
-from partita.layers.rows import Rows
 from partita.partitioner.assign.tiling import bands
 from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Op, Operand
@@ -35,7 +34,7 @@ class Errors:
             if source in self.writer.graph.needs_error:
                 self._sum(Edge(source, grid.name, k), error)
 
-    def _gather(self, grid: Grid, own: Rows) -> Operand | None:
+    def _gather(self, grid: Grid, own: BoxSet) -> Operand | None:
         """Brings the errors of the machine's rows together; returns where (a loss is its own error: None)."""
         edges = self.owned.edges(grid.name)
         for edge in edges:
@@ -48,23 +47,23 @@ class Errors:
                     self.writer.receive(message)
                 continue
             turns = (turn for turn in self.turns.get(edge, ()) if turn.following is None)
-            begun = row_sets.union(*(turn.rows for turn in turns))
+            begun = BoxSet.union(*(turn.rows for turn in turns))
             for message in arriving:
                 self.writer.receive_into_sum(message, begun)
-                begun = row_sets.union(begun, message.rows)
+                begun |= message.rows
         if not edges:
             return None
         self._join(edges)
         return Operand(edges[0].buffer, own)
 
-    def _add_up(self, edge: Edge, arriving: Sequence[Message], own: Rows) -> None:
+    def _add_up(self, edge: Edge, arriving: Sequence[Message], own: BoxSet) -> None:
         """Adds what arrives in the order of the pieces; where nothing was before it, it is taken as it is."""
-        begun = row_sets.intersection(own, row_sets.union(*self._bands(edge)))
+        begun = own & BoxSet.union(*self._bands(edge))
         for message in arriving:
             self.writer.receive_into_sum(message, begun)
-            begun = row_sets.union(begun, message.rows)
+            begun |= message.rows
 
-    def _is_apart(self, error: Operand, own: Rows) -> bool:
+    def _is_apart(self, error: Operand, own: BoxSet) -> bool:
         """Whether kernels take the machine's own errors in an array of their own, which DELTA fills."""
         edge, machine = self.writer.access.edge(error.buffer), self.writer.machine
         return own_tile(self.owned, error.buffer, machine, self.owned.error_window(edge, machine)) is not None
@@ -80,12 +79,12 @@ class Errors:
         begun = self.owned.heard(edges[0], self.writer.machine)
         for edge in edges[1:]:
             heard = self.owned.heard(edge, self.writer.machine)
-            added, copied = row_sets.intersection(heard, begun), row_sets.difference(heard, begun)
+            added, copied = heard & begun, heard - begun
             for rows, accumulate in ((added, True), (copied, False)):
                 if rows:
                     target = Operand(edges[0].buffer, rows)
                     self.writer.emit(Op.ADD, target, Operand(edge.buffer, rows), accumulate=accumulate)
-            begun = row_sets.union(begun, heard)
+            begun = BoxSet.union(begun, heard)
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""
@@ -119,24 +118,22 @@ class Errors:
         source = self.writer.access.own(edge.consumer) if error is None else error
         outgoing = self.writer.outgoing.get(edge.buffer, ())
         mine = [turn.rows for turn in self.turns.get(edge, ()) if turn.following is None]
-        for band in sorted(
-            self._bands(edge), key=lambda band: any(row_sets.overlap(own, band) for own in mine)
-        ):
+        for band in sorted(self._bands(edge), key=lambda band: any(own.overlaps(band) for own in mine)):
             self.writer.emit(Op.ERRORS, Operand(edge.buffer, band), source)
             for message in outgoing:
-                if row_sets.overlap(message.rows, band):
+                if message.rows.overlaps(band):
                     self.writer.send(message)
 
-    def _bands(self, edge: Edge) -> list[Rows]:
+    def _bands(self, edge: Edge) -> list[BoxSet]:
         """What is computed at once of the errors along an edge: whole rows, as far as the kernel knows them.
 
         To patches, all; a layer that listens to everything goes by the owners' rows of tiles.
         """
         machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
         columns = self.owned.heard_columns(edge, machine)
-        needed = row_sets.across(row_sets.along(self.owned.returned(edge, machine)), columns)
+        needed = self.owned.returned(edge, machine).across(columns)
         if not needed or consumer.layer.connectivity.ordered_errors:
             return [needed] if needed else []
-        owners = bands([piece.rows for piece in self.owned.of(edge.layer)])
-        found = (row_sets.intersection(needed, ((*band, *columns),)) for band in owners)
+        owners = bands([piece.box for piece in self.owned.of(edge.layer)])
+        found = (needed & BoxSet((Box((band, columns)),)) for band in owners)
         return [rows for rows in found if rows]

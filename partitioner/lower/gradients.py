@@ -7,6 +7,7 @@ sums in the order of the pieces.
 
 from __future__ import annotations
 
+from partita.layers.box import BoxSet
 from partita.layers.graph import Grid
 from partita.partitioner.ir.buffer import NORMS
 from partita.partitioner.ir.program import Op, Operand
@@ -51,7 +52,7 @@ class Learning:
             return
         place = self.owned.learners.index(self.writer.machine)
         gradients = (self.access.gradient(grid.name) for grid in reversed(self._to_update))
-        self.writer.emit(Op.SQUARES, Operand(NORMS, ((place, place + 1),)), *gradients)
+        self.writer.emit(Op.SQUARES, Operand(NORMS, BoxSet.of_rows((place, place + 1))), *gradients)
         self.writer.send_all(NORMS)
         self.writer.receive_all(NORMS)
         for grid in self._to_update:

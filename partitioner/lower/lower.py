@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.layers import rows as row_sets
+from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Grid
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.assign.tiling import bands
@@ -173,7 +173,7 @@ def _summarise(writer: Writer, loss: Grid, piece: int) -> None:
     """Tells the others what they must know of the machine's scores, and hears of theirs."""
     buffer = Buffer(BufferKind.SUMMARY, loss.name)
     heard = (operand for operand in writer.access.inputs(loss.name) if operand.buffer != buffer)
-    writer.emit(Op.SUMMARISE, Operand(buffer, ((piece, piece + 1),)), *heard)
+    writer.emit(Op.SUMMARISE, Operand(buffer, BoxSet.of_rows((piece, piece + 1))), *heard)
     writer.send_all(buffer)
     writer.receive_all(buffer)
 
@@ -190,7 +190,7 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
         return _bands(writer, needed)
     pieces = sorted(writer.owned.of(layer), key=lambda piece: piece.machine != writer.machine)
     fed = (writer.owned.fed(layer, piece.machine, writer.machine) for piece in pieces)
-    found = [row_sets.intersection(needed.rows, rows) for rows in fed]
+    found = [needed.rows & rows for rows in fed]
     return [(Operand(needed.buffer, rows),) for rows in found if rows]
 
 
@@ -198,8 +198,8 @@ def _bands(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
     """A kernel takes whole rows: the row of tiles of which one is the machine's own first."""
     layer = needed.buffer.layer
     own = writer.own(layer)
-    rows = bands([piece.rows for piece in writer.owned.of(layer)])
+    rows = bands([piece.box for piece in writer.owned.of(layer)])
     width = writer.graph[layer].shape[1]
-    found = [row_sets.intersection(needed.rows, ((*band, 0, width),)) for band in rows]
-    found.sort(key=lambda band: not row_sets.overlap(own, band))
+    found = [needed.rows & BoxSet((Box((band, (0, width))),)) for band in rows]
+    found.sort(key=lambda band: not own.overlaps(band))
     return [(Operand(needed.buffer, rows),) for rows in found if rows]

@@ -23,14 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import BLOCK, NOTHING, BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.lower.access import BLOCK
 
 _UP: Final = frozenset(
     {BufferKind.ACTIVATIONS, BufferKind.PARAMETERS, BufferKind.SUMMARY, BufferKind.PARTIAL_SUMS}
@@ -39,7 +37,7 @@ _UP: Final = frozenset(
 
 @dataclass(frozen=True)
 class Message:
-    """Rows of a buffer that travel once a step from machine `source` to machine `destination`.
+    """BoxSet of a buffer that travel once a step from machine `source` to machine `destination`.
 
     Args:
         buffer: what travels.
@@ -48,7 +46,7 @@ class Message:
     """
 
     buffer: Buffer
-    rows: Rows
+    rows: BoxSet
     source: int
     destination: int
     n_bytes: int
@@ -69,8 +67,7 @@ class Message:
         return self.buffer.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT)
 
     def __str__(self) -> str:
-        rows = row_sets.text(self.rows)
-        return f"{self.buffer}[{rows}] {self.source} -> {self.destination}, {self.n_bytes:,} bytes"
+        return f"{self.buffer}[{self.rows}] {self.source} -> {self.destination}, {self.n_bytes:,} bytes"
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Sum:
 
     edge: Edge
     machine: int
-    rows: Rows
+    rows: BoxSet
     previous: int | None
     following: int | None
 
@@ -146,7 +143,7 @@ def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
         for piece in pieces:
             for owner in pieces:
                 if owner.machine != piece.machine:
-                    sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), (owner.rows,))
+                    sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), owner.rows)
                     yield _message(sizes, sums, piece.machine, owner.machine)
 
 
@@ -158,7 +155,7 @@ def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
         for piece in pieces:
             for other in pieces:
                 if piece.machine in told and other.machine != piece.machine:
-                    deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), (piece.rows,))
+                    deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), piece.rows)
                     yield _message(sizes, deltas, piece.machine, other.machine)
 
 
@@ -167,7 +164,8 @@ def _to_each_other(sizes: Sizes, buffer: Buffer, machines: tuple[int, ...]) -> I
     for n, source in enumerate(machines):
         for destination in machines:
             if source != destination:
-                yield _message(sizes, Operand(buffer, ((n, n + 1),)), source, destination)
+                row = Operand(buffer, BoxSet.of_rows((n, n + 1)))
+                yield _message(sizes, row, source, destination)
 
 
 def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
@@ -183,11 +181,11 @@ def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
         for edge in owned.edges(grid.name) if grid.name in owned.graph.needs_error else ():
-            joined: dict[tuple[int, int], Rows] = {}
+            joined: dict[tuple[int, int], BoxSet] = {}
             for turn in sums(owned, edge):
                 if turn.following is not None:
                     key = (turn.machine, turn.following)
-                    joined[key] = row_sets.union(joined.get(key, ()), turn.rows)
+                    joined[key] = joined.get(key, NOTHING) | turn.rows
             for (source, destination), rows in joined.items():
                 yield _message(sizes, Operand(edge.buffer, rows), source, destination)
 
@@ -212,12 +210,12 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
     found = []
     for machine in turns:
-        copies = row_sets.difference(owned.returned(edge, machine), owned.passed_on(edge, machine))
+        copies = owned.returned(edge, machine) - owned.passed_on(edge, machine)
         if copies:
             found.append(Sum(edge, machine, copies, None, None))
         for previous, rows in before[machine]:
             for following, others in behind[machine]:
-                rest = row_sets.intersection(rows, others)
+                rest = rows & others
                 if rest and following is not None:
                     found.append(Sum(edge, machine, rest, previous, following))
                     continue
@@ -227,7 +225,9 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     return tuple(found)
 
 
-def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, list[tuple[int | None, Rows]]]:
+def _nearest(
+    owned: Ownership, edge: Edge, turns: Sequence[int]
+) -> dict[int, list[tuple[int | None, BoxSet]]]:
     """Splits the rows that each machine passes on by the last machine before it that does so too.
 
     The nearest comes first, and None last, where nobody did. Of a picture whose columns are cut elsewhere the
@@ -236,11 +236,11 @@ def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, li
     width = (0, owned.graph[edge.layer].shape[1]) if owned.is_boxed(edge.layer) else None
     place = {machine: n for n, machine in enumerate(turns)}
     latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
-    found: dict[int, list[tuple[int | None, Rows]]] = {}
+    found: dict[int, list[tuple[int | None, BoxSet]]] = {}
     for machine in turns:
-        needed = row_sets.along(owned.passed_on(edge, machine))
+        needed = owned.passed_on(edge, machine).rows
         shared: dict[int, list[tuple[int, int]]] = {}
-        for start, stop in needed:
+        for start, stop in needed.spans:
             first = bisect_right(latest, start, key=lambda run: run[1])
             last = bisect_left(latest, stop, key=lambda run: run[0])
             met = latest[first:last]
@@ -252,8 +252,8 @@ def _nearest(owned: Ownership, edge: Edge, turns: Sequence[int]) -> dict[int, li
             if met and met[-1][1] > stop:
                 kept.append((stop, met[-1][1], met[-1][2]))
             latest[first:last] = kept
-        known = [(other, row_sets.union(shared[other])) for other in sorted(shared, key=lambda m: -place[m])]
-        rest = row_sets.difference(needed, row_sets.union(*(rows for _, rows in known)))
+        known = [(other, BoxSet.of_rows(*shared[other])) for other in sorted(shared, key=lambda m: -place[m])]
+        rest = needed - BoxSet.union(*(rows for _, rows in known))
         split = [*known, *([(None, rest)] if rest else [])]
-        found[machine] = [(m, rows if width is None else row_sets.across(rows, width)) for m, rows in split]
+        found[machine] = [(m, rows if width is None else rows.across(width)) for m, rows in split]
     return found

@@ -9,8 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from partita.layers.region import Shape
-from partita.layers.rows import Run, bounds
+from partita.layers.box import BLOCK, Box, Shape
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer, BufferKind
 from partita.partitioner.ir.program import Operand, Program
@@ -25,7 +24,7 @@ class WindowPlan:
     """An array to allocate: rows of a buffer, for every example of a batch where they are states or errors.
 
     Args:
-        rows: `[start, stop)` of the buffer; of a picture that is cut into tiles a box, with its columns.
+        box: rows of the buffer; of a picture in a plan with tiles, rows and columns.
         shape: of the array, `[rows, other node axes ..., example]`; of shared weights and their gradient
             `[1, number]`.
         dtype: the kind of its numbers, see `Sizes.row`.
@@ -34,7 +33,7 @@ class WindowPlan:
             other columns too, and kernels take whole arrays. None where they take it from the window.
     """
 
-    rows: Run
+    box: Box
     shape: Shape
     dtype: str
     offset: int = 0
@@ -64,20 +63,20 @@ def windows_of(owned: Ownership, program: Program, sizes: Sizes) -> dict[Buffer,
         for operand in (instruction.target, *instruction.sources):
             name = operand.buffer.place(program.slots)
             if name not in found and not in_vectors(owned, program, name):
-                rows = _rows(owned, operand, program.machine)
-                own = own_tile(owned, name, program.machine, rows)
+                box = _box(owned, operand, program.machine)
+                own = own_tile(owned, name, program.machine, box)
                 tile = None if own is None else sizes.shape(name, own)
-                found[name] = WindowPlan(rows, sizes.shape(name, rows), sizes.row(name)[1], own=tile)
+                found[name] = WindowPlan(box, sizes.shape(name, box), sizes.row(name)[1], own=tile)
     return found
 
 
-def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Run) -> Run | None:
+def own_tile(owned: Ownership, buffer: Buffer, machine: int, window: Box) -> Box | None:
     """The machine's own tile, if the window in which its states or errors come together is wider."""
-    layer = buffer.layer
-    own = owned.rows(layer, machine) if buffer.travels_along_edges and buffer.peer is None else None
-    if own is None or len(own) < 4 or own[2:] == window[2:]:
+    own = owned.rows(buffer.layer, machine).hull
+    apart = buffer.travels_along_edges and buffer.peer is None
+    if not apart or own.columns in (None, window.columns):
         return None
-    is_joined = buffer.edge in (None, owned.edges(layer)[0])
+    is_joined = buffer.edge in (None, owned.edges(buffer.layer)[0])
     return own if is_joined else None
 
 
@@ -93,18 +92,18 @@ def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
     return not borrowers
 
 
-def _rows(owned: Ownership, operand: Operand, machine: int) -> Run:
+def _box(owned: Ownership, operand: Operand, machine: int) -> Box:
     name, layer = operand.buffer, operand.buffer.layer
     if name.peer is not None:  # received, added and done with: nobody needs other rows of it
-        return bounds(operand.rows)
+        return operand.rows.hull
     if name.kind is BufferKind.NORMS:
-        return 0, len(owned.learners)
+        return Box.of_rows(0, len(owned.learners))
     if name.kind is BufferKind.SUMMARY:
-        return 0, len(owned.tells(layer))
+        return Box.of_rows(0, len(owned.tells(layer)))
     if name.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
-        return 0, 1
+        return BLOCK.hull
     if name.kind in (BufferKind.PARTIAL_SUMS, BufferKind.GRAD_PREACTIVATION):
-        return 0, owned.graph[layer].n_rows
+        return owned.graph[layer].rows.hull
     if name.edge is None:
         return owned.state_window(layer, machine)
     return owned.error_window(name.edge, machine)

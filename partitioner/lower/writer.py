@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows
+from partita.layers.box import BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.pipeline import Pipeline, Turn
@@ -67,7 +66,7 @@ class Writer:
         uses = [(access.reads(instruction), access.writes(instruction)) for instruction in written]
         return Program(self.machine, ordered(written, uses), self.kind, self.pipeline)
 
-    def own(self, layer: str) -> Rows:
+    def own(self, layer: str) -> BoxSet:
         """The rows of a layer that the machine owns."""
         return self.access.own(layer).rows
 
@@ -126,17 +125,17 @@ class Writer:
         self.receive(message, buffer)
         self.emit(Op.ADD, target, Operand(self._sent(buffer), target.rows), accumulate=True)
 
-    def receive_into_sum(self, message: Message, begun: Rows) -> None:
+    def receive_into_sum(self, message: Message, begun: BoxSet) -> None:
         """Takes a message into the buffer of its name, and adds it to its rows `begun`, which hold a sum.
 
         Those that hold none are taken as they are.
         """
-        added = row_sets.intersection(message.rows, begun)
+        added = message.rows & begun
         if not added:
             self.receive(message)
             return
         self.receive_and_add(message, Operand(message.buffer, added))
-        fresh = row_sets.difference(message.rows, begun)
+        fresh = message.rows - begun
         if fresh:
             arrived = Operand(message.buffer.received_from(message.source), fresh)
             self.emit(Op.ADD, Operand(message.buffer, fresh), arrived)

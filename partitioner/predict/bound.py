@@ -16,10 +16,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.layers import rows as row_sets
+from partita.layers.box import BLOCK, BoxSet
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
-from partita.layers.rows import Rows
 from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.predict.cost import Costs
@@ -28,7 +27,6 @@ Numbers = npt.NDArray[np.float64]
 
 ROUNDS: Final = 200
 """Of improving the prices of machines."""
-ROW: Final[Rows] = ((0, 1),)
 
 
 def lower_bound_s(costs: Costs) -> float:
@@ -112,13 +110,15 @@ class Bound:
             while rows[-1] > 1:
                 rows.append(rows[-1] // 2)
             yield min(
-                self.costs.layer_s(grid.name, ((0, n),), machine, train=self.train) * grid.n_rows / n
+                self.costs.layer_s(grid.name, BoxSet.of_rows((0, n)), machine, train=self.train)
+                * grid.n_rows
+                / n
                 for n in rows
             )
         for grid in self.graph.inputs:
-            heard = row_sets.union(
+            heard = BoxSet.union(
                 *(
-                    self.graph.source_rows(name, (0, self.graph[name].n_rows), k)
+                    self.graph.source_rows(name, self.graph[name].whole.on(1), k)
                     for name, k in self.graph.consumers(grid.name)
                 )
             )
@@ -134,8 +134,8 @@ class Bound:
         return self._least(
             Instruction(
                 Op.UP,
-                Operand(activations(grid.name), ROW),
-                tuple(Operand(activations(s), ROW) for s in grid.sources),
+                Operand(activations(grid.name), BLOCK),
+                tuple(Operand(activations(s), BLOCK) for s in grid.sources),
             )
         )
 
@@ -144,8 +144,8 @@ class Bound:
         errors = [
             Instruction(
                 Op.ERRORS,
-                Operand(Edge(s, grid.name, k).buffer, ROW),
-                (Operand(activations(grid.name), ROW),),
+                Operand(Edge(s, grid.name, k).buffer, BLOCK),
+                (Operand(activations(grid.name), BLOCK),),
             )
             for k, s in enumerate(grid.sources)
             if self.train and s in self.graph.needs_error

@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from partita.layers import rows as row_sets
+from partita.layers.box import BLOCK, BoxSet
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
-from partita.layers.rows import Rows
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster, Machine
 from partita.partitioner.cluster.work import Work
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import Sizes
-from partita.partitioner.lower.access import BLOCK
 from partita.partitioner.predict.work import work_of
 
 Key: TypeAlias = tuple[object, ...]
@@ -89,7 +87,7 @@ class Costs:
         self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}
         self._kernel_s: dict[Key, float] = {}
         self._layer_s: dict[Key, float] = {}
-        self._heard: dict[tuple[str, Rows, int], Rows] = {}
+        self._heard: dict[tuple[str, BoxSet, int], BoxSet] = {}
 
     def compute_s(self, instruction: Instruction, machine: int) -> float:
         """How long a machine's kernel threads are busy with an instruction."""
@@ -122,7 +120,7 @@ class Costs:
             link.receive_s + n_bytes / link.receive_bytes_per_s + 2 * self._cold_s(destination),
         )
 
-    def layer_s(self, layer: str, rows: Rows, machine: int, *, train: bool) -> float:
+    def layer_s(self, layer: str, rows: BoxSet, machine: int, *, train: bool) -> float:
         """How long a machine is busy in a step with these rows of a layer, if it hears all that they hear.
 
         Every micro-batch goes up and down; what is learnt, is learnt once.
@@ -151,9 +149,14 @@ class Costs:
             pieces: all of the layer.
             train: with errors and learning.
         """
-        shares = Counter(stop - start for start, stop, *_ in {each.rows for each in pieces})
-        sums = (Operand(Buffer(BufferKind.PARTIAL_SUMS, piece.layer), ((0, rows),)) for rows in shares)
-        heard = Operand(activations(self.graph[piece.layer].sources[0]), (piece.inputs or (0, 0),))
+        shares = Counter(stop - start for start, stop in {each.box[0] for each in pieces})
+        sums = (
+            Operand(Buffer(BufferKind.PARTIAL_SUMS, piece.layer), BoxSet.of_rows((0, rows)))
+            for rows in shares
+        )
+        heard = Operand(
+            activations(self.graph[piece.layer].sources[0]), BoxSet.of_rows(piece.inputs or (0, 0))
+        )
         took = sum(
             count * self.compute_s(Instruction(Op.MULTIPLY, each, (heard,)), piece.machine)
             for each, count in zip(sums, shares.values(), strict=True)
@@ -179,7 +182,7 @@ class Costs:
         return times is not None and all(
             times.knows(self._work(instruction, machine))
             for grid in self.graph.computed
-            for instruction in self._instructions(grid, ((0, grid.n_rows),), train=bool(self.graph.losses))
+            for instruction in self._instructions(grid, grid.rows, train=bool(self.graph.losses))
         )
 
     def _work(self, instruction: Instruction, machine: Machine) -> Work:
@@ -230,7 +233,7 @@ class Costs:
             place,
         )
 
-    def _instructions(self, grid: Grid, rows: Rows, *, train: bool) -> Iterator[Instruction]:
+    def _instructions(self, grid: Grid, rows: BoxSet, *, train: bool) -> Iterator[Instruction]:
         """What a machine does for these rows."""
         own = Operand(activations(grid.name), rows)
         heard = [
@@ -256,17 +259,20 @@ class Costs:
         """What a machine does besides its sums, for its rows and for its inputs."""
         grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
         assert piece.inputs is not None, f"{piece} is cut by rows"
-        own, heard = Operand(activations(name), (piece.rows,)), Operand(activations(source), (piece.inputs,))
+        own, heard = (
+            Operand(activations(name), piece.rows),
+            Operand(activations(source), BoxSet.of_rows(piece.inputs)),
+        )
         yield Instruction(
-            Op.UP, own, (Operand(Buffer(BufferKind.PARTIAL_SUMS, name), (piece.rows,)),) * len(pieces)
+            Op.UP, own, (Operand(Buffer(BufferKind.PARTIAL_SUMS, name), piece.rows),) * len(pieces)
         )
         if not train or name not in self.graph.needs_error:
             return
-        deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), ((0, grid.n_rows),))
+        deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), grid.rows)
         if grid.layer.activation != "linear":
             yield Instruction(
                 Op.DELTA,
-                Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), (piece.rows,)),
+                Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), piece.rows),
                 (own,),
                 accumulate=True,
             )
@@ -275,20 +281,20 @@ class Costs:
         learnt = Operand(Buffer(BufferKind.PARAMETERS, name), deltas.rows)
         yield Instruction(Op.LEARN, learnt, (deltas, heard), accumulate=True)
 
-    def _rows_heard(self, layer: str, rows: Rows, source: int) -> Rows:
+    def _rows_heard(self, layer: str, rows: BoxSet, source: int) -> BoxSet:
         key = (layer, rows, source)
         found = self._heard.get(key)
         if found is None:
-            boxes = len(rows[0]) > 2 and self.graph[self.graph[layer].sources[source]].is_picture
-            runs = (run if boxes else run[:2] for run in rows)
-            heard = (self.graph.source_rows(layer, run, source, boxes=boxes) for run in runs)
-            found = self._heard[key] = row_sets.union(*heard)
+            columns = len(rows[0]) > 1 and self.graph[self.graph[layer].sources[source]].is_picture
+            boxes = rows if columns else (box.on(1) for box in rows)
+            heard = (self.graph.source_rows(layer, box, source, columns=columns) for box in boxes)
+            found = self._heard[key] = BoxSet.union(*heard)
         return found
 
 
 def _count(operand: Operand) -> tuple[int, bool]:
     """How many rows, or places of a picture."""
-    return row_sets.count(operand.rows), bool(operand.rows) and len(operand.rows[0]) > 2
+    return operand.rows.size, bool(operand.rows) and len(operand.rows[0]) > 1
 
 
 def _numbered(machines: tuple[Machine, ...]) -> tuple[int, ...]:

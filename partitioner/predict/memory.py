@@ -49,7 +49,7 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 
 def _block_bytes(held: Sequence[Held], sizes: Sizes, *, threads: int) -> int:
     """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
-    start, stop, *_ = held[0].rows
+    start, stop = held[0].box[0]
     whole = sum(found.size for found in held) * sizes.master_bytes
     if held[0].parameter.shared or not whole:
         return whole

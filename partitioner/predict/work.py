@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType
 from typing import Final
 
-from partita.layers import rows as row_sets
+from partita.layers.box import BLOCK
 from partita.layers.graph import Grid
 from partita.layers.layer import Layer
 from partita.layers.losses import Loss
@@ -123,10 +123,10 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
 
 def _extent(operand: Operand) -> str:
     """How many rows; of boxes of a picture, of how many rows and places."""
-    n = row_sets.count(operand.rows)
+    n = operand.rows.size
     if not operand.rows or len(operand.rows[0]) == 2:
         return str(n)
-    return f"{row_sets.count(row_sets.along(operand.rows))}/{n}"
+    return f"{operand.rows.rows.size}/{n}"
 
 
 def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
@@ -201,7 +201,7 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         heard = instruction.sources[0]
         source = graph[heard.buffer.layer]
         share = source.nodes_in(heard.rows) / max(source.n_nodes, 1)
-    rows = ((0, 1),) if op is Op.SUMMARISE else target.rows
+    rows = BLOCK if op is Op.SUMMARISE else target.rows
     return each * grid.nodes_in(rows) * examples * share
 
 

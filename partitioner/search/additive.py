@@ -13,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from partita.layers.box import BLOCK, Box
 from partita.layers.graph import Grid
 from partita.layers.losses import Loss
-from partita.layers.rows import bounds
 from partita.partitioner.assign.cuts import (
     InputSplit,
     Replicated,
@@ -143,7 +143,7 @@ class Additive:
         up = told(pieces, self.n_machines)
         if not up.sent.any():
             return 0.0
-        row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), ((0, 1),)))
+        row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
         ways = (up, up.reversed) if self.task.train else (up,)
         return sum(self._seconds(way, row_bytes) for way in ways)
 
@@ -157,7 +157,7 @@ class Additive:
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._known:
             up, down = self._move(grid, cuts)
-            row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), ((0, 1),)))
+            row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
             found = self._seconds(up, row_bytes) + self._seconds(down, row_bytes)
             self._known[key] = found + sum(self._judged_s(grid, name, cuts) for name in cuts)
         return self._known[key]
@@ -242,11 +242,14 @@ class Additive:
         key = (self._geometry[grid.name], self._geometry[listener], number, cuts[listener], below)
         if key not in self._heard:
             pieces = self.placed(self.graph[listener], cuts)
-            boxes = grid.is_picture and any(piece.columns is not None for piece in pieces)
+            columns = grid.is_picture and any(piece.columns is not None for piece in pieces)
             heard = {
-                p.machine: p.inputs or bounds(self.graph.source_rows(listener, run, number, boxes=boxes))
+                p.machine: Box((p.inputs,))
+                if p.inputs
+                else self.graph.source_rows(
+                    listener, p.box if columns else p.box.on(1), number, columns=columns
+                ).hull
                 for p in pieces
-                for run in [p.rows if boxes else p.rows[:2]]
             }
             self._heard[key] = Runs.of(heard, width=_width(grid))
         return self._heard[key]
@@ -344,7 +347,7 @@ class Additive:
         for kind in (
             (BufferKind.PARAMETERS, BufferKind.GRADIENT) if self.task.train else (BufferKind.PARAMETERS,)
         ):
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(kind, grid.name), ((0, 1),)))
+            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(kind, grid.name), BLOCK))
             took += self._to_each(n_bytes, [piece.machine for piece in pieces])
         return took
 
@@ -354,9 +357,9 @@ class Additive:
         if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:
             return 0.0
         judges = [int(machine) for machine in self.runs(grid, cuts[grid.name]).machines]
-        took = max(self.task.layer_s(loss, (0, 1), machine) for machine in judges) / len(judges)
+        took = max(self.task.layer_s(loss, BLOCK, machine) for machine in judges) / len(judges)
         if layer.summary_rows and len(judges) > 1:
-            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(BufferKind.SUMMARY, loss), ((0, 1),)))
+            n_bytes = self.task.costs.sizes.n_bytes(Operand(Buffer(BufferKind.SUMMARY, loss), BLOCK))
             took += self._to_each(n_bytes, judges)
         return took
 

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from partita.layers import rows as row_sets
-from partita.layers.rows import Rows, Run
+from partita.layers.box import NOTHING, Box
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.search.traffic import Runs, Traffic
 
@@ -19,15 +18,15 @@ def are_copies(pieces: Sequence[Piece]) -> bool:
     return any(a.columns is None and a.stop > b.start for a, b in pairwise(ordered))
 
 
-def homes(pieces: Sequence[Piece]) -> dict[int, Run]:
+def homes(pieces: Sequence[Piece]) -> dict[int, Box]:
     """The rows of each machine that no machine before it has."""
     if not are_copies(pieces):
-        return {piece.machine: piece.rows for piece in pieces}
-    found: dict[int, Run] = {}
-    taken: Rows = ()
+        return {piece.machine: piece.box for piece in pieces}
+    found: dict[int, Box] = {}
+    taken = NOTHING
     for piece in sorted(pieces):
-        found[piece.machine] = row_sets.bounds(row_sets.difference((piece.rows,), taken))
-        taken = row_sets.union(taken, (piece.rows,))
+        found[piece.machine] = (piece.rows - taken).hull
+        taken |= piece.rows
     return found
 
 

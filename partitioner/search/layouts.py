@@ -50,7 +50,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
     if source.is_given:
         if group != tuple(sorted(group)):
             return
-        took = {m: task.layer_s(grid.name, (0, grid.n_rows), m) for m in group}
+        took = {m: task.layer_s(grid.name, grid.rows, m) for m in group}
         met = boundaries({m: 1.0 / max(seconds, 1e-15) for m, seconds in took.items()}, source.n_rows)
         even = boundaries(dict.fromkeys(group, 1.0), source.n_rows)
         found = [tuple(b - a for a, b in pairwise(some)) for some in dict.fromkeys((met, even))]
@@ -117,7 +117,7 @@ def _spread_over(task: Task, group: Sequence[int]) -> dict[str, Cut]:
     def row_s(grid: Grid, machine: int) -> float:
         key = grid.name, kinds[machine]
         if key not in known:
-            known[key] = task.layer_s(grid.name, (0, grid.n_rows), machine) / grid.n_rows
+            known[key] = task.layer_s(grid.name, grid.rows, machine) / grid.n_rows
         return known[key]
 
     return spread(task.graph, group, task.by_hand, row_s, n_machines=len(task.cluster))

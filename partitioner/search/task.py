@@ -6,8 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from partita.layers.box import BoxSet
 from partita.layers.graph import Graph, Grid
-from partita.layers.rows import Run
 from partita.partitioner.assign.cuts import Cuts
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import settled
@@ -75,11 +75,11 @@ class Task:
         owned = settled(self.graph, len(self.cluster), cuts)
         return Plan(self.graph, self.cluster, self.batch, owned, self.precision, self.portions)
 
-    def layer_s(self, layer: str, rows: Run, machine: int) -> float:
+    def layer_s(self, layer: str, rows: BoxSet, machine: int) -> float:
         """Seconds of these rows of a layer on a machine, all that a step does with them."""
         key = self.geometry[layer], rows, self.cluster.kinds[machine]
         if key not in self._layer_s:
-            self._layer_s[key] = self.costs.layer_s(layer, (rows,), machine, train=self.train)
+            self._layer_s[key] = self.costs.layer_s(layer, rows, machine, train=self.train)
         return self._layer_s[key]
 
     def piece_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:
@@ -96,7 +96,11 @@ class Task:
         took, graph = 0.0, self.graph
         for k, source in enumerate(graph[piece.layer].sources):
             if graph[source].is_given and graph.consumers(source)[0] == (piece.layer, k):
-                rows = (piece.inputs,) if piece.inputs else graph.source_rows(piece.layer, piece.rows[:2], k)
+                rows = (
+                    BoxSet.of_rows(piece.inputs)
+                    if piece.inputs
+                    else graph.source_rows(piece.layer, piece.box.on(1), k)
+                )
                 feed = Instruction(Op.FEED, Operand(activations(source), rows))
                 took += self.costs.compute_s(feed, piece.machine) * self.portions
         return took
@@ -133,7 +137,7 @@ class Task:
     def speeds(self) -> Mapping[int, float]:
         """How much of the network each machine could do in a second, alone."""
         took = {
-            m: sum(self.layer_s(grid.name, (0, grid.n_rows), m) for grid in self.graph.computed)
+            m: sum(self.layer_s(grid.name, grid.rows, m) for grid in self.graph.computed)
             for m in set(self.cluster.kinds)
         }
         return {m: 1.0 / max(took[kind], 1e-12) for m, kind in enumerate(self.cluster.kinds)}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from partita.layers.rows import Run
+from partita.layers.box import Box
 
 Numbers = npt.NDArray[np.float64]
 
@@ -29,19 +29,19 @@ class Runs:
     columns: Numbers | None = None
 
     @classmethod
-    def of(cls, runs: Mapping[int, Run], *, width: int = 1) -> Runs:
-        """From a dictionary; empty runs are left out.
+    def of(cls, boxes: Mapping[int, Box], *, width: int = 1) -> Runs:
+        """Rows of a box for each machine; empty boxes are left out.
 
         Args:
-            runs: of rows, or boxes of a picture.
+            boxes: rows of a layer, or rows and columns of a picture.
             width: of the picture.
         """
-        kept = {m: run for m, run in runs.items() if run[0] < run[1]}
+        kept = {m: box for m, box in boxes.items() if box[0][0] < box[0][1]}
         machines = np.array(list(kept), dtype=np.int64)
-        ends = np.array([run[:2] for run in kept.values()], dtype=np.float64).reshape(-1, 2)
-        columns = None
-        if any(len(run) > 2 and run[2:] != (0, width) for run in kept.values()):
-            columns = np.array([run[2:] or (0, width) for run in kept.values()], dtype=np.float64) / width
+        ends = np.array([box[0] for box in kept.values()], dtype=np.float64).reshape(-1, 2)
+        columns, whole = None, (0, width)
+        if any(box.columns not in (None, whole) for box in kept.values()):
+            columns = np.array([box.columns or whole for box in kept.values()], dtype=np.float64) / width
         return cls(machines, ends[:, 0], ends[:, 1], columns)
 
 

@@ -19,7 +19,7 @@ from partita.engine.kernels import Array, Arrays, Call, Kernel, LossKernel, Site
 from partita.engine.kernels import build as build_kernel
 from partita.engine.kernels.cuda.tensors import array_of, numbers_of, on_host
 from partita.layers import Loss
-from partita.layers.rows import Rows
+from partita.layers.box import Spans
 from tests.kernels import cases
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
@@ -81,7 +81,7 @@ class Hosted(Kernel):
     def delta(self) -> Call:
         return self._around(self.kernel.delta())
 
-    def errors(self, source: int, rows: Rows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         return self._around(self.kernel.errors(source, rows, accumulate=accumulate))
 
     def gradient(

@@ -14,6 +14,7 @@ from partita.engine.numerics import narrow_array, widen_array
 from partita.engine.parameters.initialise import initialise
 from partita.engine.runtime.devices import Device
 from partita.engine.runtime.torch_device import TorchDevice
+from partita.layers.box import BoxSet
 from partita.partitioner import Cluster, Machine, partition
 from tests.cuda.on_device import DEVICES, SIMULATED
 from tests.faults import toy
@@ -70,7 +71,7 @@ def test_a_window_has_one_array_for_kernels_and_one_for_messages(
     here[...] = 9
     (found,) = window.download(((5, 6),))
     assert found.tolist() == [[2, 2]]
-    (there,) = window.of(((7, 8),))
+    (there,) = window.of(BoxSet.of_rows((7, 8)))
     assert there.shape == (1, 2)
 
 

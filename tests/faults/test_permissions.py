@@ -133,7 +133,7 @@ def test_only_the_coordinator_is_obeyed(members: Members, tmp_path: Path) -> Non
         for message, payload in orders:
             members.tell(sender, message, payload)
     members.tell("part 0.1", Parameters(0, 0, 0), np.ones(8, np.float32))
-    members.tell("shard 0", Tensor(0, "hidden", ((0, 1),)), np.ones(4, np.float32))
+    members.tell("shard 0", Tensor(0, "hidden", (((0, 1),),)), np.ones(4, np.float32))
     members.tell("part 1.0", Credit(0))
 
     refused = [members.answer(Refused).message for _ in range(3)]

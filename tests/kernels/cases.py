@@ -14,8 +14,8 @@ from partita.engine.kernels import Array, Arrays, Kernel, Site, Team, build
 from partita.engine.kernels.reference import Reference
 from partita.engine.numerics import narrow_array, widen_array
 from partita.layers import Layer, Loss, Network
+from partita.layers.box import NOTHING, Box, BoxSet
 from partita.layers.graph import Grid
-from partita.layers.rows import Rows, bounds, difference, intersection, union
 
 Shape = tuple[int, ...]
 _UNWRITTEN = 0x7FC0
@@ -66,7 +66,7 @@ class Case:
         rows = rows or (0, self.grid.n_rows)
         windows = []
         for source, _ in enumerate(self.sources):
-            start, stop = bounds(self.needs(rows, source))
+            start, stop = self.needs(rows, source).hull[0]
             windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
         held = tuple(windows)
         return Site(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
@@ -95,11 +95,13 @@ class Case:
         site = site or self.site()
         return build(site, self.arrays(site))
 
-    def needs(self, rows: tuple[int, int], source: int) -> Rows:
+    def needs(self, rows: tuple[int, int], source: int) -> BoxSet:
         """The rows of an input that these rows listen to."""
         if isinstance(self.grid.layer, Loss):
-            return ((0, self.sources[source].n_rows),)
-        return self.grid.layer.connectivity.source_rows(rows, self.grid.shape, self.sources[source].shape)
+            return self.sources[source].rows
+        return self.grid.layer.connectivity.source_rows(
+            Box((rows,)), self.grid.shape, self.sources[source].shape
+        )
 
     @property
     def reference(self) -> Reference:
@@ -152,7 +154,7 @@ def play(given: Case, *cuts: int, extra: int = 0, threads: int = 1) -> Played:
     edges = [0, *sorted(set(cuts) - {0, given.grid.n_rows}), given.grid.n_rows]
     heard = [i for i, source in enumerate(given.sources) if source.layer.kind != "Target"]
     sums = [np.zeros_like(given.inputs[i]) for i in heard]
-    begun: list[Rows] = [() for _ in heard]
+    begun = [NOTHING for _ in heard]
     pieces, gradients = [], []
     for rows in pairwise(edges):
         piece = _Piece(given, rows, extra=extra, threads=threads)
@@ -209,22 +211,23 @@ class _Piece:
             scale = max(1.0, float(np.abs(once).max(initial=0.0)))
             np.testing.assert_allclose(twice, 2 * once, rtol=rounding, atol=rounding * scale)
 
-    def continue_errors(self, source: int, sums: Array, begun: Rows) -> Rows:
+    def continue_errors(self, source: int, sums: Array, begun: BoxSet) -> BoxSet:
         """Adds this machine's part to the sums of an input; returns which rows have begun now."""
         alone = len(self.given.error) == self.site.n_rows
-        asked = (self.site.error_windows[source],) if alone else self.given.needs(self.site.rows, source)
-        self._ask(source, intersection(asked, begun), sums, accumulate=True)
-        self._ask(source, difference(asked, begun), sums, accumulate=False)
-        return union(asked, begun)
+        rows = self.site.error_windows[source]
+        asked = BoxSet.of_rows(rows) if alone else self.given.needs(self.site.rows, source)
+        self._ask(source, asked & begun, sums, accumulate=True)
+        self._ask(source, asked - begun, sums, accumulate=False)
+        return asked | begun
 
-    def _ask(self, source: int, rows: Rows, sums: Array, *, accumulate: bool) -> None:
+    def _ask(self, source: int, rows: BoxSet, sums: Array, *, accumulate: bool) -> None:
         out, (first, _) = self.arrays.errors_of(source), self.site.error_windows[source]
         out[...] = unwritten(out)
-        for start, stop in rows if accumulate else ():
+        for start, stop in rows.spans if accumulate else ():
             out[start - first : stop - first] = sums[start:stop]
         before = is_unwritten(out)
-        self.kernel.errors(source, rows, accumulate=accumulate)()
-        for start, stop in rows:
+        self.kernel.errors(source, rows.spans, accumulate=accumulate)()
+        for start, stop in rows.spans:
             sums[start:stop] = out[start - first : stop - first]
             before[start - first : stop - first] = False
         assert np.array_equal(is_unwritten(out), before), "wrote outside the rows that were asked for"

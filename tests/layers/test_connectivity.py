@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layers import Connectivity, Edges, Full, OneToOne, Patch, Region
+from partita.layers import Box, Connectivity, Edges, Full, OneToOne, Patch
 from partita.layers.connectivity import PADDING
 
 Shape = tuple[int, ...]
@@ -24,7 +24,7 @@ class Wired:
     source: Shape
     shape: Shape
 
-    def senders(self, region: Region) -> set[int]:
+    def senders(self, region: Box) -> set[int]:
         """Flat positions that the nodes of a region listen to, from the edges of the whole layer."""
         offsets, indices = self.wiring.edges((0, self.shape[0]), self.shape, self.source)
         axes = (range(start, stop) for start, stop in region.bounds)
@@ -38,7 +38,7 @@ class Wired:
         return heard - {PADDING}
 
 
-def positions(regions: tuple[Region, ...], shape: Shape) -> set[int]:
+def positions(regions: tuple[Box, ...], shape: Shape) -> set[int]:
     flat = np.arange(math.prod(shape)).reshape(shape)
     return {
         int(i) for region in regions for i in flat[tuple(slice(*bounds) for bounds in region.bounds)].ravel()
@@ -88,21 +88,21 @@ def plain(draw: st.DrawFn) -> Wired:
 anything = st.one_of(patches(), edges(), plain())
 
 
-def regions(shape: Shape) -> st.SearchStrategy[Region]:
+def regions(shape: Shape) -> st.SearchStrategy[Box]:
     axes = [
         st.tuples(st.integers(0, extent), st.integers(0, extent)).map(lambda pair: (min(pair), max(pair)))
         for extent in shape
     ]
-    return st.tuples(*axes).map(Region)
+    return st.tuples(*axes).map(Box)
 
 
 @given(st.data(), anything)
 def test_source_rows_are_those_of_the_edges(data: st.DataObject, wired: Wired) -> None:
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, wired.shape[0])] * 2)))
-    heard = wired.senders(Region.of_rows(start, stop, shape=wired.shape))
+    heard = wired.senders(Box.of_rows(start, stop, shape=wired.shape))
     stride = math.prod(wired.source[1:])
-    found = wired.wiring.source_rows((start, stop), wired.shape, wired.source)
-    rows = {row for a, b in found for row in range(a, b)}
+    found = wired.wiring.source_rows(Box.of_rows(start, stop), wired.shape, wired.source)
+    rows = {row for a, b in found.spans for row in range(a, b)}
     assert rows == {i // stride for i in heard}
 
 
@@ -155,7 +155,7 @@ def test_a_dilated_patch_leaves_nodes_out() -> None:
     wiring = Patch(2, dilation=(2, 3))
     _, indices = wiring.edges((0, 1), (1, 1, 1), (3, 4, 1))
     assert indices.tolist() == [0, 3, 8, 11]
-    assert wiring.source_rows((0, 1), (1, 1, 1), (3, 4, 1)) == ((0, 1), (2, 3))
+    assert wiring.source_rows(Box.of_rows(0, 1), (1, 1, 1), (3, 4, 1)).spans == ((0, 1), (2, 3))
 
 
 def test_a_box_leaves_nothing_out() -> None:

@@ -18,6 +18,7 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
+from partita.layers.box import Box
 
 
 def branching() -> Graph:
@@ -67,9 +68,9 @@ def test_parameters_have_full_names() -> None:
 
 def test_source_rows_of_inputs_and_targets() -> None:
     graph = branching()
-    assert graph.source_rows("pooled", (1, 2), 0) == ((2, 4),)
-    assert graph.source_rows("joined", (1, 3), 1) == ((1, 3),)
-    assert graph.source_rows("which", (0, 1), 1) == ((0, 1),)
+    assert graph.source_rows("pooled", Box.of_rows(1, 2), 0).spans == ((2, 4),)
+    assert graph.source_rows("joined", Box.of_rows(1, 3), 1).spans == ((1, 3),)
+    assert graph.source_rows("which", Box.of_rows(0, 1), 1).spans == ((0, 1),)
 
 
 def test_the_whole_network_is_a_directed_graph() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from partita.layers import LocalContrastNormalisation2D, Network
+from partita.layers.box import Box
 
 lcn: Any = LocalContrastNormalisation2D
 
@@ -27,7 +28,7 @@ def test_a_node_listens_to_itself_and_to_all_channels_around_it() -> None:
         [[-1, -1], [10, 11], [12, 13]],
         [[-1, -1], [20, 21], [22, 23]],
     ]
-    assert layer.connectivity.source_rows((1, 2), (4, 5, 2), (4, 5, 2)) == ((0, 3),)
+    assert layer.connectivity.source_rows(Box.of_rows(1, 2), (4, 5, 2), (4, 5, 2)).spans == ((0, 3),)
 
 
 def test_weights_of_the_window_add_up_to_one_and_are_a_gaussian() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partita.layers import Activation, Conv2D, Dense, MaxPool2D, Network, Parameter
-from partita.layers.region import Shape
+from partita.layers.box import Shape
 
 
 class HalfShared(Dense):

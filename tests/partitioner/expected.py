@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from partita.layers import Edges, Graph, OneVsRest, SoftmaxCrossEntropy
+from partita.layers.box import BoxSet
 from partita.layers.connectivity import PADDING
-from partita.layers.rows import Rows
 from partita.partitioner import Ownership
 
 LABELLED = (SoftmaxCrossEntropy, OneVsRest)
@@ -26,12 +26,12 @@ Unit: TypeAlias = Any
 """A row, or a row and a column."""
 
 
-def members(rows: Rows) -> list[Unit]:
+def members(rows: BoxSet) -> list[Unit]:
     """Every single row of a set; of boxes, every place."""
     found: list[Unit] = []
-    for start, stop, *columns in rows:
-        of_run = range(start, stop)
-        found += product(of_run, range(*columns)) if columns else of_run
+    for box in rows:
+        of_box = range(*box[0])
+        found += product(of_box, range(*box.columns)) if box.columns else of_box
     return found
 
 
@@ -51,7 +51,7 @@ class Expected:
             unit
             for piece in self.owned.pieces
             if piece.layer == layer and piece.machine == machine
-            for unit in members((piece.rows,))
+            for unit in members(piece.rows)
         ]
 
     def by_inputs(self, layer: str) -> bool:

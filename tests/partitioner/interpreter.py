@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from partita.layers.box import BoxSet
 from partita.partitioner import Instruction, Op, Plan, Program
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Operand
@@ -172,7 +173,7 @@ class Interpreter:
                     self._check_gradient(machine, host, layer)
                     self._check_parameters(machine, host, layer)
                 place = self.expected.learners().index(machine)
-                assert instruction.target.rows == ((place, place + 1),)
+                assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
                 self._write(host, instruction.target, [(host.learnt, machine)])
             case Op.UPDATE:
                 layer = instruction.target.buffer.layer
@@ -372,7 +373,7 @@ class Interpreter:
     def _summarise(self, machine: int, host: Host, instruction: Instruction) -> None:
         loss = instruction.target.buffer.layer
         place = self.expected.tells(loss).index(machine)
-        assert instruction.target.rows == ((place, place + 1),)
+        assert instruction.target.rows == BoxSet.of_rows((place, place + 1))
         for source in instruction.sources:
             self._check_states(host, source.buffer.layer, members(source.rows))
         heard = set(members(instruction.sources[0].rows))

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from benchmarks._every_plan import every_plan, small
 from partita.layers import Dense, Graph, HalfSquaredError, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.layers import rows as row_sets
 from partita.partitioner import Cluster, Link, Machine, Ownership, Plan, RowSplit, Tiles, Whole, partition
 from partita.partitioner.assign.cuts import Cut, follows_input
 from partita.partitioner.gc_paused import gc_paused
@@ -114,8 +113,8 @@ def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str
             out = [m for m in sent if m.source == machine]
             came = [m for m in sent if m.destination == machine]
             assert (up.sent[machine], up.received[machine]) == (len(out), len(came))
-            assert up.sent_rows[machine] == sum(row_sets.count(m.rows) for m in out)
-            assert up.received_rows[machine] == sum(row_sets.count(m.rows) for m in came)
+            assert up.sent_rows[machine] == sum(m.rows.size for m in out)
+            assert up.received_rows[machine] == sum(m.rows.size for m in came)
 
 
 def are_runs(owned: Ownership, layer: str) -> bool:

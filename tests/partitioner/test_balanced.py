@@ -17,7 +17,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 from partita.partitioner import Cluster, Machine, Plan, RowSplit, Whole, partition
-from partita.partitioner.assign.piece import boundaries, piece_flops
+from partita.partitioner.assign.piece import boundaries, row_flops
 from tests.networks import networks
 from tests.plans import clusters
 
@@ -132,10 +132,10 @@ def test_states_of_a_halo_travel_one_way_and_their_errors_the_other() -> None:
     above = LocallyConnected2D(1, (3, 1), name="above")(below)  # 18 rows
     net.loss = HalfSquaredError(name="loss")(above, net.target("y"))
     plan = partition(net, Cluster.local(2), batch=1, strategy="balanced")
-    assert [piece.rows for piece in plan.ownership.of("above")] == [(0, 9), (9, 18)]
-    assert [piece.rows for piece in plan.ownership.of("below")] == [(0, 9), (9, 20)]
-    halo = [(m.direction, m.source, m.destination, m.rows) for m in plan.messages if m.layer == "below"]
-    assert halo == [("up", 1, 0, ((9, 11),)), ("down", 0, 1, ((9, 11),))]
+    assert [piece.box[0] for piece in plan.ownership.of("above")] == [(0, 9), (9, 18)]
+    assert [piece.box[0] for piece in plan.ownership.of("below")] == [(0, 9), (9, 20)]
+    halo = [(m.direction, m.source, m.destination, str(m.rows)) for m in plan.messages if m.layer == "below"]
+    assert halo == [("up", 1, 0, "9:11"), ("down", 0, 1, "9:11")]
 
 
 def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:
@@ -168,6 +168,6 @@ def test_every_layer_that_can_be_cut_is_shared_by_as_many_as_have_a_row(
         if grid.name in plan.graph.losses:
             expected = len(plan.ownership.of(grid.sources[0]))
         assert len(plan.ownership.of(grid.name)) == expected
-        whole = piece_flops(grid, (0, grid.n_rows), batch=2)
+        whole = grid.n_rows * row_flops(grid, batch=2)
         parts = sum(plan.ownership.flops(piece, batch=2) for piece in plan.ownership.of(grid.name))
         assert abs(parts - whole) <= 1e-9 * whole

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.layers import Conv2D, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
+from partita.layers.box import BoxSet
 from partita.partitioner import (
     Cluster,
     Instruction,
@@ -91,7 +92,7 @@ def test_the_runtime_is_slower_beside_networks_that_fill_the_caches() -> None:
 
     def slower_s(nodes: int, machines: int = 2) -> list[float]:
         cold, warm = costs(nodes, machines, 1e-3), costs(nodes, machines, 0.0)
-        feed = Instruction(Op.FEED, Operand(parse_buffer("x"), ((0, 1024),)))
+        feed = Instruction(Op.FEED, Operand(parse_buffer("x"), BoxSet.of_rows((0, 1024))))
         messages = [each.message(64, 0, 1) for each in (cold, warm)]
         return [
             cold.compute_s(feed, 0) - warm.compute_s(feed, 0),
@@ -118,11 +119,11 @@ def test_messages_cost_what_they_carry() -> None:
         found = plan(3, precision=precision)
         weights = 8 * 3 * 3 * 4 + 8
         expected = {
-            Operand(parse_buffer("conv"), ((0, 2),)): 2 * 10 * 8 * 16 * item,
-            Operand(parse_buffer("conv.parameters"), ((0, 1),)): weights * item,
-            Operand(parse_buffer("conv.gradient"), ((0, 1),)): weights * sums,
-            Operand(parse_buffer("loss.summary"), ((1, 2),)): 2 * 16 * sums,
-            Operand(parse_buffer("norms.squares"), ((1, 2),)): 2 * 4 * 8,
+            Operand(parse_buffer("conv"), BoxSet.of_rows((0, 2))): 2 * 10 * 8 * 16 * item,
+            Operand(parse_buffer("conv.parameters"), BoxSet.of_rows((0, 1))): weights * item,
+            Operand(parse_buffer("conv.gradient"), BoxSet.of_rows((0, 1))): weights * sums,
+            Operand(parse_buffer("loss.summary"), BoxSet.of_rows((1, 2))): 2 * 16 * sums,
+            Operand(parse_buffer("norms.squares"), BoxSet.of_rows((1, 2))): 2 * 4 * 8,
         }
         for operand, n_bytes in expected.items():
             assert found.sizes.n_bytes(operand) == n_bytes
@@ -137,7 +138,9 @@ def test_gradients_of_lent_weights_cost_by_the_rows_of_each_machine() -> None:
         kernel_s(found, i) for program in found.programs for i in program.instructions if i.op is Op.GRADIENT
     ]
     assert len(costs) == 3 and all(cost == pytest.approx(costs[0]) for cost in costs)  # 4 rows each
-    added = Instruction(Op.ADD, Operand(parse_buffer("conv.gradient"), ((0, 1),)), accumulate=True)
+    added = Instruction(
+        Op.ADD, Operand(parse_buffer("conv.gradient"), BoxSet.of_rows((0, 1))), accumulate=True
+    )
     assert kernel_s(found, added) == pytest.approx(
         2 * 4 * (8 * 36 + 8) / found.cluster.machines[0].bytes_per_s
     )

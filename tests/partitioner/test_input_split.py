@@ -16,6 +16,7 @@ from partita.layers import (
     Network,
     SoftmaxCrossEntropy,
 )
+from partita.layers.box import BoxSet
 from partita.partitioner import (
     Cluster,
     InputSplit,
@@ -75,10 +76,10 @@ def test_states_by_rows_are_sums_that_others_send() -> None:
     plan = planned({"h1": RowSplit(2), "h2": InputSplit(2), "h3": RowSplit(2)})
     sent = {(str(m.buffer), m.rows, m.source, m.destination) for m in plan.messages if m.layer == "h2"}
     assert {
-        ("h2.sums", ((4, 8),), 0, 1),
-        ("h2.sums", ((0, 4),), 1, 0),
-        ("h2.deltas", ((0, 4),), 0, 1),
-        ("h2.deltas", ((4, 8),), 1, 0),
+        ("h2.sums", BoxSet.of_rows((4, 8)), 0, 1),
+        ("h2.sums", BoxSet.of_rows((0, 4)), 1, 0),
+        ("h2.deltas", BoxSet.of_rows((0, 4)), 0, 1),
+        ("h2.deltas", BoxSet.of_rows((4, 8)), 1, 0),
     } <= sent
     assert not [m for m in plan.messages if m.layer == "h1"]
 
@@ -118,8 +119,8 @@ def test_a_margin_spares_the_halo_above_and_its_errors() -> None:
     """Two rows that both machines pool are neither sent up, nor are their errors sent down."""
     cut, halo = (picture(copies=RowSplit(2, halo=n), lent=RowSplit(2)) for n in (0, 1))
     halos = [(str(m.buffer), m.rows) for m in cut.messages if m.layer == "pool"]
-    down = [("pool<conv", ((4, 6),)), ("pool<conv", ((4, 5),))]
-    assert halos == [("pool", ((5, 6),)), ("pool", ((4, 5),)), *down]
+    down = [("pool<conv", BoxSet.of_rows((4, 6))), ("pool<conv", BoxSet.of_rows((4, 5)))]
+    assert halos == [("pool", BoxSet.of_rows((5, 6))), ("pool", BoxSet.of_rows((4, 5))), *down]
     assert [(p.start, p.stop) for p in halo.ownership.of("pool")] == [(0, 6), (4, 10)]
     assert not [m for m in halo.messages if m.layer == "pool"]
     assert sum(m.n_bytes for m in halo.messages) > 0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Activation, Dense, LocallyConnected2D, Network, Node, OneToOne, SoftmaxCrossEntropy
+from partita.layers.box import BoxSet
 from partita.partitioner import Cluster, KernelTimes, Machine, Op, Plan, RowSplit, partition
 from partita.partitioner.cluster.kernel_times import Timed
 from partita.partitioner.cluster.work import Work, family_of, kind_of
@@ -153,15 +154,16 @@ def test_a_layer_costs_what_its_instructions_cost() -> None:
     plan = partition(net(), Cluster.local(1), batch=4)
     costs = plan.costs
     of_layers = sum(
-        costs.layer_s(grid.name, ((0, grid.n_rows),), 0, train=True) for grid in plan.graph.computed
+        costs.layer_s(grid.name, BoxSet.of_rows((0, grid.n_rows)), 0, train=True)
+        for grid in plan.graph.computed
     )
     feeds = [i for i in plan.programs[0].instructions if i.op is Op.FEED]
     assert of_layers == pytest.approx(plan.playback.busy_s[0] - sum(costs.compute_s(i, 0) for i in feeds))
-    up = costs.layer_s("dense", ((0, 5),), 0, train=False)
+    up = costs.layer_s("dense", BoxSet.of_rows((0, 5)), 0, train=False)
     assert (
         up
-        < costs.layer_s("dense", ((0, 5),), 0, train=True)
-        < costs.layer_s("dense", ((0, 10),), 0, train=True)
+        < costs.layer_s("dense", BoxSet.of_rows((0, 5)), 0, train=True)
+        < costs.layer_s("dense", BoxSet.of_rows((0, 10)), 0, train=True)
     )
 
 

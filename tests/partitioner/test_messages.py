@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.layers import Add, Dense, HalfSquaredError, Network, SoftmaxCrossEntropy
-from partita.layers.rows import Rows
+from partita.layers.box import BoxSet
 from partita.partitioner import Cluster, Message, Op, Plan, Program, RowSplit, StepKind, Whole, partition
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, activations
 from partita.partitioner.ir.sizes import PRECISIONS
@@ -26,7 +26,7 @@ def sends(programs: Sequence[Program]) -> list[tuple[int, int, Buffer, object]]:
     ]
 
 
-def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, Rows]]:
+def receives(programs: Sequence[Program]) -> list[tuple[int, int, str, BoxSet]]:
     return [
         (
             instruction.peer,
@@ -168,14 +168,14 @@ def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) ->
     for direction, messages in (("up", lent), ("down", returned)):
         found = [m for m in plan.messages if m.direction == direction and m.is_of_weights]
         assert sorted((str(m.buffer), m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
-        assert all(m.rows == ((0, 1),) for m in found)
+        assert all(m.rows == BoxSet.of_rows((0, 1)) for m in found)
 
 
 @given(plans(shared=True))
 def test_judges_tell_one_another_a_few_numbers_for_each_example(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     told = {
-        (f"{loss}.summary", ((n, n + 1),), machine, other)
+        (f"{loss}.summary", BoxSet.of_rows((n, n + 1)), machine, other)
         for loss in plan.graph.losses
         for n, machine in enumerate(expected.tells(loss))
         for other in expected.tells(loss)
@@ -194,7 +194,7 @@ def test_machines_that_learn_tell_one_another_their_norms(plan: Plan) -> None:
     learners = Expected(plan.ownership).learners()
     found = [m for m in plan.messages_for(StepKind(norms=True)) if m.buffer == NORMS]
     assert {(m.rows, m.source, m.destination) for m in found} == {
-        (((n, n + 1),), machine, other)
+        (BoxSet.of_rows((n, n + 1)), machine, other)
         for n, machine in enumerate(learners)
         for other in learners
         if machine != other
@@ -210,7 +210,7 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
     cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
     plan = partition(net, Cluster.local(2), batch=5, cuts=cuts, strategy="balanced")
     up = [message for message in plan.messages if message.direction == "up"]
-    assert up == [Message(activations("hidden"), ((0, 4),), 0, 1, 4 * 5 * 4)]
+    assert up == [Message(activations("hidden"), BoxSet.of_rows((0, 4)), 0, 1, 4 * 5 * 4)]
     down = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.direction == "down"]
     assert down == [("hidden<left", 1, 0), ("hidden<right", 1, 0)]
 

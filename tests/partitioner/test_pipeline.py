@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Conv2D, Dense, HalfSquaredError, Network
+from partita.layers.box import BoxSet
 from partita.partitioner import (
     Cluster,
     Instruction,
@@ -231,4 +232,6 @@ def test_messages_name_their_portion() -> None:
     found = [(str(m.buffer), m.source, m.destination, m.n_bytes) for m in plan.messages]
     assert found == [("h0/0", 0, 1, 24), ("h0<h1/0", 1, 0, 24), ("h0/1", 0, 1, 24), ("h0<h1/1", 1, 0, 24)]
     assert sum(m.n_bytes for m in plan.messages) == sum(m.n_bytes for m in plan.joined_messages)
-    assert Operand(parse_buffer("h0/1"), ((0, 1),)) in [i.target for i in plan.programs[1].instructions]
+    assert Operand(parse_buffer("h0/1"), BoxSet.of_rows((0, 1))) in [
+        i.target for i in plan.programs[1].instructions
+    ]

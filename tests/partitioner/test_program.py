@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.layers.rows import from_indices, intersection
+from partita.layers.box import BoxSet
 from partita.partitioner import Instruction, Op, Plan, StepKind, parse_program
 from partita.partitioner.ir.buffer import activations
 from partita.partitioner.ir.program import Operand, ordered, parse_instruction
@@ -17,7 +17,7 @@ from partita.partitioner.lower.access import Access
 from tests.draws import examples
 from tests.plans import kinds, plans
 
-A, B, C = (Operand(activations(name), ((0, 4),)) for name in "abc")
+A, B, C = (Operand(activations(name), BoxSet.of_rows((0, 4))) for name in "abc")
 
 
 @given(plans(shared=True), kinds)
@@ -44,7 +44,7 @@ def ordered_by_pairs(uses: Uses) -> list[tuple[int, ...]]:
     """Whom each instruction waits for, found by comparing it with every earlier one: slow, and plain."""
 
     def shared(some: Sequence[Operand], others: Sequence[Operand]) -> bool:
-        return any(a.buffer == b.buffer and intersection(a.rows, b.rows) != () for a in some for b in others)
+        return any(a.buffer == b.buffer and a.rows.overlaps(b.rows) for a in some for b in others)
 
     found: list[tuple[int, ...]] = []
     done: list[set[int]] = []
@@ -87,7 +87,7 @@ def test_one_layer_learns_at_a_time(plan: Plan, kind: StepKind) -> None:
 operands = st.builds(
     Operand,
     st.sampled_from("abc"),
-    st.lists(st.integers(0, 9), max_size=4).map(from_indices),
+    st.lists(st.integers(0, 9), max_size=4).map(lambda rows: BoxSet.of_rows(*((n, n + 1) for n in rows))),
 )
 
 
@@ -160,7 +160,10 @@ def test_a_reader_waits_for_the_writer_and_an_overwriter_for_both() -> None:
 
 
 def test_other_rows_of_the_same_buffer_are_not_waited_for() -> None:
-    low, high = Operand(activations("a"), ((0, 2), (6, 8))), Operand(activations("a"), ((2, 6),))
+    low, high = (
+        Operand(activations("a"), BoxSet.of_rows((0, 2), (6, 8))),
+        Operand(activations("a"), BoxSet.of_rows((2, 6))),
+    )
     program = lowered((Op.RECV, low, ()), (Op.RECV, high, ()), (Op.UP, B, (high,)), (Op.SEND, low, (low,)))
     assert waits(program) == [(), (), (1,), (0,)]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.layers import Conv2D, Dense, Edges, LocallyConnected2D, Network, Node, SoftmaxCrossEntropy
-from partita.layers import rows as row_sets
+from partita.layers.box import BoxSet
 from partita.partitioner import Cluster, Ownership, Piece, Plan, RowSplit, StepKind, Tiles, partition
 from partita.partitioner.assign.cuts import Cut
 from tests.draws import examples
@@ -73,8 +73,8 @@ def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None
         home, every = plan.ownership.home, plan.ownership.of(grid.name)
         owned = Counter(unit for p in every for unit in members(home(grid.name, p.machine)))
         boxed = expected.is_boxed(grid.name)
-        assert owned == Counter(members((grid.whole if boxed else (0, grid.n_rows),)))
-        assert not boxed or [p.rows for p in every] == [*(home(grid.name, p.machine)[0] for p in every)]
+        assert owned == Counter(members(BoxSet((grid.whole,)) if boxed else grid.rows))
+        assert not boxed or [p.rows for p in every] == [home(grid.name, p.machine) for p in every]
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters
     copied = {layer for layer in plan.ownership.copied if not plan.ownership.judges(layer)}
@@ -96,7 +96,7 @@ def test_what_a_machine_needs_and_touches_lies_in_its_windows(plan: Plan) -> Non
             for operand in (instruction.target, *instruction.sources):
                 if operand.buffer in windows and operand.buffer.travels_along_edges and operand.rows:
                     window = windows[operand.buffer]
-                    assert not row_sets.difference(operand.rows, (window.rows,)), instruction
+                    assert not (operand.rows - BoxSet((window.box,))), instruction
                     assert window.n_bytes >= plan.sizes.n_bytes(operand)
 
 
@@ -111,17 +111,17 @@ def picture() -> Network:
 def test_tiles_stand_in_rows_and_print_as_they_parse() -> None:
     cuts = {"below": Tiles((3, 1, 0, 2), (2, 2), ((4, 5), (5, 3))), "above": Tiles(4, (1, 4))}
     plan = partition(picture(), Cluster.local(4), batch=2, cuts=cuts)
-    assert [(piece.rows, piece.machine) for piece in plan.ownership.of("below")] == [
-        ((0, 4, 0, 5), 3),
-        ((0, 4, 5, 8), 1),
-        ((4, 9, 0, 5), 0),
-        ((4, 9, 5, 8), 2),
+    assert [(piece.box.text, piece.machine) for piece in plan.ownership.of("below")] == [
+        ("0:4x0:5", 3),
+        ("0:4x5:8", 1),
+        ("4:9x0:5", 0),
+        ("4:9x5:8", 2),
     ]
     columns = [piece.columns for piece in plan.ownership.of("above")]
     assert columns == [(0, 2), (2, 3), (3, 4), (4, 6)]
     assert "below   9x8x2  LocallyConnected2D   4:9x0:5  0:4x5:8  4:9x5:8  0:4x0:5" in str(plan)
     (needed,) = plan.ownership.needed(plan.ownership.edges("x")[0], 1)
-    assert needed == (0, 5, 4, 8)
+    assert needed.text == "0:5x4:8"
 
 
 def test_tiles_are_drawn(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_pieces_that_are_no_grid_of_tiles_are_refused() -> None:
     graph = picture().graph()
     rest = [Piece("above", 0, 7, 0), Piece("scores", 0, 4, 0), Piece("loss", 0, 1, 0)]
     halves = [Piece("below", 0, 9, 0, (0, 4)), Piece("below", 0, 9, 1, (4, 8))]
-    assert Ownership(graph, 2, (*halves, *rest)).rows("above", 0) == (0, 7, 0, 6)
+    assert Ownership(graph, 2, (*halves, *rest)).rows("above", 0) == BoxSet.parse("0:7x0:6")
     for wrong in (halves[:1], [*halves[:1], Piece("below", 0, 5, 1, (4, 8))]):
         with pytest.raises(ValueError, match="'below' do not cover its 9 rows once"):
             Ownership(graph, 2, (*wrong, *rest))

@@ -21,7 +21,7 @@ from partita.engine.protocol.instruction_scheduler import (
 )
 from partita.engine.protocol.messages import Credit, Fetch, Message, Tensor
 
-ROWS = ((0, 2),)
+ROWS = (((0, 2),),)
 
 
 def tell(machine: InstructionScheduler, event: SchedulerEvent) -> list[SchedulerEffect]:
@@ -92,7 +92,7 @@ def test_lanes_bound_what_is_computed_at_once_and_the_first_in_the_list_goes_fir
     [
         tensor(0, sender="c"),
         tensor(0, buffer="z"),
-        Received("b", 0, Tensor(0, "x", ((0, 3),)), "numbers"),
+        Received("b", 0, Tensor(0, "x", (((0, 3),),)), "numbers"),
         tensor(-1),
         tensor(AHEAD + 1),
         Received("b", 0, Credit(0)),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.engine.runtime.feed import DatasetFeed, Sampler, node_major
+from partita.layers.box import Box
 
 
 @given(
@@ -60,10 +61,10 @@ def test_a_step_of_several_minibatches_shows_them_one_after_another() -> None:
 
 def test_rows_are_turned_to_node_major() -> None:
     batch = np.arange(2 * 3 * 4 * 5).reshape(2, 3, 4, 5)
-    turned = node_major(batch, (1, 3), (2, 4, 5, 2))
+    turned = node_major(batch, Box.of_rows(1, 3), (2, 4, 5, 2))
     assert turned.shape == (2, 4, 5, 2)
     assert turned[0, 2, 3, 1] == batch[1, 1, 2, 3]
-    labels = node_major(np.array([7, 8, 9]), (0, 1), (1, 3))
+    labels = node_major(np.array([7, 8, 9]), Box.of_rows(0, 1), (1, 3))
     np.testing.assert_array_equal(labels, [[7, 8, 9]])
 
 
@@ -73,7 +74,7 @@ def test_a_dataset_feed_fills_the_examples_of_its_step() -> None:
     feed = DatasetFeed({"image": images}, sampler)
     feed.choose(2)
     out = np.empty((2, 2, 4))
-    feed.fill("image", (1, 3), out)
+    feed.fill("image", Box.of_rows(1, 3), out)
     chosen = images[sampler.indices(2)]
     np.testing.assert_array_equal(out, np.moveaxis(chosen[:, 1:3], 0, -1))
     assert feed.count == 4
@@ -86,5 +87,5 @@ def test_a_step_that_is_not_full_is_filled_up_with_its_own_examples() -> None:
     feed.choose(2)
     assert feed.count == 2
     out = np.empty((1, 4), np.int64)
-    feed.fill("label", (0, 1), out)
+    feed.fill("label", Box.of_rows(0, 1), out)
     np.testing.assert_array_equal(out[0], np.resize(sampler.indices(2), 4))

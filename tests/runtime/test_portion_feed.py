@@ -11,6 +11,7 @@ from partita.engine.protocol.commands import Portions
 from partita.engine.runtime import portion_feed
 from partita.engine.runtime.feed import Examples
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
+from partita.layers.box import Box
 
 
 @given(examples=st.integers(1, 60), size=st.integers(1, 20), seed=st.integers(0, 9), shuffled=st.booleans())
@@ -56,9 +57,9 @@ def test_what_is_fed_does_not_depend_on_what_came_before(
     order = PortionOrder(Portions(23, 4), seed=1, shuffled=shuffled)
     examples = Examples(data)
     asked = [
-        ("picture", (0, 2), (2, 2, 2), 0),
-        ("picture", (0, 2), (2, 2, 2), 2),
-        ("label", (0, 1), (1, 4), 0),
+        ("picture", Box.of_rows(0, 2), (2, 2, 2), 0),
+        ("picture", Box.of_rows(0, 2), (2, 2, 2), 2),
+        ("label", Box.of_rows(0, 1), (1, 4), 0),
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(portion_feed, "WORTH_A_THREAD", worth)
@@ -69,10 +70,10 @@ def test_what_is_fed_does_not_depend_on_what_came_before(
                 if following is not None:
                     feed.ahead(following)
                 assert feed.count == order.real(portion)
-                for name, rows, shape, first in asked:
+                for name, box, shape, first in asked:
                     found, expected = (np.full(shape, -1, data[name].dtype) for _ in range(2))
-                    feed.fill(name, rows, found, first=first)
-                    examples.put(name, rows, expected, order.chosen(portion, first, shape[-1]))
+                    feed.fill(name, box, found, first=first)
+                    examples.put(name, box, expected, order.chosen(portion, first, shape[-1]))
                     np.testing.assert_array_equal(found, expected)
             assert len(feed._made) <= (6 if kept else 3), "memory is bounded"
         finally:
@@ -85,7 +86,7 @@ def test_an_array_that_cannot_be_read_says_so_where_it_is_needed(monkeypatch: py
     feed = PortionFeed(data, PortionOrder(Portions(8, 2), seed=0, shuffled=False))
     out = np.zeros((1, 2))
     feed.choose(0)
-    feed.fill("picture", (0, 1), out)
+    feed.fill("picture", Box.of_rows(0, 1), out)
 
     def torn(*arguments: object) -> None:
         raise OSError("the disk is gone")
@@ -94,5 +95,5 @@ def test_an_array_that_cannot_be_read_says_so_where_it_is_needed(monkeypatch: py
     feed.ahead(1)
     feed.choose(1)
     with pytest.raises(OSError, match="the disk is gone"):
-        feed.fill("picture", (0, 1), out)
+        feed.fill("picture", Box.of_rows(0, 1), out)
     feed.close()

@@ -117,8 +117,8 @@ def test_a_message_of_a_later_step_keeps_its_time() -> None:
     recorder = Recorder(PROGRAM, lambda machine: f"part 0.{machine}")
     recorder.on = True
     for step in range(AHEAD + 1):
-        recorder.arrived("part 0.1", Tensor(step, "h", ((0, 3),)), 10.0 + step)
-    recorder.arrived("part 0.7", Tensor(0, "h", ((0, 3),)), -1.0)  # nobody waits for it
+        recorder.arrived("part 0.1", Tensor(step, "h", (((0, 3),),)), 10.0 + step)
+    recorder.arrived("part 0.7", Tensor(0, "h", (((0, 3),),)), -1.0)  # nobody waits for it
     for step in range(AHEAD + 1):
         recorder.begin(step, 20.0 + step)
         recorder.end(21.0 + step)
@@ -131,7 +131,7 @@ def test_a_trace_is_moved_by_the_offset_and_knows_when_things_were_ready() -> No
     recorder = Recorder(PROGRAM, lambda machine: f"part 0.{machine}")
     recorder.on = True
     recorder.begin(0, 1.0)
-    recorder.arrived("part 0.1", Tensor(0, "h", ((0, 3),)), 1.5)
+    recorder.arrived("part 0.1", Tensor(0, "h", (((0, 3),),)), 1.5)
     recorder.played(1, 1.5, 1.75)
     kernel = threading.Thread(target=lambda: [recorder.played(0, 1.0, 1.25), recorder.played(2, 2.0, 3.0)])
     kernel.start()

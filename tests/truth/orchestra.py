@@ -37,8 +37,8 @@ from partita.engine.runtime.feed import MessageFeed, node_major
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.engine.transport.payload import Payload
 from partita.layers import Graph
+from partita.layers.box import BoxSet
 from partita.layers.layer import Placeholder
-from partita.layers.rows import Run
 from partita.partitioner import Op, Plan, Program, StepKind
 from partita.partitioner.ir.buffer import Buffer, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction
@@ -121,14 +121,14 @@ class Player:
         for instruction in self.program.instructions:
             if instruction.op is Op.FEED:
                 operand = instruction.target
-                for rows, place in zip(
+                for box, place in zip(
                     operand.rows, self.buffers[operand.buffer].arriving(operand.rows), strict=True
                 ):
                     name, first = operand.buffer.layer, (operand.buffer.micro_batch or 0) * place.shape[-1]
                     takes_turns = self.program.kind.overlap > 1
-                    out = self.given.beside(name, rows, place, first=first) if takes_turns else place
+                    out = self.given.beside(name, box, place, first=first) if takes_turns else place
                     examples = batch[name][first : first + place.shape[-1]]
-                    out[...] = stored(node_major(examples, rows, out.shape), out.dtype)
+                    out[...] = stored(node_major(examples, box, out.shape), out.dtype)
 
 
 def work(instruction: Instruction, buffers: Buffers) -> ScheduledInstruction:
@@ -242,10 +242,12 @@ class Orchestra:
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
-                judged = rows is not None and owned.judges(grid.name)
-                for run in (rows,) if judged else owned.home(grid.name, player.index):
-                    self._collect(result.states, activations(grid.name), run, player.buffers, grid.shape)
-                if rows is not None and edges:
+                judged = bool(rows) and owned.judges(grid.name)
+                for box in rows if judged else owned.home(grid.name, player.index):
+                    self._collect(
+                        result.states, activations(grid.name), BoxSet((box,)), player.buffers, grid.shape
+                    )
+                if rows and edges:
                     self._collect(result.errors, edges[0].buffer, rows, player.buffers, grid.shape)
         self._check_copies()
         return result
@@ -255,16 +257,16 @@ class Orchestra:
         for player in self.players:
             for name, whole in self.result.states.items():
                 rows = self.plan.ownership.rows(name, player.index)
-                if rows is not None and name not in self.plan.graph.losses:
+                if rows and name not in self.plan.graph.losses:
                     portions = player.buffers.collected(activations(name), rows)
                     own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
-                    np.testing.assert_array_equal(own, whole[_place(rows)], err_msg=f"copies of {name}")
+                    np.testing.assert_array_equal(own, whole[rows.hull.slices], err_msg=f"copies of {name}")
 
     def _collect(
         self,
         into: dict[str, Array],
         buffer: Buffer,
-        rows: Run,
+        rows: BoxSet,
         buffers: Buffers,
         shape: tuple[int, ...],
     ) -> None:
@@ -276,9 +278,4 @@ class Orchestra:
             return  # others have taken their place
         own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(str(buffer), np.zeros((*shape, self.plan.batch), own.dtype))
-        whole[_place(rows)] += own
-
-
-def _place(run: Run) -> tuple[slice, ...]:
-    """Where a run of rows lies in a whole array, or a box of a picture."""
-    return tuple(slice(*ends) for ends in zip(run[::2], run[1::2], strict=True))
+        whole[rows.hull.slices] += own

@@ -6,8 +6,8 @@ import math
 from typing import NamedTuple
 
 from partita.engine.numerics import compiled
+from partita.layers.box import Shape
 from partita.layers.connectivity import Patch
-from partita.layers.region import Shape
 
 
 class Axis(NamedTuple):

@@ -21,7 +21,7 @@ from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.vector_products import ROWS
 from partita.engine.kernels.views import rows_of
 from partita.layers import Conv2D, Patch
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 _LEAST = 16
 """Filters for which a thread of its own is worth while, as they fill a vector."""
@@ -107,7 +107,7 @@ class Conv2DKernel(Kernel):
         state, error = self.arrays.state, self.arrays.own_errors
         return lambda: activations.multiply_by_slope(self._function, state, error)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Gathers, for each place of the input, from those whose patches hold it, in ascending rows."""
         window, (first, _), operations = self.site.error_windows[0], self.site.rows, self.site.operations
         out, delta = self.arrays.errors_of(0), self.arrays.own_errors

@@ -18,7 +18,7 @@ from partita.engine.kernels.cuda.tensors import TensorKernel, added, rows_of, te
 from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
 from partita.engine.kernels.parallel import Team
 from partita.layers import Conv2D, Patch
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 _find_errors: Final[Callable[..., torch.Tensor]] = grad.conv2d_input
 _find_gradient: Final[Callable[..., torch.Tensor]] = grad.conv2d_weight
@@ -66,7 +66,7 @@ class Conv2DKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of every row of the input that is asked for, from the places whose patches reach it."""
         window, out = self.site.error_windows[0], self.errors_of(0)
         calls = [self._errors_of_run(run, rows_of(out, run, window)) for run in rows]

@@ -12,7 +12,7 @@ from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Array, Arrays, Call, PartialKernel, Site
 from partita.engine.kernels.parallel import Team
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 
 class DenseKernel(TensorKernel):
@@ -64,7 +64,7 @@ class DenseKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
         out, delta, window = self.errors_of(source), columns(self._deltas()[0]), self.site.error_windows[0]
         pairs = [(self._weight_of(run).T, columns(rows_of(out, run, window))) for run in rows]

@@ -8,18 +8,19 @@ from partita.engine.kernels.cuda.activations import activate, slope_times
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Call
 from partita.layers.activations import Activation
-from partita.layers.rows import WholeRows, difference, intersection
+from partita.layers.box import BoxSet, Spans
 
 
 class _OneToOneKernel(TensorKernel):
     """What they share: node i returns what it owes to node i of an input."""
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes what the own rows return; zero to those to which nobody listens."""
         own, window, out = self.site.rows, self.site.error_windows[source], self.errors_of(source)
-        heard = [rows_of(out, run, window) for run in intersection(rows, (own,))]
-        places = [(slice(run[0] - own[0], run[1] - own[0])) for run in intersection(rows, (own,))]
-        rest = [] if accumulate else [rows_of(out, run, window) for run in difference(rows, (own,))]
+        asked, mine = BoxSet.of_rows(*rows), BoxSet.of_rows(own)
+        heard = [rows_of(out, span, window) for span in (asked & mine).spans]
+        places = [slice(start - own[0], stop - own[0]) for start, stop in (asked & mine).spans]
+        rest = [] if accumulate else [rows_of(out, span, window) for span in (asked - mine).spans]
 
         def call() -> None:
             for place in rest:

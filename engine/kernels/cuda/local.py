@@ -15,8 +15,8 @@ from partita.engine.kernels.kernel import Array, Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.engine.numerics.cuda import bound
+from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
-from partita.layers.rows import WholeRows
 
 
 class LocallyConnectedKernel(TensorKernel):
@@ -56,7 +56,7 @@ class LocallyConnectedKernel(TensorKernel):
         """Multiplies the errors by the slope of the activation."""
         return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
         picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
         out, delta, cells = (

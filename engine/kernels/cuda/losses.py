@@ -9,7 +9,7 @@ import torch
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
 from partita.engine.kernels.kernel import Arrays, Call, LossKernel, Site
 from partita.engine.kernels.parallel import Team
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 
 class _ScoresKernel(TensorKernel, LossKernel):
@@ -22,7 +22,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
         self.judged = self.zeros(3, site.batch, dtype=torch.float64)
         """Of each example the loss, whether the scores are right, and whether its label names no score."""
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         per_row, window, out = (

@@ -30,7 +30,7 @@ from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.numerics import master, widen
 from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_device, strided
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 R = np.float32
 OUTSIDE = R(0)
@@ -76,7 +76,7 @@ class NodeKernel(TensorKernel):
             return nothing
         return bound(self._up["states"], self.state.numel(), *self._given, device=self._device)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         delta, out, window = (
             self._shared(columns(self.own_errors)),

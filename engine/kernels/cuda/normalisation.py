@@ -12,8 +12,8 @@ from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
 from partita.engine.kernels.kernel import Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.layers import LocalContrastNormalisation2D
+from partita.layers.box import Spans
 from partita.layers.normalisation import Neighbourhood
-from partita.layers.rows import WholeRows
 
 Run = tuple[int, int]
 
@@ -49,7 +49,7 @@ class LocalContrastNormalisationKernel(TensorKernel):
 
         return call
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """A place's own share, less what the windows that hold it return."""
         out, window = self.errors_of(0), self.site.error_windows[0]
         places = [(run, rows_of(out, run, window)) for run in rows]

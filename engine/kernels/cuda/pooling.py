@@ -15,8 +15,8 @@ from partita.engine.kernels.kernel import Arrays, Call, Site
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.patches import PatchGeometry
 from partita.layers import AveragePool2D
+from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
-from partita.layers.rows import WholeRows
 
 
 class _PoolKernel(TensorKernel):
@@ -57,7 +57,7 @@ class _PoolKernel(TensorKernel):
 
         return call
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch."""
         places = [self._errors_of_run(run, accumulate=accumulate) for run in rows]
 

@@ -13,7 +13,7 @@ from partita.engine.kernels.nodes.wiring import Wiring
 from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.views import columns, rows_of
 from partita.engine.numerics import narrow_array, widen_array
-from partita.layers.rows import WholeRows
+from partita.layers.box import Spans
 
 _SLOWER = 50.0
 """How many operations of a vectorised loop take as long as one of a user's scalar function, roughly."""
@@ -54,7 +54,7 @@ class NodeLoopKernel(Kernel):
 
         return self._split((self.site.rows,), work, in_vectors=self._up.in_vectors)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Runs `downward` for the nodes that listen to these rows, in ascending order."""
         down, wiring, window = self._trained, self._wiring, self.site.error_windows[0]
         per_row, first = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
@@ -100,7 +100,7 @@ class NodeLoopKernel(Kernel):
         return add if accumulate else call
 
     def _split(
-        self, rows: WholeRows, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False
+        self, rows: Spans, work: Callable[[int, int], None], *, in_vectors: bool, alone: bool = False
     ) -> Call:
         """Spreads work on rows over the threads; with `alone`, one does all."""
         operations = self.site.operations * (1.0 if in_vectors else _SLOWER)

@@ -31,7 +31,7 @@ from partita.engine.kernels.parameters import is_per_node
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers import connectivity
-from partita.layers.rows import WholeRows, intersection
+from partita.layers.box import Box, BoxSet, Spans
 
 _CHUNK_BYTES = 1 << 17
 """Of sums that are finished at once."""
@@ -97,7 +97,7 @@ class NodePatchSumKernel(PatchSumKernel):
         """Runs what `upward` does with its sum."""
         self._own.finish(sums, state, begin)
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The products, after the errors of the sums that reach these rows."""
         products = super().errors(source, rows, accumulate=accumulate)
         return in_turn(self._own.turn(self._receivers(rows)), products)
@@ -111,14 +111,15 @@ class NodePatchSumKernel(PatchSumKernel):
         of_nodes = self._own.gradient_of_nodes(out, asked, accumulate=accumulate)
         return in_turn(self._own.turn(asked), products, of_nodes)
 
-    def _receivers(self, rows: WholeRows) -> tuple[int, int]:
+    def _receivers(self, rows: Spans) -> tuple[int, int]:
         """The machine's rows that hear one of these rows of the input."""
         grid, (source,), (start, stop) = self.site.grid, self.site.sources, self.site.rows
         heard = (
-            grid.connectivity.source_rows((row, row + 1), grid.shape, source.shape)
+            grid.connectivity.source_rows(Box.of_rows(row, row + 1), grid.shape, source.shape)
             for row in range(start, stop)
         )
-        found = [row for row, of_row in enumerate(heard, start) if intersection(of_row, rows)]
+        asked = BoxSet.of_rows(*rows)
+        found = [row for row, of_row in enumerate(heard, start) if of_row.overlaps(asked)]
         return (found[0], found[-1] + 1) if found else (start, start)
 
 
@@ -160,7 +161,7 @@ class NodeFullSumKernel(Kernel):
         """Nodes whose sums are finished at once."""
         return max(1, min(_CHUNK_BYTES // (self._full.batch * self.site.master.itemsize), self._full.nodes))
 
-    def errors(self, source: int, rows: WholeRows, *, accumulate: bool) -> Call:
+    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Products of the senders with all nodes, after the errors of their sums."""
         full, (origin, _), stored = self._full, self.site.error_windows[0], self.arrays.errors_of(0)
         out, per_row = stored.reshape(-1), self.site.sources[0].nodes_per_row

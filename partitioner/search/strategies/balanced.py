@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.layers.graph import Grid
-from partita.partitioner.assign.piece import piece_flops
+from partita.partitioner.assign.piece import row_flops
 from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.spread import spread
 from partita.partitioner.search.task import Task
@@ -18,7 +18,7 @@ def balanced(task: Task) -> Decision:
     speed = [m.flops_per_s * m.threads * m.speed for m in task.cluster.machines]
 
     def row_s(grid: Grid, machine: int) -> float:
-        return piece_flops(grid, (0, 1), batch=1) * grid.layer.slowdown / speed[machine]
+        return row_flops(grid, batch=1) * grid.layer.slowdown / speed[machine]
 
     n_machines = len(task.cluster)
     cuts = spread(task.graph, range(n_machines), task.by_hand, row_s, n_machines=n_machines)
