@@ -1,7 +1,7 @@
 """The user's file: ordinary Python with a function `network()`, and for training `data()`.
 
 `data()` returns a dictionary of arrays by the names of inputs and targets, or two of them, to train on and to
-hold out. What the user's own code raises is told with the user's own lines.
+hold out. An error of the user's own code is reported with the user's own lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from partita.layers.network import Network
 
 
 class UserCodeError(Exception):
-    """The user's own code raised: one sentence, and the traceback from the user's first line on as note."""
+    """An error of the user's own code: one sentence; its note is the traceback from the user's first line."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class UserFile:
     """A file that was run as a module.
 
     Args:
-        path: as the user wrote it.
-        module: what it defines.
+        path: path as the user wrote it.
+        module: the module.
     """
 
     path: Path
@@ -45,9 +45,9 @@ class UserFile:
         """Runs a file. Its functions travel to hosts by value, so hosts need not find the file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file is missing.
             ValueError: its name does not end in .py.
-            UserCodeError: it raised.
+            UserCodeError: its code raised.
         """
         if not path.is_file():
             raise FileNotFoundError(f"there is no file {path}; give the path of a Python file with network()")
@@ -68,7 +68,7 @@ class UserFile:
         return callable(getattr(self.module, "data", None))
 
     def network(self) -> Network:
-        """What `network()` returns.
+        """Calls `network()`.
 
         Raises:
             ValueError: there is no such function, or it returns something else.
@@ -82,7 +82,7 @@ class UserFile:
         return found
 
     def data(self) -> tuple[Data, Data | None]:
-        """What `data()` returns: to train on, and to hold out.
+        """Calls `data()`; returns the data to train on, and to hold out.
 
         Raises:
             ValueError: there is no such function, or it returns something else.
@@ -107,7 +107,7 @@ class UserFile:
 
 @contextmanager
 def _users_code(path: Path, what: str) -> Iterator[None]:
-    """An error of the user's code is told with the user's own lines, and not with ours above them."""
+    """Reports an error of the user's code with the user's own lines, without Partita's above them."""
     try:
         yield
     except SyntaxError as error:
@@ -116,17 +116,17 @@ def _users_code(path: Path, what: str) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         own = [n for n, frame in enumerate(frames) if Path(frame.filename) == path.resolve()]
         where = f"{path}, line {frames[own[-1]].lineno}" if own else str(path)
-        told = UserCodeError(f"{where}: {what} raised {report_of(error).reason}")
+        failure = UserCodeError(f"{where}: {what} raised {report_of(error).reason}")
         if _is_ours(frames[-1].filename) and isinstance(error, ValueError | TypeError):
-            told = UserCodeError(
+            failure = UserCodeError(
                 f"{where}: {error}"
             )  # a mistake in a declaration, which says itself what to do
         else:
-            told.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
-        raise told from error
+            failure.add_note("".join(traceback.format_list(frames[own[0] if own else 0 :])).rstrip())
+        raise failure from error
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a file belongs to the rooms in which networks are declared and cut."""
+    """Whether a file belongs to the packages in which networks are declared and cut."""
     found = Path(filename).resolve()
     return any(found.is_relative_to(Path(room.__path__[0]).resolve()) for room in (layers, partitioner))

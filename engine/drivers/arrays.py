@@ -1,7 +1,7 @@
-"""Makes an array of what a user has: arrays, tensors, lists of either, anything that NumPy takes.
+"""Converts the user's data to arrays: arrays, tensors, lists of either, anything that NumPy takes.
 
-A tensor is taken as the numbers that it holds, wherever it lies. Nothing that would change numbers is done in
-silence: masked numbers and Python objects are refused.
+A tensor is taken as the numbers that it holds, on any device. Nothing that would change numbers is done
+silently: masked numbers and Python objects are refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 def array_of(name: str, given: object) -> Array:
-    """The array that was given.
+    """Converts a value to an array.
 
     Args:
-        name: of the input or target, for the sentence of an error.
+        name: name of the input or target, for the sentence of an error.
         given: an array, a tensor, a list of either, or nested lists of numbers.
 
     Returns:
-        `[example, ...]`, of numbers or text; what they are is checked elsewhere.
+        `[example, ...]`, of numbers or text; their values are checked elsewhere.
 
     Raises:
-        ValueError: it is no array, its examples differ in shape, it has masked numbers, or holds objects.
+        ValueError: the value is no array, its examples differ in shape, it has masked numbers, or holds
+            objects.
     """
     if isinstance(given, list | tuple) and any(_is_special(one) for one in given):
         return _stacked(name, [_plain(f"{name}[{n}]", one) for n, one in enumerate(given)])
@@ -46,7 +47,7 @@ def array_of(name: str, given: object) -> Array:
 
 
 def _plain(name: str, given: object) -> Array:
-    """What NumPy makes of it, with tensors read and masks looked at."""
+    """Converts by NumPy; reads tensors and refuses masks."""
     if isinstance(given, np.ma.MaskedArray):
         return _unmasked(name, given)
     if _is_tensor(given):
@@ -88,9 +89,7 @@ def _unmasked(name: str, given: np.ma.MaskedArray[Any, Any]) -> Array:
 
 
 def _of_tensor(name: str, given: Any) -> Array:
-    """A tensor's numbers. No gradient flows back to it; bfloat16 becomes float32, which holds
-    every number.
-    """
+    """The tensor's numbers, detached from autograd; bfloat16 becomes float32, which holds every number."""
     if given.device.type == "meta":
         raise ValueError(f"'{name}' is a tensor without numbers (device meta); give one that holds them")
     if str(given.layout) != "torch.strided":
@@ -127,7 +126,7 @@ def _is_special(value: object) -> bool:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether it is PyTorch's; who never imported that has none."""
+    """Whether the value is PyTorch's; a process that never imported torch has none."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -137,7 +136,7 @@ def _is_number(value: object) -> bool:
 
 
 def _shapes(given: object) -> list[tuple[int, ...]]:
-    """Of each example, as far as they have any."""
+    """The shape of each example; none where an example is ragged itself."""
     if not isinstance(given, list | tuple):
         return []
     try:

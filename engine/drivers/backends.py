@@ -317,7 +317,7 @@ class HostedBackend(Backend):
         for name in self._names:
             others = tuple(peer for peer in self.launcher.peers if peer.name != name)
             self._say(name, Directory(others, revision=1))
-        self._answers(DirectoryAck, "being told of the other hosts")
+        self._answers(DirectoryAck, "taking in the addresses of the other hosts")
         for name in self._names:
             self._say(name, Heartbeat(0))
 

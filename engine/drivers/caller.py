@@ -1,4 +1,4 @@
-"""How the user started a run, so that a sentence can say what to write next."""
+"""The call or command that started a run, so that a message can say what to write next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Caller:
 
     Args:
         what: the call or the command itself.
-        again: what goes on with the run once it was stopped.
+        again: text that goes on with the run once it was stopped.
         resume, overwrite: the two arguments, as they are written there.
     """
 
@@ -28,7 +28,7 @@ class Caller:
 
     @classmethod
     def of_command(cls, arguments: Sequence[str]) -> Self:
-        """A command, of these arguments, with the program's name before them."""
+        """Describes a command line that begins with the program's name."""
         goes_on = [one for one in arguments if one not in (_RESUME, _OVERWRITE)]
         return cls(
             what=f"`{shlex.join(arguments)}`",

@@ -1,4 +1,4 @@
-"""The user's arrays, checked before anything starts: every mistake gets one clear sentence."""
+"""Checks the user's arrays before anything starts: every mistake gets one clear sentence."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def check_plan(value: object) -> None:
 def check_data(
     graph: Graph, data: Data, *, targets: bool, precision: str, ignored: Collection[str] | None = None
 ) -> dict[str, Array]:
-    """The arrays that the network is fed: float32, or float64 where it computes in it; labels as int64.
+    """Returns the arrays that feed the network: float32, or float64 if it computes in it; labels as int64.
 
     Args:
         graph: the network.
-        data: as the user gave it; targets that are not asked for are left out.
+        data: as the user gave it; targets that are not needed are left out.
         targets: whether the losses need theirs.
-        precision: of the plan.
+        precision: precision of the plan.
         ignored: names that the data may have besides those of the network. If not given, a network without a
-            loss takes any: it may be what is left of one for prediction.
+            loss takes any: it may be the rest of a network for prediction.
 
     Raises:
-        ValueError: one is missing or unknown, is no array of real numbers, has the wrong shape or length, is
-            not finite, or holds a label that is no class.
+        ValueError: an array is missing or unknown, is no array of real numbers, has the wrong shape or
+            length, is not finite, or holds a label that is no class.
     """
     wanted = [*graph.inputs, *(graph.targets if targets else ())]
     known = {grid.name for grid in (*graph.inputs, *graph.targets)} | set(ignored or ())
@@ -95,7 +95,7 @@ def _checked(grid: Grid, array: Array, precision: str) -> Array:
 
 
 def _check_finite(name: str, given: Array, converted: Array) -> None:
-    """Raises ValueError where a number is NaN or infinite, or becomes it by conversion."""
+    """Refuses NaN and infinity, given or made by conversion. Raises ValueError."""
     axes = tuple(range(1, converted.ndim))
     bad: Array = ~np.asarray(np.isfinite(converted).all(axis=axes))
     if not bad.any():
@@ -141,7 +141,7 @@ def _from_one(labels: Array, classes: int) -> bool:
 
 
 def _as_labels(array: Array) -> str:
-    """How such an array becomes labels, where it can."""
+    """The expression that converts such an array to labels; "" where there is none."""
     if array.dtype.kind in "US":
         return "; number them: np.unique(array, return_inverse=True)[1]"
     if array.dtype.kind == "b" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all())):

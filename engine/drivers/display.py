@@ -36,7 +36,7 @@ class Display:
         live = show == "live" or (show == "auto" and self._console.is_terminal)
         self._quiet = show == "nothing"
         self._gauge: Gauge | None = None
-        self._last: float | None = None  # when the last line was drawn; the first waits from the first report
+        self._last: float | None = None  # when the last line was drawn, or the first report came
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}"),
             TaskProgressColumn(),
@@ -48,7 +48,7 @@ class Display:
         self._bar = Bar(*columns, console=self._console) if live and not self._quiet else None
         self._task: TaskID | None = None
         self._phase: TaskID | None = None
-        self._said, self._said_at = "", float("-inf")  # the last line of a phase
+        self._last_phase, self._last_phase_at = "", float("-inf")  # the last line of a phase
 
     def phase(self, text: str) -> None:
         """Shows a phase before a gauge has news; as lines, at most one in `LINE_EVERY_S`."""
@@ -57,12 +57,12 @@ class Display:
             if self._phase is None:
                 self._phase = self._bar.add_task("", total=None, latest="")
             self._bar.update(self._phase, description=text)
-        elif text != self._said and now - self._said_at >= LINE_EVERY_S:
-            self._said, self._said_at = text, now
-            self.say(text)
+        elif text != self._last_phase and now - self._last_phase_at >= LINE_EVERY_S:
+            self._last_phase, self._last_phase_at = text, now
+            self.print_line(text)
 
     def _end_phase(self) -> None:
-        self._said, self._said_at = "", float("-inf")
+        self._last_phase, self._last_phase_at = "", float("-inf")
         if self._bar is not None and self._phase is not None:
             self._bar.remove_task(self._phase)
             self._phase = None
@@ -88,7 +88,7 @@ class Display:
         elif now - self._last >= every:
             self.draw()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Prints a line that stays."""
         if not self._quiet:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -104,7 +104,7 @@ class Display:
             self._bar.update(self._task, completed=latest.done, latest=fitting, visible=True)
         else:
             total = "" if self._gauge.total is None else f"/{self._gauge.total}"
-            self.say(f"{self._gauge.unit} {latest.done}{total}  {latest}")
+            self.print_line(f"{self._gauge.unit} {latest.done}{total}  {latest}")
 
     def _fitting(self, latest: str) -> str:
         """The first figures that fit a line beside the percentage and the remaining time."""

@@ -1,4 +1,4 @@
-"""Downpour at work on a job: its tasks, its coordinator, and what a checkpoint of it means."""
+"""Downpour at work on a job: its tasks, its coordinator, and the meaning of its checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class DownpourTraining(Training):
     _meter: Meter
 
     def __init__(self, job: Job, driver: Downpour, *, epochs: int, alone: bool = True) -> None:
-        """Of so many epochs; `alone`: nothing follows it.
+        """Plans the steps of some epochs; `alone` says that no other training follows.
 
         Raises:
             ValueError: there are too many steps.
@@ -79,7 +79,7 @@ class DownpourTraining(Training):
         return True
 
     def _steps_in(self, manifest: Manifest) -> tuple[int, ...]:
-        """What a checkpoint's steps are in this job, for each replica: epochs stay epochs.
+        """Converts a checkpoint's steps to this job's, for each replica: epochs stay epochs.
 
         With another number of replicas each has done their mean.
         """
@@ -126,7 +126,7 @@ class DownpourTraining(Training):
 
     @property
     def _acknowledged(self) -> Path:
-        """Folder in which parts note what shards have acknowledged: of this run alone."""
+        """Folder of this run in which parts record the pushes that shards have acknowledged."""
         return self.job.folder / f"acknowledged-{self.run_id}"
 
     def _coordinator(self, timeouts: Timeouts) -> DownpourCoordinator:

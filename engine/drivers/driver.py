@@ -1,4 +1,4 @@
-"""What the settings of drivers have in common."""
+"""The base of the settings of drivers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from partita.layers.arguments import Arguments
 
 class Driver(Arguments):
     """Settings of a driver, for `train`."""
+
+    replicas: int
+    shards: int
 
     _meant: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
         "optimiser": ("optimizer", "method"),
@@ -29,4 +32,4 @@ class Driver(Arguments):
         "batch": "the batch is that of partition(net, cluster, batch=...)",
         "batch_size": "the batch is that of partition(net, cluster, batch=...)",
     }
-    """What other libraries and the paper call the settings."""
+    """Names of the settings in other libraries and in the paper."""

@@ -77,8 +77,8 @@ def evaluate(
             loss += step.loss * real
             correct += step.correct
             seen += real
-    judged = seen * len(run.plan.graph.classifiers)
-    mean, accuracy = loss / seen, correct / judged if judged else math.nan
+    answers = seen * len(run.plan.graph.classifiers)
+    mean, accuracy = loss / seen, correct / answers if answers else math.nan
     return Evaluation(mean, accuracy, seen, _rms_error(run.plan.graph, mean))
 
 
@@ -120,7 +120,7 @@ def predict(
     """
     _check_run(run, "predict")
     plan, given = run.plan.for_prediction(), (*run.plan.graph.inputs, *run.plan.graph.targets)
-    ignored = [grid.name for grid in given]  # of the whole network: those that only its losses need
+    ignored = [grid.name for grid in given]  # also those that only the losses of the whole network need
     arrays = check_data(plan.graph, inputs, targets=False, precision=plan.precision, ignored=ignored)
     names = run.plan.graph.scores
     found: dict[str, list[Array]] = {name: [] for name in names}

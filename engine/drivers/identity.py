@@ -1,7 +1,7 @@
 """The identity of a network: a text for each layer, by which a run knows its own network's checkpoints.
 
 Two networks whose parameters have equal shapes may differ in an activation, in a stride or in the arithmetic
-of a node. How a parameter was first drawn is left out: it does not matter to a run that goes on.
+of a node. Initialisers are left out: they do not matter to a run that goes on.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from partita.engine.kernels.nodes.source import written
 from partita.layers.graph import Graph
 
 _LONGEST: Final = 400
-"""Characters of a layer's text; what is longer is cut, and known by a digest of all of it."""
+"""Characters of a layer's text; a longer text is cut, and ends in a digest of all of it."""
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 
 
 def identity(graph: Graph) -> dict[str, str]:
-    """A text for each layer, input and target, by name: its kind, its settings and where it listens.
+    """Returns a text for each layer, input and target, by name: its kind, its settings and its sources.
 
-    A function of the user's stands there as its name and a digest of its source and of the functions and
+    A function of the user's is described by its name and a digest of its source and of the functions and
     numbers that it uses.
     """
     return {grid.name: _cut(f"{_text(grid.layer)}{_from(grid.sources)}") for grid in graph.grids}
@@ -70,7 +70,7 @@ def _text(value: object) -> str:
 
 
 def _digest(function: Callable[..., object], seen: dict[FunctionType, str]) -> str:
-    """Of a function as it is written, without its comments, and of what it uses."""
+    """Digest of a function's source, without comments, and of what it uses."""
     assert isinstance(function, FunctionType)
     if function in seen:
         return seen[function]
@@ -93,7 +93,7 @@ def _is_plain(constant: object) -> bool:
 
 
 def _unparsed(tree: ast.FunctionDef) -> str:
-    """The source of a function under any name, without its docstring."""
+    """The source of a function under a fixed name, without its docstring."""
     tree = deepcopy(tree)
     tree.name = "function"
     first = tree.body[0]

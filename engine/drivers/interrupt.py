@@ -16,14 +16,14 @@ from typing import Final
 from partita.engine.drivers.run import Run
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-"""Ctrl-C, and what schedulers and `timeout` send."""
+"""Ctrl-C, and the signal of schedulers and `timeout`."""
 
 
 class Interrupted(KeyboardInterrupt):
     """The run was stopped cleanly, by Ctrl-C or SIGTERM.
 
     Attributes:
-        run: what it had learnt, from its last checkpoint.
+        run: the result so far, from its last checkpoint.
     """
 
     def __init__(self, message: str, run: Run) -> None:
@@ -33,9 +33,10 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt as Ctrl-C does, so that temporary files go; it would end us as we are.
+    """Lets SIGTERM raise KeyboardInterrupt as Ctrl-C does, so that temporary files are removed.
 
-    A handler of the user's own stays. Only the main thread can do that; in another one nothing is changed.
+    A handler of the user's own stays. Only the main thread can set handlers; in another thread nothing
+    changes.
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -50,9 +51,9 @@ def ends_on_sigterm() -> Iterator[None]:
 
 @contextmanager
 def stops_on_ctrl_c(request_stop: Callable[[], None]) -> Iterator[None]:
-    """The first signal calls `request_stop`; after it, signals do again what they did before.
+    """Lets the first signal call `request_stop`; after it, signals do again what they did before.
 
-    What is ignored stays ignored. Only the main thread can do that; in another one nothing is changed.
+    Ignored signals stay ignored. Only the main thread can set handlers; in another thread nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""A job: what is trained, whatever the driver, and the files that hosts read it from."""
+"""A job: the data and parameters of a training, and the files that hosts read them from."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from partita.partitioner.plan import Plan
 
 @dataclass(frozen=True)
 class Job:
-    """One training.
+    """The work of one training, whatever the driver.
 
     Args:
-        plan, seed: as `train` was given them.
-        arrays: for each input and target, `[example, *shape]`.
-        folder: for the files that hosts read; it goes when the run is over.
+        plan, seed: see `train`.
+        arrays: an array for each input and target, `[example, *shape]`.
+        folder: temporary folder of the files that hosts read.
         checkpoints: folder for checkpoints.
-        keep: whether that one stays.
-        caller: how the user started it.
+        keep: whether the folder for checkpoints is the user's and stays.
+        caller: the call or command that started the run.
         instruction_timeout_s: seconds that one computation of a part may take.
     """
 
@@ -53,12 +53,12 @@ class Job:
 
     @cached_property
     def examples(self) -> int:
-        """How many there are."""
+        """Number of examples."""
         return len(next(iter(self.arrays.values())))
 
     @cached_property
     def checksum(self) -> str:
-        """Of all arrays, with their names and the order of the examples: tells other data from these."""
+        """Checksum of all arrays, with their names and the order of the examples."""
         found = 0
         for name in sorted(self.arrays):
             numbers = np.ascontiguousarray(self.arrays[name])
@@ -67,26 +67,26 @@ class Job:
 
     @property
     def precision(self) -> str:
-        """Of parameters, and of the data as users give it."""
+        """Type of the parameters, and of the data as users give it."""
         return master(self.plan.precision).name
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of every parameter."""
+        """Shape of every parameter, by name."""
         return {name: parameter.shape for name, parameter in self.plan.graph.parameters.items()}
 
     @cached_property
     def network(self) -> dict[str, str]:
-        """A text for each layer, which tells this network from others of equal shapes."""
+        """Text for each layer, which tells this network from others of equal shapes."""
         return identity(self.plan.graph)
 
     @property
     def initial(self) -> Path:
-        """The file of the parameters that a run from the start begins with."""
+        """File of the parameters that a run from the start begins with."""
         return self.folder / "initial.safetensors"
 
     def check_sizes(self, *, shards: int) -> None:
-        """What a machine keeps on a shard travels in one message. Raises ValueError where it is too much."""
+        """Refuses parameters that a machine and a shard cannot exchange in one message. Raises ValueError."""
         layout = layout_of(self.plan, shards=shards)
         most = MAX_PAYLOAD // np.dtype(self.precision).itemsize
         largest = max((o.machine_stop - o.machine_start for o in layout.overlaps), default=0)
@@ -97,7 +97,7 @@ class Job:
             )
 
     def check_writable(self) -> None:
-        """Makes the folder for checkpoints and a file in it that vanishes. Raises OSError."""
+        """Makes the folder for checkpoints, and tries to write in it. Raises OSError."""
         try:
             make_folder(self.checkpoints)
             with tempfile.TemporaryFile(dir=self.checkpoints):
@@ -109,7 +109,7 @@ class Job:
             ) from error
 
     def write(self, initial: Mapping[str, Array] | str | Path | None) -> None:
-        """Puts the data and the first parameters where every host can read them."""
+        """Writes the data and the first parameters where every host can read them."""
         for name, array in self.arrays.items():
             self.files[name].write(array)
         if initial is None:
@@ -126,12 +126,12 @@ class Job:
         self.begin_with(parameters)
 
     def begin_with(self, parameters: Mapping[str, Vector]) -> None:
-        """Makes these the parameters that a run from the start begins with."""
+        """Writes the parameters that a run from the start begins with."""
         save_parameters(self.initial, parameters)
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """Of each input and target."""
+        """File of each input and target, by name."""
         graph = self.plan.graph
         return {grid.name: self._file_of(grid) for grid in (*graph.inputs, *graph.targets)}
 

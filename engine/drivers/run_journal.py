@@ -1,6 +1,6 @@
-"""The journal of a run in its folder: found when a run goes on, made when it has something to keep.
+"""The journal of a run in its folder: found when a run goes on, created with its first entry.
 
-    FOLDER/journal                      what the method was told
+    FOLDER/journal                      answers to the method's requests
     FOLDER/start-RUN.safetensors        the parameters that it began with
 
 A folder has one journal. That of an earlier run is replaced when the new run has its first answer, not
@@ -22,7 +22,7 @@ from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.manifest import CheckpointError, Manifest
 
 JOURNAL: Final = "journal"
-"""The file's name."""
+"""Name of the file."""
 
 
 class RunJournal:
@@ -30,13 +30,17 @@ class RunJournal:
 
     Attributes:
         found: whether a run goes on.
-        checkpoint: the newest one of the run that goes on; None: it has none.
-        skipped: what could not be used, one sentence each.
+        checkpoint: the newest checkpoint of the run that goes on; None: it has none.
+        skipped: files that could not be used, one sentence each.
     """
 
     def __init__(self, store: Checkpoints, header: JournalHeader) -> None:
-        """Looks at nothing yet. `header` is that of a run that begins anew, but for what is not known yet:
-        where its checkpoints and its parameters begin.
+        """Reads nothing yet.
+
+        Args:
+            store: the checkpoints of the folder.
+            header: header of a run from the start; the first checkpoint and the digest of the first
+                parameters are filled in later.
         """
         self._store: Final = store
         self._path: Final = store.folder / JOURNAL
@@ -48,33 +52,33 @@ class RunJournal:
 
     @property
     def run(self) -> str:
-        """The run's id."""
+        """Id of the run."""
         return self._header.run
 
     @property
     def network(self) -> Mapping[str, str]:
-        """The text of each layer; none where the journal is from before there were texts."""
+        """Text of each layer; empty where the journal is older than such texts."""
         return self._header.network
 
     @property
     def start(self) -> Path | None:
-        """The file of the parameters that the method began with; None while there is no journal."""
+        """File of the parameters that the method began with; None while there is no journal."""
         return None if self._journal is None else self._start
 
     @property
     def entries(self) -> tuple[JournalEntry, ...]:
-        """Those of the run that goes on."""
+        """Entries of the run that goes on."""
         return () if self._journal is None else self._journal.entries
 
     def __len__(self) -> int:
-        """How many entries there are now."""
+        """Number of entries now."""
         return 0 if self._journal is None else len(self._journal)
 
     def find(self, *, others: bool) -> bool:
         """Looks for a run to go on with, and says whether there is one.
 
         Args:
-            others: whether checkpoints of another driver may be there, and are that driver's business.
+            others: whether checkpoints of another driver are allowed, which that driver handles.
 
         Raises:
             CheckpointError: there is one, and it cannot go on so.
@@ -94,8 +98,8 @@ class RunJournal:
         return True
 
     def _newest(self, journal: Journal) -> tuple[Manifest | None, tuple[str, ...]] | None:
-        """The run's newest checkpoint that can be used, if any, and why others cannot; None where a later run
-        has made checkpoints since.
+        """The run's newest usable checkpoint, if any, and why others are not; None if a later run has made
+        checkpoints.
         """
         skipped: list[str] = []
         for number in self._store.complete():
@@ -151,7 +155,7 @@ class RunJournal:
         return self._store.folder / f"start-{header.run[:8]}.safetensors"
 
     def begin(self, *, first_checkpoint: int) -> None:
-        """The run begins, or goes on. Checkpoints below this number are others'. Raises OSError."""
+        """Begins or goes on with the run. Checkpoints below this number are others'. Raises OSError."""
         if self._journal is not None:
             self._journal.claim()
         else:
@@ -161,10 +165,10 @@ class RunJournal:
         """Adds an entry, which is written when this returns. Raises OSError.
 
         Args:
-            index: which.
-            digest: of the request.
-            scalars: what it gave.
-            start: the file of the parameters that the method began with, to be kept with the first entry.
+            index: index of the entry.
+            digest: digest of the request.
+            scalars: answer to the request.
+            start: file of the parameters that the method began with, copied with the first entry.
         """
         self._made(start).append(index, digest, scalars)
 
@@ -173,7 +177,7 @@ class RunJournal:
         self._made(start).sync()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         if self._journal is not None:
             self._journal.close()
 

@@ -20,7 +20,7 @@ from partita.layers.checks import check_fields, check_flag, check_number, check_
 from partita.layers.text import counted
 
 LIMITS: Final = ("max_iterations", "gtol", "ftol")
-"""Settings of a method that say where it ends, not how it gets there: they may change when a run goes on."""
+"""Settings of a method that limit its end, not its path: they may change when a run goes on."""
 
 _MOST_STRETCH: Final = 4
 _LEAST_STRETCHES: Final = 16
@@ -95,10 +95,10 @@ class Sandblaster(Driver):
             )
 
     def objective(self, *, plan_batch: int, examples: int) -> Objective:
-        """What is minimised, on so many examples.
+        """Returns the function that is minimised, for a number of examples.
 
         Raises:
-            ValueError: the data has no such batches, or they no such portions.
+            ValueError: the data has no such batches, or a batch no such portions.
         """
         batch = examples if self.batch is None else self.batch
         if batch > examples:
@@ -130,7 +130,9 @@ class Sandblaster(Driver):
         return Objective(portions, batch=n, overlap=shared, l2=self.l2)
 
     def unit_size(self, objective: Objective) -> int:
-        """Portions whose gradient is sent at once. It must not follow from the replicas (the same bits)."""
+        """Returns the number of portions whose gradient is sent at once. Independent of the replicas: the
+        same bits.
+        """
         if self.push_every is not None:
             return self.push_every
         n = objective.batch or objective.portions.per_epoch
@@ -138,7 +140,7 @@ class Sandblaster(Driver):
 
     @property
     def method_text(self) -> str:
-        """The method without its limits: what a journal is only good for."""
+        """The method without its limits, which a journal must match."""
         method: Any = self.method
         name = type(method).__qualname__
         if not dataclasses.is_dataclass(method):

@@ -1,4 +1,4 @@
-"""Sandblaster at work on a job: its tasks, its coordinator, and what its journal and checkpoints mean."""
+"""Sandblaster at work on a job: its tasks, its coordinator, the meaning of its journal and checkpoints."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SandblasterTraining(Training):
     _coordinating: SandblasterCoordinator
 
     def __init__(self, job: Job, driver: Sandblaster) -> None:
-        """Of the driver's method.
+        """Divides the data into portions.
 
         Raises:
             ValueError: the settings do not fit the plan or the number of examples.
@@ -66,7 +66,7 @@ class SandblasterTraining(Training):
             network=job.network,
             precision=job.plan.precision,
             method=self.driver.method_text,
-            data=job.checksum if job.keep else "",  # nobody compares it, and it reads all of the data
+            data=job.checksum if job.keep else "",
             examples=job.examples,
             portion=objective.portions.size,
             stretch=self.unit_size,
@@ -123,7 +123,7 @@ class SandblasterTraining(Training):
 
     @property
     def _start(self) -> Path:
-        """The file of the parameters that the method began with."""
+        """File of the parameters that the method began with."""
         return self._journal.start or self.job.initial
 
     def _coordinator(self, timeouts: Timeouts) -> SandblasterCoordinator:
@@ -145,7 +145,7 @@ class SandblasterTraining(Training):
             raise
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # the method may be a user's own
+        except BaseException as error:  # the method may be a user's
             report = report_of(error)
             failure = RunFailed(f"the method failed: {report.reason}")
             failure.add_note(report.traceback)
@@ -184,13 +184,13 @@ class SandblasterTraining(Training):
             case IterationDone(iterated=iterated):
                 display.update(effect)
                 if iterated.note:
-                    display.say(f"iteration {iterated.iteration}: {iterated.note}")
+                    display.print_line(f"iteration {iterated.iteration}: {iterated.note}")
             case _:
                 raise AssertionError(effect)
 
     def record(self, record: AppendJournal) -> None:
         """See `Work`."""
-        if self.job.keep:  # else nobody can resume, and a restart is the coordinator's own business
+        if self.job.keep:  # a run that cannot be resumed needs no journal
             self._journal.append(record.index, record.digest, record.scalars, start=self.job.initial)
 
     def _before_commit(self) -> None:
@@ -235,7 +235,7 @@ class SandblasterTraining(Training):
         )
         if not done.complete or outcome is None:
             raise self._stopped(f"stopped after {counted(now.iterations, 'iteration')}", run)
-        display.say(outcome.reason)
+        display.print_line(outcome.reason)
         return run
 
     def _close(self) -> None:

@@ -217,7 +217,7 @@ class Session(Arguments):
             raise ValueError(
                 f"{counted(real, 'example')} of a batch of {size} cannot be played; give {least} to {size}"
             )
-        for name in collect:  # of a string, its letters
+        for name in collect:
             if name not in self._known:
                 known = ", ".join(sorted(self._known))
                 raise ValueError(f"cannot collect {name!r}; give a tuple of some of {known}")

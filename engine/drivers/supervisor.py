@@ -1,9 +1,8 @@
-"""The interpreter of the coordinator: starts and ends hosts, hands out tasks, writes manifests, shows
-progress.
+"""The interpreter of the coordinator: starts and ends hosts, assigns tasks, writes manifests, shows progress.
 
-It runs in the user's process and thread, until the coordinator says that the run is done or cannot go on.
-What takes long is done beside it, on two threads of its own: tasks are packed on one, and whatever waits for
-the disk is written on the other, in order; heartbeats and leases are answered meanwhile.
+It runs in the user's process and thread, until the coordinator reports that the run is done or cannot go on.
+Slow work runs on two threads of its own: one packs tasks, the other writes to the disk, in order; heartbeats
+and leases are answered meanwhile.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ class RunFailed(RuntimeError):
     """A run that cannot go on: one sentence; the traceback of the host that failed is its note."""
 
     def with_hint(self, hint: str) -> RunFailed:
-        """The same with what can be done now."""
-        told = RunFailed(f"{str(self).rstrip('.')}; {hint}" if hint else str(self))
+        """Returns the same error with the next step."""
+        failure = RunFailed(f"{str(self).rstrip('.')}; {hint}" if hint else str(self))
         for note in getattr(self, "__notes__", ()):
-            told.add_note(note)
-        return told
+            failure.add_note(note)
+        return failure
 
 
 class Work(Protocol):
-    """What is a driver's own."""
+    """The driver's part of a run."""
 
     def task_of(self, name: str, checkpoint: int | None) -> HostTask:
         """Makes the task of a host that starts from a checkpoint (None: from the beginning).
 
-        Called on the thread of the tasks.
+        Called on the thread that packs tasks.
         """
 
     def record(self, record: AppendJournal) -> None:
@@ -74,12 +73,12 @@ class Work(Protocol):
         """
 
     def note(self, effect: CoordinatorEffect) -> None:
-        """Shows how far the run is."""
+        """Shows the progress of the run."""
 
 
 @dataclass(frozen=True)
 class _Packed:
-    """A task, for the process that asked for it."""
+    """A packed task, for the process that asked for it."""
 
     assign: Send
     incarnation: int
@@ -87,7 +86,7 @@ class _Packed:
 
 
 class Supervisor:
-    """Carries out what the coordinator asks for, in order."""
+    """Carries out the coordinator's effects, in order."""
 
     def __init__(
         self,
@@ -100,9 +99,9 @@ class Supervisor:
         """A run that has not started.
 
         Args:
-            launcher: where hosts are started.
-            coordinator: what decides.
-            work: what is the driver's own.
+            launcher: starts the hosts.
+            coordinator: makes the decisions.
+            work: the driver's part.
             warn: shows a line.
         """
         self._launcher, self._coordinator = launcher, coordinator
@@ -124,10 +123,10 @@ class Supervisor:
         self._launcher.mailbox.wake()
 
     def run(self) -> EndRun:
-        """Until the run is over.
+        """Runs to the end.
 
         Raises:
-            RunFailed: it cannot go on.
+            RunFailed: the run cannot go on.
             ValueError: a task cannot be packed.
             OSError: the journal cannot be written.
         """
@@ -136,12 +135,12 @@ class Supervisor:
         finally:
             self._packed.close()
             self._disk.close()
-        self._look_at_disk()  # an entry of the journal that was not written is said
+        self._look_at_disk()  # raises if an entry of the journal was not written
         return done
 
     def _run(self) -> EndRun:
         self._dispatch(Opened())
-        told_stop, ticked_at = False, float("-inf")
+        sent_stop, ticked_at = False, float("-inf")
         while self._done is None:
             until_s = self._coordinator.wakes_at - time.monotonic()
             for event in self._launcher.mailbox.receive(min(max(until_s, 0.0), TICK_S)):
@@ -152,8 +151,8 @@ class Supervisor:
                 self._dispatch(Died(name, incarnation, reason))
             self._send_packed()
             self._look_at_disk()
-            if self._stop_requested and not told_stop:
-                told_stop = True
+            if self._stop_requested and not sent_stop:
+                sent_stop = True
                 self._warn("stopping, after a last checkpoint; Ctrl-C again ends the run at once")
                 self._dispatch(StopRequested())
             now = time.monotonic()
@@ -163,7 +162,7 @@ class Supervisor:
         return self._done
 
     def _receive(self, event: Received) -> None:
-        """What a host may not say has no effect."""
+        """Passes a message to the coordinator, unless its sender lacks the permission."""
         reason = rejection_reason(
             event.message, sender=event.sender, receiver=COORDINATOR, incarnation=event.incarnation
         )
@@ -219,7 +218,9 @@ class Supervisor:
                 self._work.note(effect)
 
     def _record(self, record: AppendJournal) -> None:
-        """At once, which takes microseconds; but the first one makes the journal, and none overtakes."""
+        """Writes an entry at once, in microseconds; the first entry creates the journal, and none overtakes
+        it.
+        """
         if self._has_journal and self._disk.idle:
             self._work.record(record)
         else:
@@ -244,7 +245,7 @@ class Supervisor:
                     self._warn(trouble)
 
     def _pack(self, assign: Send) -> None:
-        """Packs a task beside the talk. A process that asks again meanwhile gets the same one."""
+        """Packs a task on the other thread. A process that asks again meanwhile gets the same one."""
         incarnation, checkpoint = self._from[assign.to]
         if (assign.to, incarnation) not in self._packing:
             self._packing.add((assign.to, incarnation))
@@ -264,9 +265,9 @@ class Supervisor:
         try:
             self._launcher.mailbox.send(effect.to, effect.message, payload)
         except UnknownPeer:
-            return  # it has just ended; the coordinator will hear of that
+            return  # it has just ended, which the coordinator will receive as an event
         except PeerStalled:
-            self._launcher.mailbox.reconnect(effect.to)  # what it misses is sent again, or it is dead
+            self._launcher.mailbox.reconnect(effect.to)  # lost messages are sent again, or the host is dead
 
     def _restart(self, restart: Restart) -> None:
         for name, incarnation in restart.hosts:

@@ -1,7 +1,7 @@
 """The temporary folder of a run: the data and the first parameters, where every host can read them.
 
-It goes when the run is over. Where a run was killed, the next run on this computer removes what it left:
-folders in which a run of this user wrote its name, and whose process is dead.
+It is removed at the end of the run. The next run on this computer removes the folders of killed runs: those
+in which a run of this user wrote its name, and whose process is dead.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def temporary_folder(what: str) -> Iterator[Path]:
     """Makes the folder of a run, and removes it at the end.
 
     Args:
-        what: the command, or the call, that others are told of.
+        what: the command or the call, as messages to others name it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as temporary:
@@ -46,7 +46,7 @@ def _remove_abandoned() -> None:
 
 
 def _is_own(folder: Path) -> bool:
-    """Whether it is a folder, no link, of this user."""
+    """Whether the path is a folder, no link, of this user."""
     try:
         return not folder.is_symlink() and folder.is_dir() and folder.stat().st_uid == os.getuid()
     except OSError:  # it has just been removed

@@ -44,5 +44,5 @@ class Tracer:
 
     def trace(self, tables: Sequence[Times]) -> StepTrace:
         """Makes a trace of the tables of a step."""
-        told = zip(self.programs, tables, self._offsets, strict=True)
-        return StepTrace(tuple(PartTrace.of(*part) for part in told))
+        records = zip(self.programs, tables, self._offsets, strict=True)
+        return StepTrace(tuple(PartTrace.of(*part) for part in records))

@@ -1,4 +1,4 @@
-"""`train`: a plan, data and a driver become a trained network."""
+"""`train`: trains the network of a plan on data, by a driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from partita.engine.drivers.run_journal import JOURNAL
 from partita.engine.drivers.sandblaster import Sandblaster
 from partita.engine.drivers.sandblaster_training import SandblasterTraining
 from partita.engine.drivers.temporary import temporary_folder
-from partita.engine.drivers.training import Keeping, Training
+from partita.engine.drivers.training import CheckpointPolicy, Training
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
@@ -161,12 +161,12 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             stack.enter_context(held(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, overwrite=given.overwrite)
-        keeping = Keeping(given.checkpoint_every_s, given.checkpoint_timeout_s, first)
+        policy = CheckpointPolicy(given.checkpoint_every_s, given.checkpoint_timeout_s, first)
         job.write(given.initial)
-        return _run(trainings[begun:], given, keeping)
+        return _run(trainings[begun:], given, policy)
 
 
-def _run(trainings: Sequence[Training], given: TrainArguments, keeping: Keeping) -> Run:
+def _run(trainings: Sequence[Training], given: TrainArguments, policy: CheckpointPolicy) -> Run:
     """Runs one training after another; each begins with the parameters of the one before."""
     # Only a run that is shown imports the display: every host imports this package too.
     from partita.engine.drivers.display import Display
@@ -178,14 +178,14 @@ def _run(trainings: Sequence[Training], given: TrainArguments, keeping: Keeping)
                 training.job.begin_with(run.parameters)
             hosts = training.topology.n_hosts
             with ProcessLauncher(hosts=hosts, listen=given.listen, places=given.places) as launcher:
-                after = training.run(launcher, display, keeping, start_timeout_s=given.start_timeout_s)
+                after = training.run(launcher, display, policy, start_timeout_s=given.start_timeout_s)
             run = after if run is None else after.following(run)
     assert run is not None
     return run
 
 
 def _first_checkpoint(job: Job, *, overwrite: bool) -> int:
-    """The number of the first checkpoint of a run that begins anew.
+    """Returns the number of the first checkpoint of a run from the start.
 
     Raises:
         ValueError: the folder holds an earlier run, which is not to be replaced; or a file of the user's is

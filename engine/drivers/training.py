@@ -1,6 +1,6 @@
-"""A driver at work on a job: what its hosts do, who coordinates them, what is kept, and what is left.
+"""A driver at work on a job: the tasks of its hosts, its coordinator, its checkpoints, and its result.
 
-What every driver does is here; a driver's own is in `downpour_training` and `sandblaster_training`.
+This is what drivers have in common; a driver's own is in `downpour_training` and `sandblaster_training`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.phases import starting
@@ -40,26 +41,15 @@ if TYPE_CHECKING:
     from partita.engine.drivers.display import Display
 
 
-class Settings(Protocol):
-    """What every driver has."""
-
-    @property
-    def replicas(self) -> int:
-        """Copies of the network."""
-
-    @property
-    def shards(self) -> int:
-        """Servers among which the parameters are divided."""
-
-
 @dataclass(frozen=True)
-class Keeping:
-    """When checkpoints are made, and which.
+class CheckpointPolicy:
+    """When checkpoints are written, and which are kept.
 
     Args:
-        every_s: seconds from one to the next.
+        every_s: seconds from one checkpoint to the next.
         timeout_s: seconds without progress after which one is given up.
-        first: the number of the first one of a run that replaces an earlier one; 0 where nothing is replaced.
+        first: number of the first checkpoint of a run that replaces an earlier one; 0 where nothing is
+            replaced.
     """
 
     every_s: float = 30.0
@@ -71,17 +61,17 @@ class Training(ABC):
     """One run of a job under a driver.
 
     Attributes:
-        job: what is trained.
-        store: its checkpoints.
-        resumed: the checkpoint from which it goes on; None: from the job's first parameters.
+        job: the work.
+        store: checkpoints of the job.
+        resumed: checkpoint from which the run goes on; None: from the job's first parameters.
         skipped: newer checkpoints that could not be used, one sentence each.
     """
 
-    def __init__(self, job: Job, settings: Settings) -> None:
-        """Nothing is found and nothing has started yet."""
+    def __init__(self, job: Job, settings: Driver) -> None:
+        """Reads and starts nothing yet."""
         self.job: Final = job
         self.run_id: Final = uuid.uuid4().hex
-        """Of this call: a run that goes on counts its pushes and commands anew."""
+        """Id of this call: a run that goes on counts its pushes and commands anew."""
         self.store: Final = Checkpoints(job.checkpoints, run=self.run_id)
         self.topology: Final = Topology(settings.replicas, len(job.plan.cluster), settings.shards)
         self.resumed: int | None = None
@@ -89,14 +79,14 @@ class Training(ABC):
         self._timeouts = Timeouts()
 
     def _unknown_network(self, what: str, network: Mapping[str, str]) -> tuple[str, ...]:
-        """What is said of a file from before networks had texts."""
+        """The warning about a file that is older than the texts of networks."""
         if network:
             return ()
         return (f"{what} does not say more of its network than shapes; see that the layers are the same",)
 
     @abstractmethod
     def check(self) -> None:
-        """Looks at the settings, the plan and the data before anything starts. Raises ValueError."""
+        """Checks the settings, the plan and the data before anything starts. Raises ValueError."""
 
     @abstractmethod
     def find(self) -> bool:
@@ -106,24 +96,28 @@ class Training(ABC):
             ValueError: there is one, and it cannot go on so.
         """
 
-    def run(self, launcher: Launcher, display: Display, keeping: Keeping, *, start_timeout_s: float) -> Run:
+    def run(
+        self, launcher: Launcher, display: Display, policy: CheckpointPolicy, *, start_timeout_s: float
+    ) -> Run:
         """Runs to the end.
 
         Raises:
             RunFailed, Interrupted, ValueError, OSError: see `train`.
         """
         try:
-            return self._run(launcher, display, keeping, start_timeout_s)
+            return self._run(launcher, display, policy, start_timeout_s)
         finally:
             self._close()
 
-    def _run(self, launcher: Launcher, display: Display, keeping: Keeping, start_timeout_s: float) -> Run:
-        self._keeping = keeping
+    def _run(
+        self, launcher: Launcher, display: Display, policy: CheckpointPolicy, start_timeout_s: float
+    ) -> Run:
+        self._policy = policy
         self._timeouts = timeouts = Timeouts(
-            checkpoint_every_s=keeping.every_s, save_s=keeping.timeout_s, start_s=start_timeout_s
+            checkpoint_every_s=policy.every_s, save_s=policy.timeout_s, start_s=start_timeout_s
         )
         self._display = display
-        supervisor = Supervisor(launcher, self._coordinator(timeouts), self, warn=display.say)
+        supervisor = Supervisor(launcher, self._coordinator(timeouts), self, warn=display.print_line)
         with stops_on_ctrl_c(supervisor.request_stop):
             self._announce(display)
             display.follow(self._gauge())
@@ -138,9 +132,9 @@ class Training(ABC):
         has = self.topology
         counts = (has.replicas, "replica"), (has.machines, "machine"), (has.shards, "shard")
         replicas, machines, shards = (counted(n, what) for n, what in counts)
-        display.say(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self._terms()}")
+        display.print_line(f"{self.job.plan.graph.name}: {replicas} of {machines}, {shards}; {self._terms()}")
         for text in (*self.skipped, *self._beginning()):
-            display.say(text)
+            display.print_line(text)
 
     def commit(self, commit: Commit) -> str | None:
         """See `Work`."""
@@ -148,7 +142,7 @@ class Training(ABC):
         self.store.commit(self._manifest(commit))
         self._committed(commit)
         try:
-            self.store.prune(first=self._keeping.first)
+            self.store.prune(first=self._policy.first)
         except OSError as error:
             return (
                 f"checkpoint {commit.checkpoint} is kept, and an older one could not be removed ({error}); "
@@ -169,11 +163,11 @@ class Training(ABC):
             self._note(effect, self._display)
 
     def _goes_on(self) -> str:
-        """What is written to go on with the run."""
+        """Text that says how to go on with the run."""
         return f"{self.job.caller.again} goes on from it"
 
     def _parameters(self, done: EndRun, *, start: Path) -> dict[str, Vector]:
-        """Those that the run leaves: of its last checkpoint, or of where it began."""
+        """Parameters of the run's last checkpoint, or of its start."""
         number = self.resumed if done.checkpoint is None else done.checkpoint
         if number is None:
             return load_parameters(start, self.job.shapes)
@@ -192,7 +186,7 @@ class Training(ABC):
         assert shard is not None, f"{name} is neither a part nor a shard"
         return self._shard(shard, checkpoint)
 
-    # What is a driver's own.
+    # A driver's own.
 
     @abstractmethod
     def _part(self, *, replica: int, machine: int) -> HostTask: ...
@@ -205,28 +199,28 @@ class Training(ABC):
 
     @abstractmethod
     def _gauge(self) -> Gauge:
-        """What is shown of it."""
+        """Makes the gauge of the display."""
 
     @abstractmethod
     def _terms(self) -> str:
-        """What a failure can cost: said when the run starts."""
+        """The possible cost of a failure, announced when the run starts."""
 
     @abstractmethod
     def _beginning(self) -> Iterator[str]:
-        """Lines that say where it begins."""
+        """Yields lines that say where the run begins."""
 
     @abstractmethod
     def _note(self, effect: CoordinatorEffect, display: Display) -> None:
-        """Carries out what the coordinator asks for besides hosts and checkpoints."""
+        """Carries out effects other than those for hosts and checkpoints."""
 
     def _before_commit(self) -> None:  # noqa: B027 - nothing, unless a driver says so
-        """A checkpoint is about to be committed."""
+        """Called before a checkpoint is committed."""
 
     @abstractmethod
     def _manifest(self, commit: Commit) -> Manifest: ...
 
     def _committed(self, commit: Commit) -> None:  # noqa: B027
-        """A checkpoint is there now."""
+        """Called when a checkpoint is committed."""
 
     @abstractmethod
     def _kept(self) -> str:
@@ -234,7 +228,7 @@ class Training(ABC):
 
     @abstractmethod
     def _finished(self, done: EndRun, display: Display) -> Run:
-        """What the run leaves. Raises Interrupted, RunFailed."""
+        """Makes the result of the run. Raises Interrupted, RunFailed."""
 
     def _close(self) -> None:  # noqa: B027
-        """Lets go of files."""
+        """Closes files."""

@@ -1,10 +1,10 @@
-"""Puts hosts somewhere, supervises them, and leaves nothing behind.
+"""Starts hosts, supervises them, and leaves nothing behind.
 
-`launcher` is the interface, and hosts as threads of this process; `processes` starts them as processes, each
-with a key pair of its own, on this machine or where a `placement` says. On this machine a `template` imports
-the engine once and forks each host; `forks` is its launcher's side. `start` is the first file of any process,
-`bootstrap` what a host is given, `worker` what it then does, and `cores` what it keeps to; `descriptors` sees
-to it that there are enough open files.
+`launcher` is the interface, and starts hosts as threads of this process; `processes` starts them as
+processes, each with a key pair of its own, on this machine or in another `placement`. On this machine a
+`template` imports the engine once and forks each host; `forks` is its launcher's side. `start` is the first
+file of any process, `bootstrap` its first message, `worker` its life as a host, and `cores` the cores it
+keeps to; `descriptors` checks that there are enough open files.
 """
 
 from partita.engine.launch.launcher import Launcher, ThreadLauncher

@@ -1,4 +1,4 @@
-"""The first things that a host is given: its name, its key pair, and its coordinator's address."""
+"""The first message to a host: its name, its key pair, and its coordinator's address."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Bootstrap(msgspec.Struct, frozen=True):
 
     Args:
         name, incarnation: of the host.
-        public_key, secret_key: of its mailbox (Z85).
-        coordinator: whom it obeys.
-        listen: the endpoint at which its mailbox listens.
+        public_key, secret_key: keys of its mailbox (Z85).
+        coordinator: the coordinator's address and key.
+        listen: endpoint at which its mailbox listens.
         machine: label of its machine, see `Peer`.
         together: whether all hosts of the run are on one machine.
-        path: the folders from which the coordinator imports.
+        path: folders from which the coordinator imports.
     """
 
     name: str

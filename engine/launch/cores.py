@@ -1,8 +1,8 @@
-"""Cores of a part's own, where the parts of a network fill the machine.
+"""Assigns cores to parts, where the parts of a network fill the machine.
 
-Otherwise the scheduler lets a messenger run where another part's kernels are at work, and moves kernels away
-from their caches. Measured on two cores, two parts took 2 to 4% longer than if each kept to its core. Where
-cores are left over, messengers had better use those: then nothing is done here.
+Otherwise the scheduler runs a communication thread where another part's kernels compute, and moves kernels
+away from their caches. Measured on two cores, two parts took 2 to 4% longer than if each kept to its core.
+Where cores are left over, communication threads had better use those: then nothing is done here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _TOPOLOGY: Final = Path("/sys/devices/system/cpu")
 
 
 def keep_to_own_cores(rank: int, ranks: int, threads: int) -> frozenset[int] | None:
-    """Lets the calling thread, and those that it starts from now on, run on cores of their own alone.
+    """Restricts the calling thread, and threads that it starts from now on, to cores of its part.
 
     Args:
-        rank: of the part.
-        ranks: how many parts work at the same time on this machine.
+        rank: index of the part on this machine.
+        ranks: number of parts that compute at the same time on this machine.
         threads: kernel threads of each.
 
     Returns:
-        The processors that it keeps to; None where it may use all, because parts do not fill the machine, or
-        the system cannot do so.
+        The processors of the part; None where it may use all, because parts do not fill the machine, or the
+        system has no affinities.
     """
     if ranks < 2 or not hasattr(os, "sched_setaffinity"):
         return None
@@ -36,23 +36,23 @@ def keep_to_own_cores(rank: int, ranks: int, threads: int) -> frozenset[int] | N
 
 
 def own_cores(cores: Sequence[frozenset[int]], rank: int, ranks: int, threads: int) -> frozenset[int] | None:
-    """The processors of a part, if parts of so many threads fill all cores."""
+    """Returns the processors of a part, if parts of so many threads fill all cores."""
     if ranks * threads != len(cores):
         return None
     return frozenset().union(*cores[rank * threads : (rank + 1) * threads])
 
 
 def physical_cores(processors: set[int], topology: Path = _TOPOLOGY) -> list[frozenset[int]]:
-    """Processors that are one core's, as far as they may be used; in order of their numbers.
+    """Groups the allowed processors by core, in order of their numbers.
 
-    Where the system does not tell, each is a core.
+    A processor whose topology the system does not give is a core.
     """
     files = ((n, topology / f"cpu{n}" / "topology" / "thread_siblings_list") for n in processors)
     return sorted({_siblings(file, n) & processors for n, file in files}, key=min)
 
 
 def _siblings(file: Path, processor: int) -> frozenset[int]:
-    """Of a file like `0-1,8`."""
+    """Parses a file like `0-1,8`."""
     try:
         ranges = [part.partition("-") for part in file.read_text(encoding="ascii").strip().split(",")]
         found = (range(int(low), int(high or low) + 1) for low, _, high in ranges)

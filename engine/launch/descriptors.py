@@ -1,4 +1,4 @@
-"""Open files: a run needs some for each host, and strangers may take others until they are turned away."""
+"""Open files: a run needs some for each host, and strangers may take others until they are refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 from typing import Final
 
 MOST: Final = 1 << 16
-"""No more are asked for, whatever the system allows."""
+"""Limit that is requested at most, whatever the system allows."""
 
 _OWN: Final = 24  # of a mailbox, the files of a run, and what is open for a moment
 _EACH: Final = 6  # two connections, their sockets' signals, the way to a host of this machine, its process
@@ -28,10 +28,10 @@ def raise_limit() -> int:
 
 
 def reserve(hosts: int) -> None:
-    """Raises the limit, and looks whether it is enough for a run of so many hosts.
+    """Raises the limit, and checks that it suffices for a number of hosts.
 
     Raises:
-        TooFewDescriptors: it is not.
+        TooFewDescriptors: it does not.
     """
     allowed = raise_limit()
     needed = len(os.listdir("/proc/self/fd")) + _OWN + _EACH * hosts

@@ -1,7 +1,7 @@
-"""The launcher's side of a template: starts it, asks it for hosts, and learns how they end.
+"""The launcher's side of a template: starts it, requests hosts, and receives their exit statuses.
 
-A host that was asked for looks like a process that `subprocess` has started. When the template itself ends,
-the kernel kills the hosts that run, and those that do not run yet are reported to have ended as it did.
+A requested host looks like a process that `subprocess` has started. When the template itself ends, the kernel
+kills the hosts that run; those that do not run yet get the template's exit status.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from partita.engine.launch.start import command
 from partita.engine.launch.template import MOST_BYTES, NUMBER_BYTES, Ended, Forked, Imported, Report
 
 LATEST_S: Final = 5.0
-"""Seconds in which a template must have ended a host that it was told to kill, or it is killed itself."""
+"""Seconds after which a template that has not killed a host is killed itself."""
 
 
 class Forks:
     """A template's process. Belongs to one thread."""
 
     def __init__(self) -> None:
-        """Starts it. Hosts can be asked for at once; they are forked when everything is imported."""
+        """Starts the template. Hosts can be requested at once, and are forked when all is imported."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with theirs:
@@ -42,19 +42,19 @@ class Forks:
 
     @property
     def is_alive(self) -> bool:
-        """Whether hosts can still be asked for."""
+        """Whether hosts can still be requested."""
         self.read()
         return self._is_connected
 
     def start(self, bootstrap: bytes) -> ForkedHost:
-        """Asks for a host, told this. Returns before it runs."""
+        """Requests a host with an encoded `Bootstrap`. Returns before it runs."""
         host = ForkedHost(self, len(self._hosts))
         self._hosts.append(host)
         self._ask(host, bootstrap)
         return host
 
     def kill(self, host: ForkedHost) -> None:
-        """Asks for the end of a host."""
+        """Requests the end of a host."""
         self._ask(host, b"")
 
     def _ask(self, host: ForkedHost, what: bytes) -> None:
@@ -71,7 +71,7 @@ class Forks:
                 self.read()  # up to its end
 
     def read(self, timeout_s: float = 0.0) -> None:
-        """Takes in what the template has reported, after waiting for something at most so long."""
+        """Reads the template's reports, after waiting for one at most so long."""
         if timeout_s > 0 and self._is_connected:
             select.select([self._control], [], [], timeout_s)
         while self._is_connected:
@@ -96,14 +96,14 @@ class Forks:
                 self._hosts[number].code = code
 
     def _lost(self) -> None:
-        """The template has ended: its hosts die with it, and what it has not forked has ended as it did."""
+        """Gives every host an exit status after the template has ended: killed with it, or never forked."""
         code = self._end()
         for host in self._hosts:
             if host.code is None:
                 host.code = code if host.pid is None else -signal.SIGKILL
 
     def _end(self) -> int:
-        """Waits for the end of the template, which follows that of the connection; its exit status."""
+        """Closes the connection and waits for the end of the template; returns its exit status."""
         if self._is_connected:
             self._is_connected = False
             with contextlib.suppress(OSError):  # it has ended
@@ -121,16 +121,16 @@ class Forks:
         self._lost()
 
     def close(self) -> None:
-        """Ends the template and every host of it that is left."""
+        """Ends the template and all of its hosts."""
         self._end()
 
 
 class ForkedHost:
-    """A host of a template, as `subprocess.Popen` would show it.
+    """A host of a template, with the interface of `subprocess.Popen`.
 
     Attributes:
-        number: by which the template knows it.
-        pid: of its process; None while it does not run yet.
+        number: its number in the template.
+        pid: id of its process; None while it does not run yet.
         code: its exit status, or minus the signal that ended it; None while it has not ended.
     """
 
@@ -140,7 +140,7 @@ class ForkedHost:
         self.code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
+        """Returns its exit status, if it has ended."""
         self._forks.read()
         return self.code
 

@@ -1,4 +1,4 @@
-"""Putting hosts somewhere: the interface, the coordinator's mailbox, and hosts as threads of this process."""
+"""Launchers: the interface, the coordinator's mailbox, and hosts as threads of this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from partita.engine.transport.in_process import InProcessNetwork
 from partita.engine.transport.mailbox import Mailbox
 
 JOIN_S: Final = 30.0
-"""How long a host on a thread may take to end: a computation that is under way is finished first."""
+"""Seconds that a host on a thread may take to end: a computation that is under way is finished first."""
 
 _SHOWN_FRAMES: Final = 8
 
@@ -30,10 +30,10 @@ class Launcher(ABC):
     """Starts and ends the hosts of one run. Belongs to one thread, which should be the main one."""
 
     mailbox: Mailbox
-    """The coordinator's."""
+    """The coordinator's mailbox."""
 
     kind: ClassVar[tuple[str, str]]
-    """What one of its hosts is, and what several are."""
+    """Words for one of its hosts, and for several."""
 
     def __init__(self) -> None:
         self._running: dict[str, Peer] = {}
@@ -42,7 +42,7 @@ class Launcher(ABC):
         """Starts a host, after ending an older one of this name and revoking its key.
 
         Returns:
-            Who it is, with its new key and the label of its machine; where it listens it will say itself.
+            The host with its new key and the label of its machine; its endpoint follows by `reach`.
         """
         self.end(name)
         self._running[name] = started = self._start(name, incarnation)
@@ -50,7 +50,7 @@ class Launcher(ABC):
         return started
 
     def reach(self, name: str, incarnation: int, endpoint: str) -> None:
-        """This process has said where it listens; one that has been replaced meanwhile is not meant.
+        """Connects to a process that has reported its endpoint; ignores one that has been replaced meanwhile.
 
         Raises:
             ValueError: the endpoint cannot be one.
@@ -63,7 +63,7 @@ class Launcher(ABC):
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """Every host that runs, as far as it has said where."""
+        """Every running host whose endpoint is known."""
         return tuple(peer for peer in self._running.values() if peer.endpoint)
 
     def end(self, name: str) -> None:
@@ -75,15 +75,15 @@ class Launcher(ABC):
             self._stop([name])
 
     def began(self) -> list[tuple[str, int]]:
-        """The hosts whose process is known to run since the last call: name, incarnation."""
+        """Returns the hosts whose process began to run since the last call: name, incarnation."""
         return []
 
     @abstractmethod
     def ended(self) -> list[tuple[str, int, str]]:
-        """The hosts that have ended by themselves since the last call: name, incarnation, reason."""
+        """Returns the hosts that have ended by themselves since the last call: name, incarnation, reason."""
 
     def close(self, *, patience_s: float = 0.5) -> None:
-        """Waits for hosts that were told to stop, ends those that do not, and closes the mailbox."""
+        """Waits for hosts that have received `Stop`, ends those that do not stop, and closes the mailbox."""
         self._running.clear()
         try:
             self._stop(self._started(), patience_s=patience_s)
@@ -110,7 +110,7 @@ class Launcher(ABC):
 
 
 class StillRunning(RuntimeError):
-    """Threads that did not end when they were told to; the note shows where they are."""
+    """Threads that did not end in time; the note shows where they are."""
 
     def __init__(self, threads: Sequence[threading.Thread], *, after_s: float) -> None:
         names = ", ".join(thread.name for thread in threads)
@@ -126,9 +126,9 @@ class StillRunning(RuntimeError):
 
 
 class ThreadLauncher(Launcher):
-    """Hosts as threads of this process: no processes, no sockets. For one step after another, and for tests.
+    """Hosts as threads of this process, without processes or sockets: for single steps, and for tests.
 
-    A host ends when it is told to stop; a thread cannot be killed.
+    A host ends when it receives `Stop`; a thread cannot be killed.
     """
 
     kind = ("thread", "threads")
@@ -137,8 +137,7 @@ class ThreadLauncher(Launcher):
         """No host runs yet.
 
         Args:
-            join_s: how long hosts that were told to stop may take, before `close` and `end` raise
-                `StillRunning`.
+            join_s: seconds that hosts may take to stop, before `close` and `end` raise `StillRunning`.
         """
         super().__init__()
         self._join_s = join_s
@@ -161,7 +160,7 @@ class ThreadLauncher(Launcher):
         return Peer(name, incarnation, "", mailbox.public_key)
 
     def ended(self) -> list[tuple[str, int, str]]:
-        """A thread that has ended although nobody stopped it."""
+        """Returns threads that have ended although they were not stopped."""
         found = [
             (name, self._running[name].incarnation, "its thread ended")
             for name, (_, thread) in self._threads.items()

@@ -1,4 +1,4 @@
-"""Where a host runs, as its launcher is told."""
+"""The place of a host, as an argument of its launcher."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from partita.engine.transport.sockets import check_endpoint, is_loopback
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a host runs: how a process gets there, at which address, and on which machine that is.
+    """The place of a host: the command that starts processes there, its address, and its machine.
 
     Args:
-        command: what starts a process there, before the process's own command, as in
+        command: command that starts a process there, before the process's own command, as in
             `("ip", "netns", "exec", "left")`. It must become that process and not its parent.
-        address: at which the other hosts reach it, as in `10.0.0.2`. It listens there and nowhere else.
-        machine: a label: hosts with the same one may share memory. "" shares memory with nobody.
+        address: address at which the other hosts reach it, as in `10.0.0.2`. It listens there and nowhere
+            else.
+        machine: a label: hosts with the same one may share memory. "" shares memory with no other host.
 
     Raises:
-        ValueError: this cannot be an address.
+        ValueError: the address cannot be one.
     """
 
     command: tuple[str, ...] = ()
@@ -30,7 +31,7 @@ class Placement:
 
     @property
     def endpoint(self) -> str:
-        """Where its mailbox listens, on any free port."""
+        """Endpoint of its mailbox, on any free port."""
         return f"tcp://{self.address}:*"
 
     @property

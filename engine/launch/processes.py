@@ -1,7 +1,8 @@
-"""Hosts as processes that this one starts, supervised: they die with their parent and leave nothing behind.
+"""Hosts as processes that this one starts and supervises: they die with their parent and leave nothing
+behind.
 
-They are all on this machine unless their launcher is told of other places; beyond loopback, as on it, every
-connection is encrypted, and only the keys that were given out get in.
+They are all on this machine unless their launcher has other places; beyond loopback, as on it, every
+connection is encrypted, and only the listed keys get in.
 
 A process gets its key pair and its coordinator's address through its standard input: no secret is ever in a
 command line, in the environment or on disk.
@@ -33,11 +34,11 @@ from partita.engine.transport.sockets import LOOPBACK, is_loopback
 from partita.engine.transport.zeromq import ZmqMailbox
 
 Process: TypeAlias = ForkedHost | subprocess.Popen[bytes]
-"""What a launcher has of a host's process."""
+"""Interface of a host's process."""
 
 
 class ProcessLauncher(Launcher):
-    """Starts each host as a process that talks encrypted ZeroMQ.
+    """Starts each host as a process that uses encrypted ZeroMQ.
 
     On this machine it is forked from a template, in other places it is started by a command.
     """
@@ -50,11 +51,11 @@ class ProcessLauncher(Launcher):
         """Opens the coordinator's mailbox.
 
         Args:
-            hosts: how many will run at a time.
+            hosts: number of hosts that will run at a time.
             listen: its endpoint, `tcp://ADDRESS:PORT`; any free port of loopback if not given. Other
-                addresses than loopback's are for those who give places.
-            places: where hosts run, by name; those that are not in it run here, on loopback, and share memory
-                with one another and with the coordinator.
+                addresses than loopback's need `places`.
+            places: where hosts run, by name; the others run here, on loopback, and share memory with one
+                another and with the coordinator.
 
         Raises:
             ValueError: the endpoint is none, or hosts could not reach it.
@@ -76,7 +77,7 @@ class ProcessLauncher(Launcher):
         )
 
     def pid(self, name: str) -> int:
-        """The process of a host. Raises LookupError where it does not run yet."""
+        """Returns the process id of a host. Raises LookupError where it does not run yet."""
         process = self._processes[name]
         process.poll()
         if process.pid is None:
@@ -96,11 +97,11 @@ class ProcessLauncher(Launcher):
             not self._places,
             tuple(sys.path),
         )
-        told = msgspec.json.encode(bootstrap)
+        encoded = msgspec.json.encode(bootstrap)
         if place.command:
-            self._processes[name] = _by_command(place.command, name, told)
+            self._processes[name] = _by_command(place.command, name, encoded)
         else:
-            self._processes[name] = self._unborn[name] = self._fork(told)
+            self._processes[name] = self._unborn[name] = self._fork(encoded)
         return Peer(name, incarnation, "", keys.public, place.machine)
 
     def _fork(self, bootstrap: bytes) -> ForkedHost:
@@ -118,7 +119,7 @@ class ProcessLauncher(Launcher):
         return [(name, self._running[name].incarnation) for name in found if name in self._running]
 
     def ended(self) -> list[tuple[str, int, str]]:
-        """Processes that have exited or were killed."""
+        """Returns processes that have exited or were killed."""
         found = []
         for name in list(self._processes):
             code = self._processes[name].poll()

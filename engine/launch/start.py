@@ -23,7 +23,7 @@ _PR_SET_NAME: Final = 15
 
 
 def command(kind: Kind, name: str) -> list[str]:
-    """The command line of a process whose parent is this one. The name is for people who list processes."""
+    """The command line of a process whose parent is this one. The name is shown in lists of processes."""
     # Without -P, modules of the current folder would hide those of others.
     return [sys.executable, "-P", str(Path(__file__).resolve()), kind, str(os.getpid()), name]
 
@@ -41,7 +41,7 @@ def set_name(name: str) -> None:
 
 
 def main() -> None:
-    """Becomes what the command line says."""
+    """Runs the process that the command line names."""
     kind, parent, name = sys.argv[1:]
     die_with_parent(int(parent))
     set_name(name)
@@ -56,7 +56,8 @@ def main() -> None:
 
 @contextmanager
 def _without_threads() -> Iterator[None]:
-    """Lets NumPy's BLAS start no threads when it is imported: what has threads cannot be forked safely.
+    """Keeps NumPy's BLAS from starting threads when it is imported: a process with threads cannot be forked
+    safely.
 
     A host asks for the threads of its role later.
     """

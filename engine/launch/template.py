@@ -1,4 +1,4 @@
-"""The template: a process that has imported the engine, and forks a host in milliseconds when it is asked.
+"""The template: a process that has imported the engine, and forks a host in milliseconds on request.
 
 It has one thread and no mailbox, so a fork copies no lock that another thread holds. The standard library's
 fork server would import the user's main module into each host, which then needs a main guard.
@@ -55,7 +55,7 @@ class Template:
     """Forks hosts, reports their ends, and ends with all of them when the launcher closes its socket."""
 
     def __init__(self, control: socket.socket, become: Callable[[bytearray], object]) -> None:
-        """A template that serves nobody yet.
+        """A template that has no request yet.
 
         Args:
             control: the connection to the launcher, which keeps packets apart.
@@ -91,7 +91,7 @@ class Template:
             os.waitpid(pid, 0)
 
     def _serve_one(self) -> bool:
-        """Serves a request; says whether there was one."""
+        """Serves a request; returns whether there was one."""
         try:
             n_bytes = self._control.recv_into(self._packet)
         except ConnectionResetError:  # the launcher is gone, and left a report unread
@@ -113,8 +113,8 @@ class Template:
         self._pids[number] = pid
         self._report(Forked(number, pid))
 
-    def _live(self, told: bytearray) -> NoReturn:
-        """Is the child's life: whatever happens, it never goes on as a second template."""
+    def _live(self, encoded: bytearray) -> NoReturn:
+        """Runs in the child, which must never go on as a second template."""
         code = 1
         try:
             die_with_parent(self._pid)
@@ -123,7 +123,7 @@ class Template:
             for end in (self._control, self._wakes, self._wake):
                 end.close()
             os.setsid()
-            self._become(told)
+            self._become(encoded)
             code = 0
         except SystemExit as end:
             code = _status(end)
@@ -151,7 +151,7 @@ class Template:
 
 
 def _status(end: SystemExit) -> int:
-    """The exit status that Python gives a process for this, after printing what it has to say."""
+    """The exit status that Python gives a process for this exception, after printing its text."""
     if end.code is None or isinstance(end.code, int):
         return end.code or 0
     print(end.code, file=sys.stderr)

@@ -1,6 +1,6 @@
 """The processes of a run: a host that a command has started, and the template, which forks hosts.
 
-A host that a command has started is told who it is on its standard input.
+A host that a command has started reads its `Bootstrap` from its standard input.
 """
 
 from __future__ import annotations
@@ -30,18 +30,20 @@ from partita.engine.transport.zeromq import ZmqMailbox
 
 
 def settle(bootstrap: Bootstrap, task: HostTask) -> None:
-    """Limits what a role's threads may use of this machine. Kernels call a BLAS from threads of their own."""
+    """Limits the threads of a role to its share of this machine. Kernels call a BLAS from threads of their
+    own.
+    """
     threadpool_limits(limits=1, user_api="blas")
     if bootstrap.together:
         keep_to_own_cores(*task.rank, task.threads)
 
 
 def main() -> None:
-    """Lives as the host that standard input describes."""
-    told = sys.stdin.buffer.read()
-    if not told:
-        raise SystemExit("a worker is started by partita and told who it is on its standard input")
-    live(told)
+    """Runs the host that standard input describes."""
+    encoded = sys.stdin.buffer.read()
+    if not encoded:
+        raise SystemExit("a worker is started by partita and reads who it is from its standard input")
+    live(encoded)
 
 
 def template() -> None:
@@ -59,9 +61,9 @@ def template() -> None:
     os._exit(0)
 
 
-def live(told: bytes | bytearray) -> None:
-    """Lives as the host of this encoded `Bootstrap`, and ends the process when the host has stopped."""
-    bootstrap = msgspec.json.decode(told, type=Bootstrap)
+def live(encoded: bytes | bytearray) -> None:
+    """Runs the host of an encoded `Bootstrap`, and ends the process when the host has stopped."""
+    bootstrap = msgspec.json.decode(encoded, type=Bootstrap)
     set_name(bootstrap.name)
     raise_limit()
     np.random.seed()  # forks of one process must not draw the same numbers

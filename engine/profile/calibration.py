@@ -250,8 +250,8 @@ def _with_kernels(
         return record
     samples: dict[str, list[Timed]] = {}
     for threads, some in chosen.items():
-        told = f"kernels {'alone' if contention == 'alone' else 'side by side'}"
-        seconds = bench.time_kernels(some, threads=threads, on_group=_on_group(progress, told, len(some)))
+        what = f"kernels {'alone' if contention == 'alone' else 'side by side'}"
+        seconds = bench.time_kernels(some, threads=threads, on_group=_on_group(progress, what, len(some)))
         for group, taken in zip(some, seconds, strict=True):
             for part, times in zip(group, taken, strict=True):
                 for position, work in works(part).items():
@@ -260,8 +260,8 @@ def _with_kernels(
     return record.with_kernels(contention, {signature: _mean(some) for signature, some in samples.items()})
 
 
-def _on_group(progress: Progress, told: str, total: int) -> Callable[[int], object]:
-    return lambda n: progress(told, n, total)
+def _on_group(progress: Progress, what: str, total: int) -> Callable[[int], object]:
+    return lambda n: progress(what, n, total)
 
 
 def _mean(several: Sequence[Timed]) -> Timed:

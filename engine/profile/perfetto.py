@@ -53,8 +53,8 @@ def _events(recording: Recording, first: int, number: int) -> Iterator[Event]:
             yield _slice(bar, first, began_s, step)
         for machine in range(len(timeline.machines)):
             for wait in timeline.waits(machine):
-                told = f"waits for {wait.what}"
-                bar = Bar(machine, WAITS, wait.start_s, wait.stop_s, "wait", told, told)
+                text = f"waits for {wait.what}"
+                bar = Bar(machine, WAITS, wait.start_s, wait.stop_s, "wait", text, text)
                 yield _slice(bar, first, began_s, step)
         for flight in timeline.flights:
             yield from _flight(flight, first, began_s, f"{number}.{step}")

@@ -135,16 +135,16 @@ class Report:
         """The conditions of the measurements and simulations, in a line."""
         threads = sorted({part.threads for point in self.points for part in point.parts})
         first = self.points[0].machines
-        told = [f"{' or '.join(map(str, threads))} {'thread' if threads == [1] else 'threads'} a machine"]
+        lines = [f"{' or '.join(map(str, threads))} {'thread' if threads == [1] else 'threads'} a machine"]
         if any(point.source == "measured" for point in self.points):
-            told.append(
+            lines.append(
                 f"measured: the tenth percentile of {counted(self.steps, 'step')}, on this machine's "
                 f"{counted(self.cores, 'core')}"
             )
         if first > 1:
-            told.append(f"speed-up over {counted(first, 'machine')}, because it does not fit on fewer")
-        told.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
-        return "; ".join(told)
+            lines.append(f"speed-up over {counted(first, 'machine')}, because it does not fit on fewer")
+        lines.append(f"simulated: predicted, {'calibrated' if self.calibrated else 'uncalibrated'}")
+        return "; ".join(lines)
 
     def text(self, width: int | None = None) -> str:
         """Returns a table and sentences, in lines of at most `width` characters, if it is given."""
@@ -207,9 +207,11 @@ def _whole(part: MachineReport) -> float:
 
 def changes_of(report: Report) -> list[str]:
     """Returns a line of changes for each number of machines."""
-    return [f"  {counted(point.machines, 'machine')}: {told(point.changes)}" for point in report.points]
+    return [
+        f"  {counted(point.machines, 'machine')}: {changes_text(point.changes)}" for point in report.points
+    ]
 
 
-def told(changes: tuple[Change, ...]) -> str:
+def changes_text(changes: tuple[Change, ...]) -> str:
     """Returns changes as a sentence."""
     return "; ".join(map(str, changes)) or "nothing that was tried gains 2%"

@@ -85,7 +85,7 @@ def test_lines_come_at_most_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -
     stream = io.StringIO()
     with Display("lines", stream=stream) as display:
         display.follow(Meter(100, (10, 0)))
-        display.say("[bold] is printed as it is")
+        display.print_line("[bold] is printed as it is")
         for step in range(11, 31):
             display.update(Progress("part 0.0", step, 8, 8.0, 4, 0, 0))
     lines = stream.getvalue().splitlines()
@@ -101,7 +101,7 @@ def test_nothing_is_nothing_and_live_is_one_line() -> None:
         with Display(show, stream=stream) as display:  # type: ignore[arg-type]
             display.follow(Meter(100, (10, 0)))
             display.update(Progress("part 0.0", 50, 8, 8.0, 4, 0, 0))
-            display.say("" if show == "nothing" else "a line that stays")
+            display.print_line("" if show == "nothing" else "a line that stays")
         assert words in stream.getvalue()
         assert "nan" not in stream.getvalue()
 
