@@ -26,21 +26,21 @@ class CheckpointRound:
     """
 
     def __init__(
-        self, checkpoint: int, epochs: Mapping[str, int], *, steps: tuple[int, ...], now: float
+        self, checkpoint: int, incarnations: Mapping[str, int], *, steps: tuple[int, ...], now: float
     ) -> None:
-        """A round over these shards (name -> epoch), in the order of their indices."""
+        """A round over these shards (name -> incarnation), in the order of their indices."""
         self.checkpoint = checkpoint
         self.progress_at = now
         self.commit: Commit | None = None
         self.steps = steps
-        self._epochs = dict(epochs)
+        self._incarnations = dict(incarnations)
         self._saved: dict[str, Saved] = {}
         self._asked_at = now
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The shards that have not answered."""
-        return tuple(name for name in self._epochs if name not in self._saved)
+        return tuple(name for name in self._incarnations if name not in self._saved)
 
     def ask(self, now: float) -> list[Send]:
         """Asks everybody who has not answered, again if need be: a shard answers a repeat from memory."""
@@ -53,10 +53,10 @@ class CheckpointRound:
 
     def belongs(self, shard: str, answer: Saved | SaveProgress | SaveFailed) -> bool:
         """Whether it is of this round, and of the process that was asked."""
-        return answer.checkpoint == self.checkpoint and self._epochs.get(shard) == answer.epoch
+        return answer.checkpoint == self.checkpoint and self._incarnations.get(shard) == answer.incarnation
 
     def take(self, shard: str, saved: Saved) -> bool:
-        """Notes an answer; whether it was the last. One of another round or epoch is nothing."""
+        """Notes an answer; whether it was the last. One of another round or process is nothing."""
         if not self.belongs(shard, saved) or shard in self._saved:
             return False
         self._saved[shard] = saved
@@ -65,11 +65,11 @@ class CheckpointRound:
     def entries(self) -> tuple[ShardFile, ...]:
         """The files, by shard, once nothing is missing."""
         assert not self.missing, self.missing
-        answers = ((name, self._saved[name]) for name in self._epochs)
-        return tuple(ShardFile(name, s.epoch, s.version, s.file, s.sha256) for name, s in answers)
+        answers = ((name, self._saved[name]) for name in self._incarnations)
+        return tuple(ShardFile(name, s.incarnation, s.version, s.file, s.sha256) for name, s in answers)
 
     def lost(self) -> dict[str, int]:
-        """For each shard, the acknowledged pushes that its epoch found missing up to its file."""
+        """For each shard, the acknowledged pushes that its process found missing up to its file."""
         return {name: saved.lost for name, saved in self._saved.items()}
 
 
@@ -89,7 +89,7 @@ class CheckpointTracker:
         self._lost_rounds = 0  # in a row
         self._last_lost_at: float | None = None  # when one that held all of the work was first lost
         self._next = next_checkpoint
-        # Lost pushes by shard: missing in its committed file, when its epoch began, and found by it since.
+        # Lost pushes by shard: missing in its committed file, when its process began, and found by it since.
         self._in_file: dict[str, int] = {}
         self._at_start: dict[str, int] = {}
         self._since: dict[str, dict[str, int]] = {}
@@ -103,9 +103,9 @@ class CheckpointTracker:
     def _now(self, shard: str) -> int:
         return self._at_start.get(shard, 0) + sum(self._since.get(shard, {}).values())
 
-    def begin(self, epochs: Mapping[str, int], *, steps: tuple[int, ...], now: float) -> list[Send]:
+    def begin(self, incarnations: Mapping[str, int], *, steps: tuple[int, ...], now: float) -> list[Send]:
         """A new round; one that was under way is dropped."""
-        self.round = CheckpointRound(self._next, epochs, steps=steps, now=now)
+        self.round = CheckpointRound(self._next, incarnations, steps=steps, now=now)
         self._next += 1
         return self.round.ask(now)
 
@@ -169,7 +169,7 @@ class CheckpointTracker:
         return self.round is not None and self.round.belongs(shard, not_saved)
 
     def found(self, shard: str, lost: LostPushes) -> bool:
-        """What a shard has found missing since its epoch began; whether that is news."""
+        """What a shard has found missing since its process began; whether that is news."""
         parts = self._since.setdefault(shard, {})
         if lost.pushes <= parts.get(lost.part, 0):
             return False

@@ -18,7 +18,7 @@ from partita.engine.protocol.retry import PendingRequest
 from partita.engine.protocol.shard_client import Install, Link, ShardClient, Stage, Started, SwapBuffers
 
 Version: TypeAlias = tuple[int, int]
-"""(epoch, version) of a shard: never goes back."""
+"""(incarnation, version) of a shard: never goes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class _Link(Link):
     earlier: tuple[PushRecord, ...] = ()  # of the part's earlier processes, ascending
     held: int = 0
     informed: bool = False  # the shard has reported what it has of them
-    epoch: int = 0
+    incarnation: int = 0
     requests: int = 0
     sequences: int = 0
     push: PendingRequest | None = None
@@ -266,16 +266,16 @@ class DownpourClient(ShardClient[_Link]):
         return Send(link.shard, message, link.span("in_flight"))
 
     def _parameters(self, link: _Link, message: Parameters, payload: object) -> Iterator[DownpourEffect]:
-        if message.epoch < link.epoch or message.incarnation != self.incarnation:
+        if message.shard_incarnation < link.incarnation or message.incarnation != self.incarnation:
             return  # from a replaced process (the fetch stays open), or for an earlier one of the part
         if link.fetch is None or link.fetch.number != message.request:
             return  # a duplicate
-        link.epoch = message.epoch
+        link.incarnation = message.shard_incarnation
         link.fetch = None
         if not link.informed:
             link.informed = True
             yield from self._inherit(link, message.earlier)
-        link.staged = (message.epoch, message.version)
+        link.staged = (message.shard_incarnation, message.version)
         yield Stage(link.span("staged"), payload)
         yield from self._finish()
 
@@ -294,11 +294,11 @@ class DownpourClient(ShardClient[_Link]):
             yield SavePushRecord(link.shard, earlier)
 
     def _acknowledged(self, link: _Link, message: PushAck, now: float) -> Iterator[DownpourEffect]:
-        if message.epoch < link.epoch or message.incarnation != self.incarnation:
+        if message.shard_incarnation < link.incarnation or message.incarnation != self.incarnation:
             return
         if link.push is None or link.push.number != message.sequence:
             return  # a duplicate
-        link.epoch = message.epoch
+        link.incarnation = message.shard_incarnation
         link.push = None
         yield SavePushRecord(link.shard, PushRecord(self.incarnation, link.acknowledged, link.pushed_stop))
         self.pushes += 1
@@ -314,9 +314,9 @@ class DownpourClient(ShardClient[_Link]):
         is drained again when the answer is here.
         """
         link = self._links.get(event.name)
-        if link is None or event.incarnation <= link.epoch:
+        if link is None or event.incarnation <= link.incarnation:
             return
-        link.epoch = event.incarnation
+        link.incarnation = event.incarnation
         link.staged = None
         self._drained = False
         yield self._fetch(link, now)
@@ -337,7 +337,7 @@ class DownpourClient(ShardClient[_Link]):
             assert link.fetch is None or link.fetch.number == link.requests - 1, link
             assert link.push is None or link.push.number == link.sequences - 1, link
             assert link.staged is None or link.installed is None or link.staged >= link.installed, link
-            assert (link.staged or link.installed or (0, 0))[0] <= link.epoch, link
+            assert (link.staged or link.installed or (0, 0))[0] <= link.incarnation, link
             assert link.accumulated_from is None or link.installed is not None, link
             assert self._step is None or link.installed is not None, link
             assert not self._drained or link.accumulated_from is None, link

@@ -160,10 +160,10 @@ class DownpourCoordinator(Coordinator):
     # Checkpoints.
 
     def _begin_round(self, now: float) -> list[CoordinatorEffect]:
-        epochs = {shard.name: shard.incarnation for shard in self._registry.shards}
+        incarnations = {shard.name: shard.incarnation for shard in self._registry.shards}
         self._round_is_last = self._is_complete
         self._schedule_round(now)
-        return list(self._checkpoints.begin(epochs, steps=self.steps_done, now=now))
+        return list(self._checkpoints.begin(incarnations, steps=self.steps_done, now=now))
 
     def _watch_work(self, now: float) -> list[CoordinatorEffect]:
         effects = self._watch_replicas(now) + self._finish_if_complete(now)

@@ -69,7 +69,7 @@ class Persist:
     """
 
     checkpoint: int
-    epoch: int
+    incarnation: int
     version: int
     updates: int = 0
     seen: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -71,13 +71,13 @@ class PushRecord(msgspec.Struct, frozen=True, array_like=True):
 class Fetch(_Message, frozen=True, tag=True):
     """Asks a shard for the parameters it holds for the machine of the sender.
 
-    `settled` is how many pushes of the sender's incarnation the shard has acknowledged, and `earlier` the
-    same of the processes before it: a shard that came back from a checkpoint learns so what it misses, even
-    from a part that has nothing left to push.
+    `acknowledged` is how many pushes of the sender's incarnation the shard has acknowledged, and `earlier`
+    the same of the processes before it: a shard that came back from a checkpoint learns so what it misses,
+    even from a part that has nothing left to push.
     """
 
     request: Count
-    settled: Count = 0
+    acknowledged: Count = 0
     earlier: tuple[PushRecord, ...] = ()
 
 
@@ -89,7 +89,7 @@ class Parameters(_Message, frozen=True, tag=True):
     """
 
     request: Count
-    epoch: Count
+    shard_incarnation: Count
     version: Count
     updates: Count = 0
     incarnation: Count = 0
@@ -104,7 +104,7 @@ class Push(_Message, frozen=True, tag=True):
 
     incarnation: Count
     sequence: Count
-    epoch: Count
+    shard_incarnation: Count
     version: Count
     stop: Count = 0
 
@@ -112,7 +112,7 @@ class Push(_Message, frozen=True, tag=True):
 class PushAck(_Message, frozen=True, tag=True):
     """Acknowledges `Push`: applied, once. `staleness` pushes to the same numbers were applied in between."""
 
-    epoch: Count
+    shard_incarnation: Count
     incarnation: Count
     sequence: Count
     version: Count
@@ -279,7 +279,7 @@ class Heartbeat(_Message, frozen=True, tag=True):
     never prolongs it. None where none is known.
     """
 
-    epoch: Count
+    incarnation: Count
     clock: float | None = None
 
 
@@ -296,7 +296,7 @@ class Saved(_Message, frozen=True, tag=True):
     """
 
     checkpoint: Count
-    epoch: Count
+    incarnation: Count
     version: Count
     file: str
     sha256: str
@@ -307,7 +307,7 @@ class SaveFailed(_Message, frozen=True, tag=True):
     """The shard's file of this checkpoint could not be written, and why. Another checkpoint may be."""
 
     checkpoint: Count
-    epoch: Count
+    incarnation: Count
     reason: str
 
 
@@ -315,7 +315,7 @@ class SaveProgress(_Message, frozen=True, tag=True):
     """So many bytes of the shard's file of this checkpoint are on disk. A sign of progress, not repeated."""
 
     checkpoint: Count
-    epoch: Count
+    incarnation: Count
     n_bytes: Count
 
 

@@ -1,8 +1,8 @@
-"""The protocol of a shard: each push is applied exactly once, and only while nobody else may be the shard.
+"""A shard of Downpour's parameter server: each push is applied exactly once, and only under the lease.
 
 It answers fetches, orders pushes, and remembers for each part the last push that it applied. It must not know
-the update rule, the numbers, the disk or the network: it asks for all of them by effects, which are carried
-out in the order given, each finished before the next one starts (`Persist` when its copy is taken).
+the optimizer, the numbers, the disk or the network: it asks for all of them by effects, to be carried out in
+order, each finished before the next one starts (`Persist` when its copy is taken).
 
 Source: DistBelief, section 4.1 (the sharded parameter server). Exactly-once and leases are ours: a push is
 known by (part, incarnation, sequence), and a part sends one at a time, so that the last one bounds what is
@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
-
-import msgspec
 
 from partita.engine.protocol.events import (
     NotPersisted,
@@ -27,13 +25,11 @@ from partita.engine.protocol.events import (
     Send,
     Span,
     Tick,
-    payload_bytes,
 )
 from partita.engine.protocol.lease import Fenced, LeasedShard
-from partita.engine.protocol.membership import DEFAULT_HEARTBEATS
+from partita.engine.protocol.membership import DEFAULT_HEARTBEATS, HeartbeatPolicy
 from partita.engine.protocol.messages import (
     Fetch,
-    Heartbeat,
     LostPushes,
     Parameters,
     Push,
@@ -41,12 +37,11 @@ from partita.engine.protocol.messages import (
     PushRecord,
     Save,
     Saved,
-    SaveFailed,
 )
 from partita.engine.protocol.names import COORDINATOR, machine_of
 
 MOST_STALE: Final = 1024
-"""Staleness is counted up to here: so many versions are remembered for each machine's range."""
+"""Staleness is counted up to here: the number of versions remembered for each machine's range."""
 
 Watermark: TypeAlias = tuple[int, int]
 """The last push of a part that is applied: (incarnation, sequence)."""
@@ -54,14 +49,31 @@ Watermark: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ApplyGradient:
-    """Effect: update these values with the gradient in the payload, by the shard's rule.
+    """Effect: update these values with the gradient in the payload, by the shard's optimizer.
 
-    `updates` is how many the values have had before.
+    `updates` counts the earlier updates of the values.
     """
 
     span: Span
     payload: object
     updates: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredState:
+    """The counts in the checkpoint from which a shard starts; the defaults are those of a new run.
+
+    Args:
+        version: pushes applied so far, in this run.
+        updates: updates of each value so far, in earlier runs, too.
+        seen: the watermarks of this run. (A part of another run counts its pushes from zero again.)
+        stops: for each part, the step below which the shard has its gradients, in this run.
+    """
+
+    version: int = 0
+    updates: int = 0
+    seen: Mapping[str, Watermark] = field(default_factory=dict)
+    stops: Mapping[str, int] = field(default_factory=dict)
 
 
 ShardEvent: TypeAlias = Received | Tick | Persisted | NotPersisted
@@ -70,10 +82,10 @@ ShardEffect: TypeAlias = ApplyGradient | Send | Persist | Fenced | Refuse
 
 @dataclass(slots=True)
 class _Part:
-    """What is remembered of one part.
+    """The pushes of one part.
 
     `sequence` is the last push applied, or found lost, of its newest process; -1 before the first. Its pushes
-    hold the gradients of the steps below `stop`; those of `earlier`, of the processes before.
+    hold the gradients of the steps below `stop`; `earlier` records those of the process before.
     """
 
     incarnation: int = -1
@@ -92,53 +104,41 @@ class ParameterShard(LeasedShard):
         self,
         name: str,
         *,
-        epoch: int,
+        incarnation: int,
         ranges: Mapping[int, tuple[int, int]],
-        version: int = 0,
-        updates: int = 0,
-        seen: Mapping[str, Watermark] | None = None,
-        stops: Mapping[str, int] | None = None,
+        restored: RestoredState | None = None,
         acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
         item_bytes: int = 4,
-        lease_s: float = DEFAULT_HEARTBEATS.lease_s,
-        heartbeat_s: float = DEFAULT_HEARTBEATS.heartbeat_s,
+        heartbeats: HeartbeatPolicy = DEFAULT_HEARTBEATS,
     ) -> None:
-        """A shard that starts, or starts again.
+        """Creates a shard that starts, or starts again.
 
         Args:
             name: "shard K".
-            epoch: the incarnation of this process.
+            incarnation: of this process.
             ranges: for each machine, its `(start, stop)` in the shard's own flat vector.
-            version: pushes applied so far, as the checkpoint it starts from says.
-            updates: how many each value has had, as the checkpoint says: also one of another run.
-            seen: the watermarks of that checkpoint, of the same run. (Parts of another run count their pushes
-                from zero again: a run that resumes from a checkpoint of another one starts with none.)
-            stops: for each part, the step below which that checkpoint holds its gradients; of the same run.
-            acknowledged: for each part, the pushes that this shard has acknowledged to each of its processes,
+            restored: the counts in its checkpoint.
+            acknowledged: for each part, the pushes of each of its processes that this shard has acknowledged,
                 the oldest first: those that the checkpoint lacks are lost.
             item_bytes: bytes of one number of a payload.
-            lease_s: how long an echoed clock reading lets it work: less than what the coordinator takes for
-                death, see `Pace`.
-            heartbeat_s: how often it asks for the next one.
+            heartbeats: how often it asks for a lease, and how long one lasts.
         """
-        super().__init__(name, epoch=epoch, lease_s=lease_s, heartbeat_s=heartbeat_s)
-        self.version = version
-        self._ranges: Final = dict(ranges)
-        self._restored_version: Final = version
-        self._restored_updates: Final = updates
-        self._updates: Final = dict.fromkeys(ranges, updates)
+        super().__init__(
+            name, incarnation=incarnation, ranges=ranges, item_bytes=item_bytes, heartbeats=heartbeats
+        )
+        restored = restored or RestoredState()
+        self.version = restored.version
+        self._restored: Final = restored
+        self._updates: Final = dict.fromkeys(ranges, restored.updates)
         self._parts = {
-            part: _Part(*watermark, (stops or {}).get(part, 0)) for part, watermark in (seen or {}).items()
+            part: _Part(*watermark, restored.stops.get(part, 0)) for part, watermark in restored.seen.items()
         }
         self._applied_at: Final[dict[int, list[int]]] = {machine: [] for machine in ranges}
-        self._item_bytes: Final = item_bytes
-        self._writing: Saved | None = None  # said of the file under way, but for its name and hash
-        self._wanted: int | None = None
-        self._saved: Saved | None = None
-        for name, processes in (acknowledged or {}).items():
-            for settled in processes if machine_of(name) in self._ranges else ():
-                self._account(self._parts.setdefault(name, _Part()), settled)
-        self._unsaid = list(self.lost)  # parts whose losses nobody has been told
+        self._wanted: int | None = None  # the newest checkpoint asked for while a file is written
+        for part, records in (acknowledged or {}).items():
+            for record in records if machine_of(part) in self._ranges else ():
+                self._account(self._parts.setdefault(part, _Part()), record)
+        self._unreported = list(self.lost)  # parts whose lost pushes were not reported
 
     @property
     def seen(self) -> dict[str, Watermark]:
@@ -152,8 +152,8 @@ class ParameterShard(LeasedShard):
 
     @property
     def updates(self) -> int:
-        """The most that any value has had: pushes to the range of one machine, in every run so far."""
-        return max(self._updates.values(), default=self._restored_updates)
+        """The largest number of updates of any value, in every run so far."""
+        return max(self._updates.values(), default=self._restored.updates)
 
     @property
     def lost(self) -> dict[str, int]:
@@ -161,48 +161,52 @@ class ParameterShard(LeasedShard):
         return {name: part.lost for name, part in self._parts.items() if part.lost}
 
     def receive(self, event: ShardEvent, now: float) -> list[ShardEffect]:
-        """What follows from an event at `now` (seconds, the host's monotonic clock), to be done in order."""
+        """Returns the effects of an event at `now` (seconds, the host's monotonic clock), in order."""
         match event:
             case Received(message=Push() as push):
                 return self._push(event, push, now)
             case Received(message=Fetch() as fetch):
                 return self._fetch(event, fetch, now)
-            case Received(sender=sender, message=Heartbeat() as heartbeat):
-                return [*self._heartbeat(heartbeat, now)] if sender == COORDINATOR else []
             case Received(sender=sender, message=Save() as save) if sender == COORDINATOR:
                 return self._save(save.checkpoint, now)
-            case Received(sender=sender, message=message):
-                return [Refuse(sender, f"{self.name} does not take a {type(message).__name__} from it")]
             case Persisted() | NotPersisted():
                 return self._persisted(event, now)
+            case Received():
+                return [*self._other(event, now)]
             case Tick():
-                unsaid, self._unsaid = self._unsaid, []
-                return [*self._tick(now), *(self._say_lost(name) for name in unsaid)]
+                unreported, self._unreported = self._unreported, []
+                return [*self._other(event, now), *map(self._report_lost, unreported)]
 
     def _push(self, event: Received, push: Push, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
             return []
         sender = event.sender
-        reason = self._why_not(event, push)
+        reason = self._rejection_reason(event, "a push")
+        if reason is None and (push.incarnation != event.incarnation or push.sequence < 0):
+            reason = (
+                f"the push says incarnation {push.incarnation}, sequence {push.sequence}; "
+                f"its sender is incarnation {event.incarnation}, and sequences count from 0"
+            )
         if reason is not None:
             return [Refuse(sender, reason)]
         part = self._parts.get(sender)
         if part is None and push.incarnation == 0:
             part = self._parts[sender] = _Part(0)
         if part is None or push.incarnation != part.incarnation:
-            # Of an old process, to which nobody listens any more; or of a new one whose fetch comes first,
-            # because that says what the old ones were acknowledged.
+            # From a replaced process, which needs no answer; or from a new one whose fetch comes first,
+            # because that reports which pushes of the earlier ones were acknowledged.
             return []
         if push.sequence <= part.sequence:
             return [self._acknowledge(sender, push, part.staleness if push.sequence == part.sequence else 0)]
         return self._apply(sender, push, part, event.payload)
 
     def _apply(self, sender: str, push: Push, part: _Part, payload: object) -> list[ShardEffect]:
-        """A push that is new: the only place where the version moves."""
+        """Applies a new push: the only place where the version moves."""
         lost = self._account(part, PushRecord(push.incarnation, push.sequence))
-        # A gradient of an older epoch was computed from numbers that may be lost: what has been applied to
-        # this history since is counted from where the two part.
-        base = push.version if push.epoch == self.epoch else min(push.version, self._restored_version)
+        # A gradient of an older incarnation's parameters was computed from values that may be lost: staleness
+        # is counted from where its history and this one part.
+        own = push.shard_incarnation == self.incarnation
+        base = push.version if own else min(push.version, self._restored.version)
         machine = machine_of(sender)
         applied = self._applied_at[machine]
         part.staleness = len(applied) - bisect_right(applied, base)
@@ -211,121 +215,95 @@ class ParameterShard(LeasedShard):
         self.version += 1
         applied.append(self.version)
         del applied[:-MOST_STALE]
-        start, stop = self._ranges[machine]
-        apply = ApplyGradient(Span("values", start, stop), payload, self._updates[machine])
+        apply = ApplyGradient(Span("values", *self._ranges[machine]), payload, self._updates[machine])
         self._updates[machine] += 1
-        said = self._acknowledge(sender, push, part.staleness)
-        return [apply, said, *([self._say_lost(sender)] if lost else [])]
+        ack = self._acknowledge(sender, push, part.staleness)
+        return [apply, ack, *([self._report_lost(sender)] if lost else [])]
 
-    def _account(self, part: _Part, settled: PushRecord) -> bool:
-        """These pushes were acknowledged; those not applied here are lost. Returns whether there are any.
+    def _account(self, part: _Part, record: PushRecord) -> bool:
+        """Counts acknowledged pushes that were not applied here as lost. Returns whether there are any.
 
-        They were acknowledged by an epoch before this one, after the checkpoint that this one started from.
-        Of a process of the part before its newest one all is known already.
+        An earlier incarnation of the shard acknowledged them, after the checkpoint that this one started
+        from. Records of processes before the part's newest one hold nothing new.
         """
-        if settled.incarnation < part.incarnation:
+        if record.incarnation < part.incarnation:
             return False
-        if settled.incarnation > part.incarnation:
+        if record.incarnation > part.incarnation:
             if part.incarnation >= 0:
                 part.earlier = PushRecord(part.incarnation, part.sequence + 1, part.stop)
-            part.incarnation, part.sequence, part.staleness = settled.incarnation, -1, 0
-        part.stop = max(part.stop, settled.stop)
-        missed = settled.pushes - part.sequence - 1
+            part.incarnation, part.sequence, part.staleness = record.incarnation, -1, 0
+        part.stop = max(part.stop, record.stop)
+        missed = record.pushes - part.sequence - 1
         if missed <= 0:
             return False
         part.sequence += missed
         part.lost += missed
         return True
 
-    def _say_lost(self, name: str) -> Send:
+    def _report_lost(self, name: str) -> Send:
         return Send(COORDINATOR, LostPushes(name, self._parts[name].lost))
 
     def _acknowledge(self, sender: str, push: Push, staleness: int) -> Send:
-        return Send(sender, PushAck(self.epoch, push.incarnation, push.sequence, self.version, staleness))
-
-    def _why_not(self, event: Received, push: Push) -> str | None:
-        """Why this push cannot be meant, checked before anything changes; None when it is well formed."""
-        machine = machine_of(event.sender)
-        if machine not in self._ranges:
-            return f"{self.name} holds no parameters of {event.sender!r}"
-        if push.incarnation != event.incarnation or push.sequence < 0:
-            return (
-                f"the push says incarnation {push.incarnation}, sequence {push.sequence}; "
-                f"its sender is incarnation {event.incarnation}, and sequences count from 0"
-            )
-        start, stop = self._ranges[machine]
-        expected, found = (stop - start) * self._item_bytes, payload_bytes(event.payload)
-        if found != expected:
-            return f"a push of {event.sender!r} to {self.name} has {expected} bytes, not {found}"
-        return None
+        ack = PushAck(self.incarnation, push.incarnation, push.sequence, self.version, staleness)
+        return Send(sender, ack)
 
     def _fetch(self, event: Received, fetch: Fetch, now: float) -> list[ShardEffect]:
         if not self.holds_lease(now):
             return []
         sender = event.sender
-        machine = machine_of(sender)
-        if machine not in self._ranges:
-            return [Refuse(sender, f"{self.name} holds no parameters of {sender!r}")]
+        reason = self._rejection_reason(event)
         if any(not 0 <= one.incarnation < event.incarnation or one.pushes < 0 for one in fetch.earlier):
-            return [Refuse(sender, f"incarnation {event.incarnation} says {fetch.earlier} of earlier ones")]
+            reason = f"incarnation {event.incarnation} says {fetch.earlier} of earlier ones"
+        if reason is not None:
+            return [Refuse(sender, reason)]
         part = self._parts.setdefault(sender, _Part())
         if event.incarnation < part.incarnation:
-            return []  # nobody waits for the answer
-        own = PushRecord(event.incarnation, fetch.settled)
+            return []  # a replaced process needs no answer
+        own = PushRecord(event.incarnation, fetch.acknowledged)
         lost = [self._account(part, one) for one in (*fetch.earlier, own)]
-        span = Span("values", *self._ranges[machine])
-        said = Parameters(
+        machine = machine_of(sender)
+        answer = Parameters(
             fetch.request,
-            self.epoch,
+            self.incarnation,
             self.version,
             self._updates[machine],
             event.incarnation,
             part.earlier,
         )
-        return [Send(sender, said, span), *([self._say_lost(sender)] if any(lost) else [])]
+        span = Span("values", *self._ranges[machine])
+        return [Send(sender, answer, span), *([self._report_lost(sender)] if any(lost) else [])]
 
     def _save(self, checkpoint: int, now: float) -> list[ShardEffect]:
-        """One file is written at a time; of those asked for meanwhile only the newest matters."""
+        """Writes one file at a time; of those asked for meanwhile only the newest matters."""
         if not self.holds_lease(now):
             return []
         if self._saved is not None and checkpoint <= self._saved.checkpoint:
             return [Send(COORDINATOR, self._saved)] if checkpoint == self._saved.checkpoint else []
-        if self._writing is not None:
-            if checkpoint > self._writing.checkpoint:
+        if self._writing:
+            if checkpoint > self._writing[0].checkpoint:
                 self._wanted = max(checkpoint, self._wanted or 0)
             return []
         lost = sum(part.lost for part in self._parts.values())
-        self._writing = Saved(checkpoint, self.epoch, self.version, "", "", lost)
-        return [Persist(checkpoint, self.epoch, self.version, self.updates, self.seen, self.stops)]
+        self._writing.append(Saved(checkpoint, self.incarnation, self.version, "", "", lost))
+        return [Persist(checkpoint, self.incarnation, self.version, self.updates, self.seen, self.stops)]
 
     def _persisted(self, event: Persisted | NotPersisted, now: float) -> list[ShardEffect]:
-        writing, self._writing = self._writing, None
         wanted, self._wanted = self._wanted, None
-        expected = None if writing is None else (writing.checkpoint, writing.version)
-        assert (event.checkpoint, event.version) == expected, f"{event} while writing {writing}"
-        if self.fenced or writing is None:
-            return []
-        if isinstance(event, NotPersisted):  # asked again, it writes again
-            effects: list[ShardEffect] = [
-                Send(COORDINATOR, SaveFailed(event.checkpoint, self.epoch, event.reason))
-            ]
-        else:
-            self._saved = msgspec.structs.replace(writing, file=event.file, sha256=event.sha256)
-            effects = [Send(COORDINATOR, self._saved)]
-        return effects if wanted is None else effects + self._save(wanted, now)
+        reported = self._report_file(event)
+        return [*reported, *(self._save(wanted, now) if reported and wanted is not None else ())]
 
     def validate(self) -> None:
-        """The invariants I1, I3 and I4 as far as one shard can see them. Raises AssertionError."""
+        """Checks invariants I1, I3 and I4 as far as one shard can see them. Raises AssertionError."""
         super().validate()
         applied = sum(part.applied for part in self._parts.values())
-        assert self.version == self._restored_version + applied, (self.version, applied)
-        updates = sum(updates - self._restored_updates for updates in self._updates.values())
+        assert self.version == self._restored.version + applied, (self.version, applied)
+        updates = sum(updates - self._restored.updates for updates in self._updates.values())
         assert updates == applied, (self._updates, applied)
         for name, part in self._parts.items():
             assert machine_of(name) in self._ranges, name
             assert min(part.sequence + 1, part.incarnation, part.stop, part.lost) >= 0, (name, part)
             assert part.earlier is None or part.earlier.incarnation < part.incarnation, (name, part)
+        assert len(self._writing) <= 1, self._writing
         if self._wanted is not None:
-            assert self._writing is not None, self._wanted
-            assert self._wanted > self._writing.checkpoint, (self._wanted, self._writing)
+            assert self._wanted > self._writing[0].checkpoint, (self._wanted, self._writing)
         assert self._saved is None or self._saved.version <= self.version

@@ -190,11 +190,11 @@ class SandblasterCoordinator(Coordinator):
 
     def _snapshot(self, now: float) -> Snapshot:
         """All vectors, as they are after what is recorded. It travels in the next command."""
-        epochs = {shard.name: shard.incarnation for shard in self._registry.shards}
+        incarnations = {shard.name: shard.incarnation for shard in self._registry.shards}
         self._schedule_round(now)
         self._round_is_last = self.outcome is not None
         self._in_round = self.recorded
-        asked = self._checkpoints.begin(epochs, steps=(self.iterations,), now=now)
+        asked = self._checkpoints.begin(incarnations, steps=(self.iterations,), now=now)
         (checkpoint,) = {send.message.checkpoint for send in asked}  # type: ignore[union-attr]
         return Snapshot(checkpoint)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.events import Persist, Refuse, Send
 from partita.engine.protocol.lease import Fenced
 from partita.engine.protocol.messages import Fetch, Push
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, ShardEvent, Watermark
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, RestoredState, ShardEvent
 from partita.engine.runtime.push_log import pushes_to_shard
 from partita.engine.runtime.shard_role import ShardRole, ShardTask
 from partita.engine.runtime.task import CannotGoOn, HostContext
@@ -43,18 +43,6 @@ class DownpourShardTask(ShardTask):
         return DownpourShardRole(self, host)
 
 
-@dataclass(frozen=True)
-class _Start:
-    """The state that a shard begins with; the defaults are a run's that begins from nothing."""
-
-    values: Vector
-    state: Mapping[str, Vector] | None = None
-    version: int = 0
-    updates: int = 0
-    seen: Mapping[str, Watermark] = field(default_factory=dict)
-    stops: Mapping[str, int] = field(default_factory=dict)
-
-
 class DownpourShardRole(ShardRole):
     """Holds a slice of the parameters for the parts whose parameters they are."""
 
@@ -62,37 +50,34 @@ class DownpourShardRole(ShardRole):
 
     def __init__(self, task: DownpourShardTask, host: HostContext) -> None:
         super().__init__(task, host, waiting=(Fetch, Push))  # a part has one of each under way
-        start = self._start(task)
-        self.version = start.version
-        self._storage = Storage(task.optimizer, start.values, start.state)
+        values, state, restored = self._start(task)
+        self.version = restored.version
+        self._storage = Storage(task.optimizer, values, state)
         self._gradient = np.zeros(self._storage.size, self._storage.dtype)
         self._machine = ParameterShard(
             host.name,
-            epoch=host.incarnation,
+            incarnation=host.incarnation,
             ranges={o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)},
-            version=start.version,
-            updates=start.updates,
-            seen=start.seen,
-            stops=start.stops,
+            restored=restored,
             acknowledged=pushes_to_shard(task.acknowledged, host.name),
             item_bytes=self._storage.dtype.itemsize,
-            lease_s=task.heartbeats.lease_s,
-            heartbeat_s=task.heartbeats.heartbeat_s,
+            heartbeats=task.heartbeats,
         )
 
-    def _start(self, task: DownpourShardTask) -> _Start:
+    def _start(self, task: DownpourShardTask) -> tuple[Vector, Mapping[str, Vector] | None, RestoredState]:
+        """Returns the values, the optimizer's state and the counts that the shard begins with."""
         if task.checkpoint is None:
-            return _Start(gather(self._slots, self._initial(task.initial), task.precision))
+            return gather(self._slots, self._initial(task.initial), task.precision), None, RestoredState()
         found = self._checkpoints.open(task.checkpoint, dict(task.layout.shapes), slots=self._slots)
         snapshot, name = found.snapshot(self._slots), self._host.name
-        return _Start(
-            snapshot.values.astype(task.precision, copy=False),  # the checkpoint may be of another plan
-            snapshot.state,  # the storage casts it likewise
+        restored = RestoredState(
             version=self._version_of(found),
             updates=found.updates(self._slots),
             seen=found.seen(name, task.run),
             stops=found.stops(name, task.run),
         )
+        # The checkpoint may be of another plan; the storage casts the state likewise.
+        return snapshot.values.astype(task.precision, copy=False), snapshot.state, restored
 
     def _react(self, event: ShardEvent, now: float) -> None:
         for effect in self._machine.receive(event, now):
@@ -103,8 +88,8 @@ class DownpourShardRole(ShardRole):
                     self._send(to, message, None if span is None else self._storage.read(span))
                 case Persist():
                     self._write(effect, self._storage.snapshot(), finite=True)
-                case Fenced(epoch=epoch):
-                    raise self._replaced(epoch)
+                case Fenced(incarnation=incarnation):
+                    raise self._replaced(incarnation)
                 case Refuse(sender=sender, reason=reason):
                     self._host.refuse(sender, reason)
 

@@ -79,13 +79,12 @@ class SandblasterShardRole(ShardRole):
         self._gradients = GradientPool(sizes, task.precision)
         self._machine = VectorShard(
             host.name,
-            epoch=host.incarnation,
+            incarnation=host.incarnation,
             ranges=ranges,
             unit_size=task.unit_size,
             number=self.version,
             item_bytes=self._store.dtype.itemsize,
-            lease_s=task.heartbeats.lease_s,
-            heartbeat_s=task.heartbeats.heartbeat_s,
+            heartbeats=task.heartbeats,
         )
         self._snapshots: deque[Snapshot] = deque()  # that are being written, in order
         self._operations: BackgroundQueue[OperationsDone] = BackgroundQueue("vectors", host.wake)
@@ -151,8 +150,8 @@ class SandblasterShardRole(ShardRole):
                 self._write(effect, self._snapshots[-1], finite=False)
             case DropGradients():
                 self._gradients.drop()
-            case Fenced(epoch=epoch):
-                raise self._replaced(epoch)
+            case Fenced(incarnation=incarnation):
+                raise self._replaced(incarnation)
             case Refuse(sender=sender, reason=reason):
                 self._host.refuse(sender, reason)
 

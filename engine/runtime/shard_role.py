@@ -139,8 +139,8 @@ class ShardRole(Role):
         if self._machine.may_send(message, self._now):
             self._host.send(to, message, payload)
 
-    def _replaced(self, epoch: int) -> RuntimeError:
-        return RuntimeError(f"another process is {self._host.name} now, in epoch {epoch}")
+    def _replaced(self, incarnation: int) -> RuntimeError:
+        return RuntimeError(f"another process is {self._host.name} now, of incarnation {incarnation}")
 
     def _initial(self, file: Path) -> dict[str, Vector]:
         """The shard's parameters in a file of whole parameters."""
@@ -161,7 +161,7 @@ class ShardRole(Role):
         record = ShardRecord(
             self._run,
             self._host.name,
-            order.epoch,
+            order.incarnation,
             version,
             dict(order.seen),
             order.updates,
@@ -186,6 +186,6 @@ class ShardRole(Role):
         def progress(n_bytes: int) -> None:
             nonlocal written
             written += n_bytes
-            self._host.send(COORDINATOR, SaveProgress(order.checkpoint, order.epoch, written), None)
+            self._host.send(COORDINATOR, SaveProgress(order.checkpoint, order.incarnation, written), None)
 
         return progress

@@ -13,7 +13,7 @@ import numpy as np
 from examples.race.clock import Clock, Host, Numbers
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
-from examples.race.setting import Run, Setting
+from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine.parameters import Optimizer, Storage, UpdateContext, Vector
 from partita.engine.protocol.downpour_client import DownpourClient, DownpourEvent, StepBegins, StepEnded
 from partita.engine.protocol.events import Received, Refuse, Send, Span
@@ -37,7 +37,7 @@ class Server(Host):
         super().__init__(clock, name, setting.ways_of_group(fleet))
         self.storage, self.number = storage, number
         self.machine = ParameterShard(
-            self.name, epoch=1, ranges={0: (0, storage.size)}, lease_s=float("inf"), heartbeat_s=float("inf")
+            self.name, incarnation=1, ranges={0: (0, storage.size)}, heartbeats=NEVER_SILENT
         )
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
         self._fetch_s = setting.pass_s(fleet)

@@ -14,7 +14,7 @@ import numpy as np
 from examples.race.clock import Clock, Host, Numbers, Ways
 from examples.race.digits import EXAMPLES
 from examples.race.machines import Fleet
-from examples.race.setting import Run, Setting
+from examples.race.setting import NEVER_SILENT, Run, Setting
 from partita.engine.methods import Method, Objective
 from partita.engine.parameters import Vector
 from partita.engine.parameters.vectors import VectorStore
@@ -28,7 +28,6 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
-from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import (
     Assignment,
     Command,
@@ -61,7 +60,7 @@ UNIT_SIZE = 2
 """Portions whose gradient is sent at once."""
 
 NOTHING_FAILS = Timeouts(
-    heartbeats=HeartbeatPolicy(1e9, 2e9, 3e9),
+    heartbeats=NEVER_SILENT,
     checkpoint_every_s=None,
     start_s=inf,
     save_s=inf,
@@ -78,7 +77,7 @@ class VectorServer(Host):
         super().__init__(clock, name, setting.ways_of_group(fleet))
         self.store, self.number = VectorStore(start[first:stop]), number
         self.machine = VectorShard(
-            name, epoch=1, ranges={0: (0, stop - first)}, unit_size=UNIT_SIZE, lease_s=inf, heartbeat_s=inf
+            name, incarnation=1, ranges={0: (0, stop - first)}, unit_size=UNIT_SIZE, heartbeats=NEVER_SILENT
         )
         self.machine.receive(Received(COORDINATOR, 1, Heartbeat(1, self.clock)), self.clock)
         self._kept: dict[int, Vector] = {}

@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from examples.race.clock import Clock, Ways
 from examples.race.digits import Digits
 from examples.race.machines import Fleet, Times
 from partita.engine.parameters import Vector
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.names import shard_name
+
+NEVER_SILENT: Final = HeartbeatPolicy(1e9, 2e9, 3e9)
+"""Heartbeats of hosts that do not fail (seconds)."""
 
 Look: TypeAlias = Callable[[float, Vector], bool]
 """Receives the time and the point; returns whether to stop the run."""

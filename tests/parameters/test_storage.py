@@ -22,8 +22,9 @@ from partita.engine.parameters import (
 )
 from partita.engine.parameters.storage import NotFinite
 from partita.engine.protocol.events import Persist, Received, Send, Span
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Heartbeat, Push, Save
-from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, Watermark
+from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, RestoredState, Watermark
 
 
 class Payload(NamedTuple):
@@ -133,18 +134,18 @@ def test_a_state_that_is_not_finite_is_not_kept() -> None:
         held.snapshot().check_finite()
 
 
-def machine_of(epoch: int, version: int, seen: dict[str, Watermark], updates: int = 0) -> ParameterShard:
+def machine_of(
+    incarnation: int, version: int, seen: dict[str, Watermark], updates: int = 0
+) -> ParameterShard:
     machine = ParameterShard(
         "shard 0",
-        epoch=epoch,
+        incarnation=incarnation,
         ranges=RANGES,
-        version=version,
-        updates=updates,
-        seen=seen,
+        restored=RestoredState(version, updates, seen),
         item_bytes=8,
-        lease_s=1e9,
+        heartbeats=HeartbeatPolicy(1.0, 2.0, 2e9),
     )
-    machine.receive(Received("coordinator", 0, Heartbeat(epoch, clock=0.0)), 0.0)
+    machine.receive(Received("coordinator", 0, Heartbeat(incarnation, clock=0.0)), 0.0)
     return machine
 
 
@@ -153,7 +154,7 @@ def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.
     """Repeats, reorderings and restarts from a checkpoint, against a list of the gradients that count."""
     optimizer = Adagrad(InverseTime(0.5, 3))
     held = storage(optimizer)
-    machine, epoch = machine_of(0, 0, {}), 0
+    machine, incarnation = machine_of(0, 0, {}), 0
     had = dict.fromkeys(RANGES, 0)  # updates of each machine's range
     kept: tuple[Snapshot, int, dict[str, Watermark], int, int] = (held.snapshot(), 0, {}, 0, 0)
     counted: list[tuple[Span, Vector, int]] = []
@@ -167,7 +168,9 @@ def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.
             start, stop = RANGES[owner]
             gradient = np.random.default_rng([sequence, parts.index(part)]).standard_normal(stop - start)
             is_new = sequence > machine.seen.get(part, (0, -1))[1]
-            effects = machine.receive(Received(part, 0, Push(0, sequence, epoch, 0), Payload(gradient)), 0.0)
+            effects = machine.receive(
+                Received(part, 0, Push(0, sequence, incarnation, 0), Payload(gradient)), 0.0
+            )
             for effect in effects:
                 if isinstance(effect, ApplyGradient):
                     assert isinstance(effect.payload, Payload)
@@ -182,9 +185,9 @@ def test_any_history_of_pushes_is_the_sum_of_what_was_applied_in_order(data: st.
                 assert persist.updates == max(had.values())
                 kept = (held.snapshot(), persist.version, dict(persist.seen), persist.updates, len(counted))
         else:
-            epoch += 1
+            incarnation += 1
             snapshot, version, seen, updates, n_counted = kept
-            machine, had = machine_of(epoch, version, seen, updates), dict.fromkeys(RANGES, updates)
+            machine, had = machine_of(incarnation, version, seen, updates), dict.fromkeys(RANGES, updates)
             held = Storage(optimizer, snapshot.values, snapshot.state)
             del counted[n_counted:]
         machine.validate()

@@ -179,7 +179,7 @@ def test_what_does_not_answer_is_asked_again_ever_more_rarely() -> None:
     for tenth in range(100, 800):
         effects = feed(client, Tick(), now=tenth / 10)
         if effects:
-            assert effects == [Send(name, Fetch(1, settled=1)) for name in BYTES]
+            assert effects == [Send(name, Fetch(1, acknowledged=1)) for name in BYTES]
             times.append(tenth / 10)
     assert times == [11.0, 13.0, 17.0, 25.0, 41.0, 57.0, 73.0]
 
@@ -228,7 +228,7 @@ def test_a_drained_part_tells_a_replaced_shard_what_was_acknowledged() -> None:
     step(client, 1)
     settle(client, 0)
     assert feed(client, Drain()) == [Drained()]
-    assert feed(client, Replaced("shard 2", 1)) == [Send("shard 2", Fetch(1, settled=1))]
+    assert feed(client, Replaced("shard 2", 1)) == [Send("shard 2", Fetch(1, acknowledged=1))]
     (staged, drained) = tell(client, "shard 2", Parameters(1, 1, 0, incarnation=4), bytes(12))
     assert isinstance(staged, Stage)
     assert drained == Drained()

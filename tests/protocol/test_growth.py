@@ -49,7 +49,7 @@ def coordinator() -> Iterator[object]:
 
 
 def shard() -> Iterator[object]:
-    machine, now = ParameterShard("shard 0", epoch=0, ranges={0: (0, 1)}), 0.0
+    machine, now = ParameterShard("shard 0", incarnation=0, ranges={0: (0, 1)}), 0.0
     sequence = 0
     while True:
         machine.receive(Received("coordinator", 0, Heartbeat(0, clock=now)), now)

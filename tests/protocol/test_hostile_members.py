@@ -203,7 +203,7 @@ def test_a_shard(said: list[tuple[str, Said, object]]) -> None:
 
 @given(to_shard)
 def test_a_shard_of_vectors(said: list[tuple[str, Said, object]]) -> None:
-    machine = VectorShard("shard 0", epoch=0, ranges=test_parameter_shard.RANGES, unit_size=2)
+    machine = VectorShard("shard 0", incarnation=0, ranges=test_parameter_shard.RANGES, unit_size=2)
     machine.receive(Received(COORDINATOR, 0, Heartbeat(0, clock=0.0)), 0.0)
     request = (Evaluate((Segment("g", 0, 7),)), dot("g", "g"))
     machine.receive(Received(COORDINATOR, 0, Command(1, request)), 0.0)

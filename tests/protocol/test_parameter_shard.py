@@ -28,6 +28,7 @@ from partita.engine.protocol.messages import (
 from partita.engine.protocol.parameter_shard import (
     ApplyGradient,
     ParameterShard,
+    RestoredState,
     ShardEffect,
     ShardEvent,
     Watermark,
@@ -39,17 +40,21 @@ BYTES = {0: bytes(12), 1: bytes(20)}
 
 def shard(
     *,
-    epoch: int = 0,
+    shard_incarnation: int = 0,
     version: int = 0,
     seen: dict[str, Watermark] | None = None,
     acknowledged: Mapping[str, Sequence[PushRecord]] | None = None,
     leased: bool = True,
 ) -> ParameterShard:
     machine = ParameterShard(
-        "shard 0", epoch=epoch, ranges=RANGES, version=version, seen=seen, acknowledged=acknowledged
+        "shard 0",
+        incarnation=shard_incarnation,
+        ranges=RANGES,
+        restored=RestoredState(version, seen=seen or {}),
+        acknowledged=acknowledged,
     )
     if leased:
-        tell(machine, "coordinator", Heartbeat(epoch, clock=0.0), now=0.0)
+        tell(machine, "coordinator", Heartbeat(shard_incarnation, clock=0.0), now=0.0)
     return machine
 
 
@@ -77,12 +82,12 @@ def push(
     sequence: int,
     *,
     incarnation: int = 0,
-    epoch: int = 0,
+    shard_incarnation: int = 0,
     version: int = 0,
     stop: int = 0,
     now: float = 0.0,
 ) -> list[ShardEffect]:
-    message = Push(incarnation, sequence, epoch, version, stop)
+    message = Push(incarnation, sequence, shard_incarnation, version, stop)
     payload = BYTES[int(part.rpartition(".")[2])]
     return tell(machine, part, message, payload, incarnation=incarnation, now=now)
 
@@ -90,7 +95,7 @@ def push(
 def test_a_push_is_applied_and_then_acknowledged() -> None:
     assert push(shard(), "part 0.1", 0) == [
         ApplyGradient(Span("values", 3, 8), BYTES[1], updates=0),
-        Send("part 0.1", PushAck(epoch=0, incarnation=0, sequence=0, version=1, staleness=0)),
+        Send("part 0.1", PushAck(shard_incarnation=0, incarnation=0, sequence=0, version=1, staleness=0)),
     ]
 
 
@@ -128,9 +133,9 @@ def test_pushes_to_the_numbers_of_another_machine_make_nothing_stale() -> None:
 
 
 def test_across_a_restart_staleness_counts_from_where_the_histories_part() -> None:
-    machine = shard(epoch=1, version=10)
+    machine = shard(shard_incarnation=1, version=10)
     for sequence, base, expected in [(0, 14, 0), (1, 14, 1), (2, 8, 2)]:
-        acknowledgement = push(machine, "part 0.0", sequence, epoch=0, version=base)[-1]
+        acknowledgement = push(machine, "part 0.0", sequence, shard_incarnation=0, version=base)[-1]
         assert isinstance(acknowledgement, Send)
         assert isinstance(acknowledgement.message, PushAck)
         assert acknowledgement.message.staleness == expected
@@ -160,7 +165,7 @@ def test_a_new_process_of_a_part_learns_what_is_here_of_the_one_before_it() -> N
 
 
 def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() -> None:
-    machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3)})
+    machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
     earlier = (PushRecord(0, 7, 70), PushRecord(1, 2, 90))
     effects = tell(machine, "part 0.0", Fetch(0, 1, earlier), incarnation=2)
     assert effects[1:] == [Send("coordinator", LostPushes("part 0.0", 3 + 2 + 1))]
@@ -172,7 +177,11 @@ def test_what_dead_processes_were_acknowledged_is_lost_where_it_is_not_here() ->
 def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> None:
     told = {"part 0.0": (PushRecord(0, 7), PushRecord(1, 2)), "part 1.0": (PushRecord(0, 4),), "part 0.9": ()}
     machine = ParameterShard(
-        "shard 0", epoch=1, ranges=RANGES, seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}, acknowledged=told
+        "shard 0",
+        incarnation=1,
+        ranges=RANGES,
+        restored=RestoredState(seen={"part 0.0": (0, 3), "part 1.0": (0, 3)}),
+        acknowledged=told,
     )
     tell(machine, "coordinator", Heartbeat(1, clock=0.0))
     assert machine.lost == {"part 0.0": 5}
@@ -182,7 +191,7 @@ def test_a_shard_that_comes_back_counts_what_it_is_told_was_acknowledged() -> No
 
 
 def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
-    machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
+    machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3), "part 1.0": (0, 1)})
     assert Send("coordinator", LostPushes("part 0.0", 2)) in push(machine, "part 0.0", 6)
     assert len(push(machine, "part 1.0", 2)) == 2
     assert machine.lost == {"part 0.0": 2}
@@ -194,29 +203,29 @@ def test_pushes_that_a_checkpoint_did_not_hold_are_counted_and_said() -> None:
 
 
 def test_a_fetch_says_what_was_acknowledged_so_that_nothing_is_missed_in_silence() -> None:
-    machine = shard(epoch=1, version=6, seen={"part 0.0": (0, 3)})
-    assert tell(machine, "part 0.0", Fetch(9, settled=7))[1:] == [
+    machine = shard(shard_incarnation=1, version=6, seen={"part 0.0": (0, 3)})
+    assert tell(machine, "part 0.0", Fetch(9, acknowledged=7))[1:] == [
         Send("coordinator", LostPushes("part 0.0", 3))
     ]
-    assert len(tell(machine, "part 0.0", Fetch(10, settled=7))) == 1
+    assert len(tell(machine, "part 0.0", Fetch(10, acknowledged=7))) == 1
     assert len(push(machine, "part 0.0", 6)) == 1  # a late copy of one that is counted as lost
     assert isinstance(push(machine, "part 0.0", 7)[0], ApplyGradient)
     assert machine.lost == {"part 0.0": 3}
-    assert tell(machine, "part 1.1", Fetch(0, settled=2), incarnation=1)[1:] == [
+    assert tell(machine, "part 1.1", Fetch(0, acknowledged=2), incarnation=1)[1:] == [
         Send("coordinator", LostPushes("part 1.1", 2))
     ]
-    assert tell(machine, "part 1.1", Fetch(0, settled=9), incarnation=0) == []
+    assert tell(machine, "part 1.1", Fetch(0, acknowledged=9), incarnation=0) == []
 
 
 def test_a_fetch_is_answered_with_the_senders_range() -> None:
     machine = shard(version=5)
     assert tell(machine, "part 3.0", Fetch(7)) == [
-        Send("part 3.0", Parameters(request=7, epoch=0, version=5), Span("values", 0, 3))
+        Send("part 3.0", Parameters(request=7, shard_incarnation=0, version=5), Span("values", 0, 3))
     ]
 
 
 def test_updates_are_counted_for_each_machines_range_and_go_on_from_a_checkpoint() -> None:
-    machine = ParameterShard("shard 0", epoch=0, ranges=RANGES, version=2, updates=40)
+    machine = ParameterShard("shard 0", incarnation=0, ranges=RANGES, restored=RestoredState(2, 40))
     tell(machine, "coordinator", Heartbeat(0, clock=0.0), now=0.0)
     for part, sequence, updates in [("part 0.0", 0, 40), ("part 5.0", 0, 41), ("part 0.1", 0, 40)]:
         apply = push(machine, part, sequence)[0]
@@ -288,10 +297,10 @@ def test_a_lease_runs_from_when_it_was_asked_for_not_from_when_the_answer_came()
     assert not machine.holds_lease(4.0)
 
 
-def test_a_newer_epoch_fences_for_good() -> None:
-    machine = shard(epoch=1)
+def test_a_newer_incarnation_fences_for_good() -> None:
+    machine = shard(shard_incarnation=1)
     assert tell(machine, "coordinator", Heartbeat(0, clock=0.0)) == []
-    assert tell(machine, "part 0.0", Heartbeat(2)) == []
+    assert [type(effect) for effect in tell(machine, "part 0.0", Heartbeat(2))] == [Refuse]
     assert tell(machine, "coordinator", Heartbeat(2)) == [Fenced(2)]
     assert tell(machine, "coordinator", Heartbeat(2)) == []
     tell(machine, "coordinator", Heartbeat(1, clock=0.0))
@@ -304,7 +313,7 @@ def test_a_checkpoint_remembers_what_is_applied_and_nothing_later() -> None:
     push(machine, "part 0.0", 0)
     (persist,) = tell(machine, "coordinator", Save(3))
     assert persist == Persist(
-        3, epoch=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}
+        3, incarnation=0, version=1, updates=1, seen={"part 0.0": (0, 0)}, stops={"part 0.0": 0}
     )
     push(machine, "part 0.0", 1)
     assert isinstance(persist, Persist)
@@ -329,7 +338,7 @@ def test_one_file_is_written_at_a_time_and_only_the_newest_waits() -> None:
     for checkpoint in (1, 3, 2):
         assert tell(machine, "coordinator", Save(checkpoint)) == []
     effects = feed(machine, Persisted(1, 0, "file", "hash"))
-    assert effects[-1] == Persist(3, epoch=0, version=0, updates=0, seen={})
+    assert effects[-1] == Persist(3, incarnation=0, version=0, updates=0, seen={})
     assert feed(machine, Persisted(3, 0, "file", "hash")) == [
         Send("coordinator", Saved(3, 0, 0, "file", "hash"))
     ]
@@ -365,7 +374,7 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
     sent: list[tuple[str, int, int]] = []
     kept = Checkpoint()
     applied: Counter[tuple[str, int, int]] = Counter()
-    machine, epoch, lost = shard(), 0, 0
+    machine, shard_incarnation, lost = shard(), 0, 0
     for _ in range(data.draw(st.integers(1, 40), label="events")):
         action = data.draw(st.sampled_from(["push", "push", "push", "late copy", "part", "save", "restart"]))
         if action in ("push", "late copy"):
@@ -374,7 +383,9 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
             if action == "late copy" and sent:
                 key = data.draw(st.sampled_from(sent))
             sent.append(key)
-            for effect in push(machine, key[0], key[2], incarnation=key[1], epoch=epoch):
+            for effect in push(
+                machine, key[0], key[2], incarnation=key[1], shard_incarnation=shard_incarnation
+            ):
                 if isinstance(effect, ApplyGradient):
                     applied[key] += 1
                 client = clients[key[0]]
@@ -392,15 +403,23 @@ def test_random_histories_apply_an_acknowledged_push_once_or_count_it_once(data:
             counted = lost + sum(machine.lost.values())
             kept = Checkpoint(machine.version, counted, machine.seen, applied.copy())
         else:
-            epoch += 1
+            shard_incarnation += 1
             lost, applied = kept.lost, kept.applied.copy()
             told = {name: client.settled for name, client in clients.items()}
-            machine = shard(epoch=epoch, version=kept.version, seen=kept.seen, acknowledged=told)
+            machine = shard(
+                shard_incarnation=shard_incarnation, version=kept.version, seen=kept.seen, acknowledged=told
+            )
         assert all(count == 1 for count in applied.values())
         assert machine.version == sum(applied.values())
     for name, client in clients.items():
         tell(machine, name, Fetch(1, client.sequence, client.settled[:-1]), incarnation=client.incarnation)
-        after = push(machine, name, client.sequence, incarnation=client.incarnation, epoch=epoch)
+        after = push(
+            machine,
+            name,
+            client.sequence,
+            incarnation=client.incarnation,
+            shard_incarnation=shard_incarnation,
+        )
         assert any(isinstance(effect, ApplyGradient | Send) for effect in after)
     told_of = {(name, *key) for name, client in clients.items() for key in client.acknowledged}
     assert len(told_of - set(applied)) == lost + sum(machine.lost.values())

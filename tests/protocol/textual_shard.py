@@ -64,7 +64,7 @@ class Shard:
 
     def __post_init__(self) -> None:
         self.machine = VectorShard(
-            "shard 0", epoch=0, ranges=self.ranges, unit_size=UNIT_SIZE, number=self.number
+            "shard 0", incarnation=0, ranges=self.ranges, unit_size=UNIT_SIZE, number=self.number
         )
         if self.leased:
             self.tell("coordinator", Heartbeat(0, clock=0.0))

@@ -19,6 +19,8 @@ from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShar
 from partita.engine.protocol.shard_client import Install
 from partita.engine.runtime.simulation.downpour import Machines
 
+LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
+
 # Shards.
 
 
@@ -45,7 +47,7 @@ class AnIncarnationGoesBack(ParameterShard):
 
 class RestoreForgetsWhatWasSeen(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"seen": {}}))
+        super().__init__(name, **(kwargs | {"restored": replace(kwargs["restored"], seen={})}))
 
 
 class WatermarkSavedTooEarly(ParameterShard):
@@ -61,7 +63,7 @@ class WatermarkSavedTooEarly(ParameterShard):
 
 class RestoreForgetsTheVersion(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"version": 0}))
+        super().__init__(name, **(kwargs | {"restored": replace(kwargs["restored"], version=0)}))
 
 
 class NoFence(ParameterShard):
@@ -72,13 +74,13 @@ class NoFence(ParameterShard):
 class LeaseFromWhenTheHeartbeatArrived(ParameterShard):
     def _heartbeat(self, message: Any, now: float) -> Any:
         effects = super()._heartbeat(message, now)
-        self._leased_until = now + self._lease_s
+        self._leased_until = now + self._heartbeats.lease_s
         return effects
 
 
 class LeaseOutlivesTheVerdict(ParameterShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **kwargs, lease_s=6.0)
+        super().__init__(name, **(kwargs | {"heartbeats": LONG_LEASE}))
 
 
 class AcknowledgesAfterTheLease(ParameterShard):
@@ -150,7 +152,9 @@ class SaysOneStepTooFew(SaysOneStepTooMany):
 class SaysSavedBeforeItIs(ParameterShard):
     def _save(self, checkpoint: int, now: float) -> Any:
         effects = super()._save(checkpoint, now)
-        early = Saved(checkpoint, self.epoch, self.version, f"{checkpoint}/{self.name}.{self.epoch}", "hash")
+        early = Saved(
+            checkpoint, self.incarnation, self.version, f"{checkpoint}/{self.name}.{self.incarnation}", "hash"
+        )
         return [*effects, *(Send("coordinator", early) for e in effects if isinstance(e, Persist))]
 
 
@@ -272,7 +276,7 @@ class ARoundOutlivesAShard(DownpourCoordinator):
         effects = super()._restart_shard(host, reason, now)
         self._checkpoints.round = under_way
         if under_way is not None:
-            under_way._epochs[host.name] = host.incarnation
+            under_way._incarnations[host.name] = host.incarnation
         return effects
 
 

@@ -29,6 +29,9 @@ from partita.engine.runtime.simulation.sandblaster import Machines
 # Shards.
 
 
+LONG_LEASE = HeartbeatPolicy(heartbeat_s=0.69, dead_s=8.0)
+
+
 class CountsABackupToo(VectorShard):
     def _contribution(self, event: Any, contribution: Any, now: float) -> Any:
         number, evaluation = self.number, self._evaluation
@@ -40,7 +43,7 @@ class CountsABackupToo(VectorShard):
 
 class DoesARepeatedCommandAgain(VectorShard):
     def _command(self, command: Any, now: float) -> Any:
-        if command.number == self.number and self._answer is not None:
+        if command.number == self.number and self._result is not None:
             self.number -= 1
         return super()._command(command, now)
 
@@ -60,13 +63,13 @@ class NoFence(VectorShard):
 class LeaseFromWhenTheHeartbeatArrived(VectorShard):
     def _heartbeat(self, message: Any, now: float) -> Any:
         effects = super()._heartbeat(message, now)
-        self._leased_until = now + self._lease_s
+        self._leased_until = now + self._heartbeats.lease_s
         return effects
 
 
 class LeaseOutlivesTheVerdict(VectorShard):
     def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(name, **(kwargs | {"lease_s": 6.0}))
+        super().__init__(name, **(kwargs | {"heartbeats": LONG_LEASE}))
 
 
 class ShowsThePointOfAnyCommand(VectorShard):
@@ -124,8 +127,10 @@ class SaysSavedBeforeItIs(VectorShard):
     def receive(self, event: Any, now: float) -> Any:
         effects = super().receive(event, now)
         persists = [e for e in effects if isinstance(e, Persist)]
-        files = [f"{e.checkpoint}/{self.name}.{e.epoch}" for e in persists]
-        saved = [Saved(e.checkpoint, e.epoch, e.version, f, "") for e, f in zip(persists, files, strict=True)]
+        files = [f"{e.checkpoint}/{self.name}.{e.incarnation}" for e in persists]
+        saved = [
+            Saved(e.checkpoint, e.incarnation, e.version, f, "") for e, f in zip(persists, files, strict=True)
+        ]
         return [*(Send("coordinator", message) for message in saved), *effects]
 
 

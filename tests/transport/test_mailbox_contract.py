@@ -20,10 +20,10 @@ def test_a_message_arrives_with_its_sender_and_incarnation(hosts: Hosts) -> None
     right, right_peer = hosts.open("right")
     right.allow([Peer("left", 3, left.endpoint, left.public_key)])
     left.connect(right_peer)
-    left.send("right", Push(incarnation=99, sequence=0, epoch=0, version=7))
+    left.send("right", Push(incarnation=99, sequence=0, shard_incarnation=0, version=7))
     (got,) = collect(right, 1, others=[left])
     assert (got.sender, got.incarnation, got.payload) == ("left", 3, None)
-    assert got.message == Push(incarnation=99, sequence=0, epoch=0, version=7)
+    assert got.message == Push(incarnation=99, sequence=0, shard_incarnation=0, version=7)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 1, MIB - 1, MIB, MIB + 1, 5 * MIB, 40 * MIB + 3])

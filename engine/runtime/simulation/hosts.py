@@ -225,7 +225,7 @@ class ShardHost(Host):
     def persist(self, order: Persist, contents: object) -> None:
         """Writes a copy of the contents to a file, which is on disk later.
 
-        The name holds the epoch: a replaced process must not write over its successor's file.
+        The name holds the incarnation: a replaced process must not write over its successor's file.
         """
         name = f"{order.checkpoint}/{self.name}.{self.incarnation}"
         file = File(contents, order.version, f"{name} of run {self.coordinator.incarnation}")

@@ -39,7 +39,7 @@ class ReferenceModel:
         self._initial = {name: Lineage([0] * size) for name, size in shards}
         self.lineages: dict[ProcessId, Lineage] = {}
         self._writers = writers
-        self._newest: dict[str, tuple[int, int]] = {}  # (epoch, version) of each shard
+        self._newest: dict[str, tuple[int, int]] = {}  # (incarnation, version) of each shard
         self._payloads: dict[tuple[str, Push], tuple[float, ...]] = {}  # by (shard, push)
         self._steps: dict[tuple[str, Push], tuple[int, ...]] = {}  # of the gradients in it
         self._undone: dict[ProcessId, dict[int, list[int]]] = {}  # steps that have accumulated, by number
@@ -162,11 +162,19 @@ class ReferenceModel:
         require(there, "I2", shard, "acknowledges", push, "and does not hold it")
         require(version == lineage.version, "I3", shard, "says version", version, "at", lineage.version)
 
-    def answers(self, shard: ProcessId, epoch: int, version: int) -> None:
+    def answers(self, shard: ProcessId, incarnation: int, version: int) -> None:
         """Requires that a shard sends parameters of the version that it has (I3), as the one writer (I4)."""
         self._writers.require_current(shard, "answers a fetch", "")
         expected = (shard[1], self.lineages[shard].version)
-        require((epoch, version) == expected, "I3", shard, "says", (epoch, version), "and is", expected)
+        require(
+            (incarnation, version) == expected,
+            "I3",
+            shard,
+            "says",
+            (incarnation, version),
+            "and is",
+            expected,
+        )
 
     def _moves(self, shard: ProcessId, version: int) -> None:
         now, before = (shard[1], version), self._newest.get(shard[0], (-1, -1))

@@ -173,7 +173,7 @@ class PartHost(hosts.PartHost):
                 case Stage(span=Span(start=start, stop=stop), payload=Numbers() as numbers):
                     assert isinstance(event, Received) and isinstance(event.message, Parameters)
                     vectors["staged"][start:stop] = numbers
-                    self.staged[event.sender] = (event.message.epoch, event.message.version)
+                    self.staged[event.sender] = (event.message.shard_incarnation, event.message.version)
                 case Install(span=Span(start=start, stop=stop)):
                     inside = not isinstance(event, StepBegins)
                     require(not inside, "I3", self.id, "installs parameters inside a step")

@@ -6,8 +6,9 @@ from collections import deque
 
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import Parameters, Push, PushAck
-from partita.engine.protocol.parameter_shard import ApplyGradient, ShardEffect, ShardEvent
+from partita.engine.protocol.parameter_shard import ApplyGradient, RestoredState, ShardEffect, ShardEvent
 from partita.engine.runtime.simulation import hosts
 from partita.engine.runtime.simulation.downpour.schedule import DownpourSchedule, ShardState
 from partita.engine.runtime.simulation.faults import freeze
@@ -33,13 +34,11 @@ class ShardHost(hosts.ShardHost):
         self.waiting: deque[ShardEvent] = deque()
         self.machine = schedule.machines.shard(
             name,
-            epoch=self.incarnation,
+            incarnation=self.incarnation,
             ranges=schedule.layout.of_shard[name],
-            version=file.version if file else 0,
-            seen=state.seen,
-            stops=state.stops,
+            restored=RestoredState(file.version if file else 0, 0, state.seen, state.stops),
             acknowledged=schedule.push_log.of_shard(name),
-            heartbeat_s=HEARTBEAT_S,
+            heartbeats=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
         )
 
     def do(self, event: ShardEvent) -> None:
@@ -90,7 +89,7 @@ class ShardHost(hosts.ShardHost):
             push = (effect.to, message.incarnation, message.sequence)
             self.schedule.model.acknowledges(self.id, push, message.version)
         elif isinstance(message, Parameters):
-            self.schedule.model.answers(self.id, message.epoch, message.version)
+            self.schedule.model.answers(self.id, message.shard_incarnation, message.version)
             assert isinstance(effect.payload, Span)
             payload = Numbers(self.values[effect.payload.start : effect.payload.stop])
         self.send(effect.to, message, payload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partita.engine.protocol.events import Persist, Received, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
+from partita.engine.protocol.membership import HeartbeatPolicy
 from partita.engine.protocol.messages import CommandResult, Contribution, ContributionAck, Point
 from partita.engine.protocol.names import machine_of
 from partita.engine.protocol.vector_shard import (
@@ -47,11 +48,11 @@ class ShardHost(hosts.ShardHost):
         self.invariants = ShardInvariants(self.coordinator.invariants, self.id, self.vectors)
         self.machine = self.schedule.machines.shard(
             name,
-            epoch=self.incarnation,
+            incarnation=self.incarnation,
             ranges=layout.of_shard[name],
             unit_size=self.schedule.scenario.unit_size,
             number=file.version if self.checkpoint is not None else 0,
-            heartbeat_s=HEARTBEAT_S,
+            heartbeats=HeartbeatPolicy(heartbeat_s=HEARTBEAT_S),
         )
 
     def do(self, event: VectorShardEvent) -> None:
