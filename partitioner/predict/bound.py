@@ -19,8 +19,9 @@ import numpy.typing as npt
 from partita.layers.box import BLOCK, BoxSet
 from partita.layers.connectivity import Full
 from partita.layers.graph import Graph, Grid
-from partita.partitioner.ir.buffer import Edge, activations
-from partita.partitioner.ir.program import Instruction, Op, Operand
+from partita.partitioner.ir.buffer import activations
+from partita.partitioner.ir.program import Instruction, Operand
+from partita.partitioner.lower.piece_program import feed, forward, grad_input
 from partita.partitioner.predict.cost import Costs
 
 Numbers = npt.NDArray[np.float64]
@@ -122,31 +123,20 @@ class Bound:
                     for name, k in self.graph.consumers(grid.name)
                 )
             )
-            feed_s = self.costs.compute_s(
-                Instruction(Op.FEED, Operand(activations(grid.name), heard)), machine
-            )
+            feed_s = self.costs.compute_s(feed(grid.name, heard), machine)
             yield feed_s * self.costs.sizes.micro_batches
 
     def _least(self, instruction: Instruction) -> float:
         return min(self.costs.compute_s(instruction, m) for m in self.of_kind)
 
     def _up(self, grid: Grid) -> float:
-        return self._least(
-            Instruction(
-                Op.UP,
-                Operand(activations(grid.name), BLOCK),
-                tuple(Operand(activations(s), BLOCK) for s in grid.sources),
-            )
-        )
+        return self._least(forward(grid, BLOCK, [BLOCK] * len(grid.sources)))
 
     def _down(self, grid: Grid) -> float:
         """The least instruction that passes errors on; 0 where none does."""
+        error = Operand(activations(grid.name), BLOCK)
         errors = [
-            Instruction(
-                Op.ERRORS,
-                Operand(Edge(s, grid.name, k).buffer, BLOCK),
-                (Operand(activations(grid.name), BLOCK),),
-            )
+            grad_input(grid, k, BLOCK, error)
             for k, s in enumerate(grid.sources)
             if self.train and s in self.graph.needs_error
         ]

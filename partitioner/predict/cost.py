@@ -9,21 +9,20 @@ simulator's.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeAlias
 
-from partita.layers.box import BLOCK, BoxSet
+from partita.layers.box import BoxSet
 from partita.layers.graph import Graph, Grid
 from partita.layers.layer import Placeholder
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.cluster.cluster import Cluster, Machine
 from partita.partitioner.cluster.work import Work
-from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import Sizes
+from partita.partitioner.lower.piece_program import PiecePrograms
 from partita.partitioner.predict.work import work_of
 
 Key: TypeAlias = tuple[object, ...]
@@ -87,7 +86,7 @@ class Costs:
         self._by_place = {grid.name for grid in graph.computed if _has_uneven_rows(grid)}
         self._kernel_s: dict[Key, float] = {}
         self._layer_s: dict[Key, float] = {}
-        self._heard: dict[tuple[str, BoxSet, int], BoxSet] = {}
+        self.pieces = PiecePrograms(graph)
 
     def compute_s(self, instruction: Instruction, machine: int) -> float:
         """How long a machine's kernel threads are busy with an instruction."""
@@ -134,7 +133,7 @@ class Costs:
         key = (layer, rows, self._alike[machine], train)
         found = self._layer_s.get(key)
         if found is None:
-            instructions = self._instructions(self.graph[layer], rows, train=train)
+            instructions = self.pieces.by_rows(self.graph[layer], rows, train=train)
             found = self._layer_s[key] = sum(
                 self.compute_s(i, machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
                 for i in instructions
@@ -149,21 +148,11 @@ class Costs:
             pieces: all of the layer.
             train: with errors and learning.
         """
-        shares = Counter(stop - start for start, stop in {each.box[0] for each in pieces})
-        sums = (
-            Operand(Buffer(BufferKind.PARTIAL_SUMS, piece.layer), BoxSet.of_rows((0, rows)))
-            for rows in shares
-        )
-        heard = Operand(
-            activations(self.graph[piece.layer].sources[0]), BoxSet.of_rows(piece.inputs or (0, 0))
-        )
-        took = sum(
-            count * self.compute_s(Instruction(Op.MULTIPLY, each, (heard,)), piece.machine)
-            for each, count in zip(sums, shares.values(), strict=True)
-        )
+        sums = self.pieces.partial_sums(piece, pieces)
+        took = sum(count * self.compute_s(each, piece.machine) for count, each in sums)
         return took * self.sizes.micro_batches + sum(
             self.compute_s(i, piece.machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
-            for i in self._by_inputs(piece, pieces, train=train)
+            for i in self.pieces.by_inputs(piece, pieces, train=train)
         )
 
     @property
@@ -182,7 +171,7 @@ class Costs:
         return times is not None and all(
             times.knows(self._work(instruction, machine))
             for grid in self.graph.computed
-            for instruction in self._instructions(grid, grid.rows, train=bool(self.graph.losses))
+            for instruction in self.pieces.by_rows(grid, grid.rows, train=bool(self.graph.losses))
         )
 
     def _work(self, instruction: Instruction, machine: Machine) -> Work:
@@ -232,64 +221,6 @@ class Costs:
             sources if instruction.op is Op.SQUARES else None,
             place,
         )
-
-    def _instructions(self, grid: Grid, rows: BoxSet, *, train: bool) -> Iterator[Instruction]:
-        """What a machine does for these rows."""
-        own = Operand(activations(grid.name), rows)
-        heard = [
-            Operand(activations(source), self._rows_heard(grid.name, rows, k))
-            for k, source in enumerate(grid.sources)
-        ]
-        yield Instruction(Op.UP, own, tuple(heard))
-        if not train or grid.name not in self.graph.needs_error:
-            return
-        consumers = self.graph.consumers(grid.name)
-        error = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
-        if consumers and grid.layer.activation != "linear":
-            yield Instruction(Op.DELTA, error, (own,), accumulate=True)
-        for k, operand in enumerate(heard):
-            if operand.buffer.layer in self.graph.needs_error:
-                edge = Edge(operand.buffer.layer, grid.name, k)
-                yield Instruction(Op.ERRORS, Operand(edge.buffer, operand.rows), (error,))
-        if grid.parameters:
-            learnt = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK if grid.shares_weights else rows)
-            yield Instruction(Op.LEARN, learnt, (error,), accumulate=True)
-
-    def _by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
-        """What a machine does besides its sums, for its rows and for its inputs."""
-        grid, name, source = self.graph[piece.layer], piece.layer, self.graph[piece.layer].sources[0]
-        assert piece.inputs is not None, f"{piece} is cut by rows"
-        own, heard = (
-            Operand(activations(name), piece.rows),
-            Operand(activations(source), BoxSet.of_rows(piece.inputs)),
-        )
-        yield Instruction(
-            Op.UP, own, (Operand(Buffer(BufferKind.PARTIAL_SUMS, name), piece.rows),) * len(pieces)
-        )
-        if not train or name not in self.graph.needs_error:
-            return
-        deltas = Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), grid.rows)
-        if grid.layer.activation != "linear":
-            yield Instruction(
-                Op.DELTA,
-                Operand(Buffer(BufferKind.GRAD_PREACTIVATION, name), piece.rows),
-                (own,),
-                accumulate=True,
-            )
-        if source in self.graph.needs_error:
-            yield Instruction(Op.ERRORS, Operand(Edge(source, name, 0).buffer, heard.rows), (deltas,))
-        learnt = Operand(Buffer(BufferKind.PARAMETERS, name), deltas.rows)
-        yield Instruction(Op.LEARN, learnt, (deltas, heard), accumulate=True)
-
-    def _rows_heard(self, layer: str, rows: BoxSet, source: int) -> BoxSet:
-        key = (layer, rows, source)
-        found = self._heard.get(key)
-        if found is None:
-            columns = len(rows[0]) > 1 and self.graph[self.graph[layer].sources[source]].is_picture
-            boxes = rows if columns else (box.on(1) for box in rows)
-            heard = (self.graph.source_rows(layer, box, source, columns=columns) for box in boxes)
-            found = self._heard[key] = BoxSet.union(*heard)
-        return found
 
 
 def _count(operand: Operand) -> tuple[int, bool]:

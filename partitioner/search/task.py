@@ -12,9 +12,8 @@ from partita.partitioner.assign.cuts import Cuts
 from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import settled
 from partita.partitioner.cluster.cluster import Cluster
-from partita.partitioner.ir.buffer import activations
-from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, PRECISIONS
+from partita.partitioner.lower.piece_program import feed
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
@@ -101,8 +100,7 @@ class Task:
                     if piece.inputs
                     else graph.source_rows(piece.layer, piece.box.on(1), k)
                 )
-                feed = Instruction(Op.FEED, Operand(activations(source), rows))
-                took += self.costs.compute_s(feed, piece.machine) * self.portions
+                took += self.costs.compute_s(feed(source, rows), piece.machine) * self.portions
         return took
 
     def _computed_s(self, piece: Piece, pieces: Sequence[Piece]) -> float:

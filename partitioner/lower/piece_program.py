@@ -1,0 +1,98 @@
+"""Instructions of one piece, as a machine has them that receives all inputs at once.
+
+Cost, bound and search price pieces by these before there is a plan. In a program the same instructions are
+divided by the messages that they wait for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from partita.layers.box import BLOCK, BoxSet
+from partita.layers.graph import Graph, Grid
+from partita.partitioner.assign.piece import Piece
+from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
+from partita.partitioner.ir.program import Instruction, Op, Operand
+
+
+def feed(source: str, rows: BoxSet) -> Instruction:
+    """Fills rows of an input or target."""
+    return Instruction(Op.FEED, Operand(activations(source), rows))
+
+
+def forward(grid: Grid, rows: BoxSet, inputs: Sequence[BoxSet]) -> Instruction:
+    """Computes activations of a layer from these rows of each input."""
+    sources = (Operand(activations(s), given) for s, given in zip(grid.sources, inputs, strict=True))
+    return Instruction(Op.UP, Operand(activations(grid.name), rows), tuple(sources))
+
+
+def grad_input(grid: Grid, number: int, rows: BoxSet, error: Operand) -> Instruction:
+    """Computes the gradient of rows of an input."""
+    edge = Edge(grid.sources[number], grid.name, number)
+    return Instruction(Op.ERRORS, Operand(edge.buffer, rows), (error,))
+
+
+class PiecePrograms:
+    """Instructions of any piece of a network; remembers which rows of inputs they need."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._needed: dict[tuple[str, BoxSet, int], BoxSet] = {}
+
+    def by_rows(self, grid: Grid, rows: BoxSet, *, train: bool) -> Iterator[Instruction]:
+        """Instructions of rows of a layer; `train` adds the backward pass and the update."""
+        inputs = [self._rows_needed(grid.name, rows, k) for k in range(len(grid.sources))]
+        yield forward(grid, rows, inputs)
+        if not train or grid.name not in self.graph.needs_error:
+            return
+        own, consumers = Operand(activations(grid.name), rows), self.graph.consumers(grid.name)
+        error = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
+        if consumers and grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, error, (own,), accumulate=True)
+        for k, source in enumerate(grid.sources):
+            if source in self.graph.needs_error:
+                yield grad_input(grid, k, inputs[k], error)
+        if grid.parameters:
+            parameters = Buffer(BufferKind.PARAMETERS, grid.name)
+            updated = Operand(parameters, BLOCK if grid.shares_weights else rows)
+            yield Instruction(Op.LEARN, updated, (error,), accumulate=True)
+
+    def partial_sums(self, piece: Piece, pieces: Sequence[Piece]) -> Iterator[tuple[int, Instruction]]:
+        """Sums of a piece over its inputs, for the rows of every piece of the layer: how often, and what."""
+        source = Operand(
+            activations(self.graph[piece.layer].sources[0]), BoxSet.of_rows(piece.inputs or (0, 0))
+        )
+        extents = Counter(stop - start for start, stop in {each.box[0] for each in pieces})
+        for extent, count in extents.items():
+            sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, piece.layer), BoxSet.of_rows((0, extent)))
+            yield count, Instruction(Op.MULTIPLY, sums, (source,))
+
+    def by_inputs(self, piece: Piece, pieces: Sequence[Piece], *, train: bool) -> Iterator[Instruction]:
+        """Instructions of a piece of a layer that is cut by its inputs, but for its partial sums."""
+        grid = self.graph[piece.layer]
+        assert piece.inputs is not None, f"{piece} is cut by rows"
+        own = Operand(activations(grid.name), piece.rows)
+        sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), piece.rows)
+        yield Instruction(Op.UP, own, (sums,) * len(pieces))
+        if not train or grid.name not in self.graph.needs_error:
+            return
+        gradient = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name)
+        whole = Operand(gradient, grid.rows)
+        if grid.layer.activation != "linear":
+            yield Instruction(Op.DELTA, Operand(gradient, piece.rows), (own,), accumulate=True)
+        if grid.sources[0] in self.graph.needs_error:
+            yield grad_input(grid, 0, BoxSet.of_rows(piece.inputs), whole)
+        inputs = Operand(activations(grid.sources[0]), BoxSet.of_rows(piece.inputs))
+        updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)
+        yield Instruction(Op.LEARN, updated, (whole, inputs), accumulate=True)
+
+    def _rows_needed(self, layer: str, rows: BoxSet, number: int) -> BoxSet:
+        key = (layer, rows, number)
+        found = self._needed.get(key)
+        if found is None:
+            columns = len(rows[0]) > 1 and self.graph[self.graph[layer].sources[number]].is_picture
+            boxes = rows if columns else (box.on(1) for box in rows)
+            needed = (self.graph.source_rows(layer, box, number, columns=columns) for box in boxes)
+            found = self._needed[key] = BoxSet.union(*needed)
+        return found
