@@ -38,11 +38,11 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 $(RUNS): pyproject.toml setup.py constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed, and none was found: install it, or set PYTHON=..."; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("%s is Python %d.%d; 3.11 or newer is needed: set PYTHON=..." % (sys.executable, v[0], v[1]))'
-	$(LOCKED) "$(UP_TO_DATE) || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(PIP_INSTALL) -e '.[examples]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_RUNS)'; touch $@; }"
+	$(LOCKED) "$(UP_TO_DATE) || { test -x $(BIN)/python || $(PYTHON) -m venv .venv; $(PIP_INSTALL) -e '.[examples,view]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_RUNS)'; touch $@; }"
 
 # One after the other, also under -j: two pips at once spoil an environment.
 $(STAMP): $(RUNS)
-	$(LOCKED) "$(UP_TO_DATE) -a ! $(RUNS) -nt $@ || { $(PIP_INSTALL) -e '.[dev,docs,examples]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_TESTS)'; touch $@; }"
+	$(LOCKED) "$(UP_TO_DATE) -a ! $(RUNS) -nt $@ || { $(PIP_INSTALL) -e '.[dev,docs,examples,view]'; $(KEEP_BYTECODE_OF) 'import $(IMPORTED_BY_TESTS)'; touch $@; }"
 
 demo: $(RUNS)
 	$(BIN)/python examples/digits.py

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from partita.engine.view import Curve, Mark, Panel, draw_curves
+from partita.engine.view.curves import Curve, Mark, Panel, draw_curves
 from partita.layers import (
     Dense,
     L2Pool2D,

@@ -20,7 +20,7 @@ from examples.race.digits import Digits
 from examples.race.machines import Times
 from examples.race.race import METHODS, Measured, Race
 from examples.race.setting import Setting
-from partita.engine.view import Curve, Panel, draw_curves
+from partita.engine.view.curves import Curve, Panel, draw_curves
 from partita.engine.view.time_axis import time_axis
 from partita.layers.text import counted
 

@@ -303,7 +303,11 @@ class Plan:
         if layer is None and nodes is not None:
             raise ValueError(f"nodes {nodes} are marked in the picture of a layer; name the layer too")
         target = Path(path)
-        drawn = view().draw_plan(self) if layer is None else view().draw_layer(self, layer, nodes)
+        drawn = (
+            view("plan_picture").draw_plan(self)
+            if layer is None
+            else view("layer_picture").draw_layer(self, layer, nodes)
+        )
         target.write_text(drawn, encoding="utf-8")
         return target
 
@@ -314,7 +318,7 @@ class Plan:
             path: of the file.
         """
         target = Path(path)
-        target.write_text(view().draw_step(self), encoding="utf-8")
+        target.write_text(view("steps").draw_step(self), encoding="utf-8")
         return target
 
     def write_page(self, path: str | Path) -> Path:
@@ -327,7 +331,7 @@ class Plan:
             path: of the file.
         """
         target = Path(path)
-        target.write_text(view().plan_page(self, str(self)), encoding="utf-8")
+        target.write_text(view("pages").plan_page(self, str(self)), encoding="utf-8")
         return target
 
     def __str__(self) -> str:

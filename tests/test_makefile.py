@@ -36,8 +36,8 @@ def test_two_makes_at_once_install_once(checkout: Path) -> None:
     both = [subprocess.Popen(make, cwd=checkout) for _ in range(2)]
     assert [process.wait(timeout=280) for process in both] == [0, 0]
     asked = (checkout / "asked").read_text().splitlines()
-    assert asked[:2] == ["venv", "install .[examples]"]
-    assert sorted(asked[2:]) == ["install .[dev,docs,examples]", "test", "test"]
+    assert asked[:2] == ["venv", "install .[examples,view]"]
+    assert sorted(asked[2:]) == ["install .[dev,docs,examples,view]", "test", "test"]
     assert subprocess.run(make, cwd=checkout, check=True).returncode == 0
     assert (checkout / "asked").read_text().splitlines() == [*asked, "test"]
 
@@ -48,4 +48,4 @@ def test_an_installation_that_fails_is_not_taken_for_done(checkout: Path) -> Non
     make = ["make", "--silent", "test", "PYTHON=./fake"]
     for _ in range(2):
         assert subprocess.run(make, cwd=checkout, capture_output=True, check=False).returncode == 2
-    assert (checkout / "asked").read_text().splitlines() == ["venv", *["install .[examples]"] * 2]
+    assert (checkout / "asked").read_text().splitlines() == ["venv", *["install .[examples,view]"] * 2]

@@ -33,7 +33,7 @@ def one_sentence_each() -> Iterator[None]:
             130,
             KeyboardInterrupt("stopped at once; the last checkpoint, if there was one, is kept"),
         )
-    except (HostError, RunFailed, UserCodeError, ValueError, OSError) as error:
+    except (HostError, RunFailed, UserCodeError, ImportError, ValueError, OSError) as error:
         code, failure = 1, error
     else:
         return

@@ -9,6 +9,7 @@ from partita.engine.cli.fields import command
 from partita.engine.cli.loading import UserFile
 from partita.engine.cli.output import one_sentence_each, terminal_width
 from partita.engine.cli.planning import File, Machines, Planning
+from partita.partitioner.pictures import view
 from partita.partitioner.table import plan_table
 
 
@@ -33,6 +34,8 @@ class Shown:
 def plan(file: File, machines: Machines = 2, *, planning: Planning, shown: Shown) -> None:
     """Who owns what, which messages follow, and the predicted step."""
     with one_sentence_each():
+        if shown.timeline or shown.page:
+            view("pages")  # a library that is missing is named before any work
         found = planning.plan(UserFile.load(file), machines)
         print(plan_table(found, width=terminal_width()))
         if shown.programs:

@@ -16,6 +16,7 @@ from partita.engine.drivers.phases import Phases
 from partita.engine.parameters.files import check_target
 from partita.engine.profile import profile_network
 from partita.partitioner.cluster.cluster import Cluster
+from partita.partitioner.pictures import view
 
 Counts = Annotated[
     str | None,
@@ -55,6 +56,8 @@ def profile(file: File, machines: Counts = None, *, planning: Planning, measurin
         for target in (measuring.trace, measuring.page, measuring.json):
             if target is not None:
                 check_target(target)
+        if measuring.page:
+            view("pages")  # a library that is missing is named before any work
         with Phases(after_s=0.0) as on_phase:
             on_phase("planning")
             found = profile_network(

@@ -73,7 +73,7 @@ class Profile:
 
     def draw(self, path: str | Path) -> Path:
         """Writes the speed-up curve as an SVG picture."""
-        return _written(path, view().draw_speed_up(self.report()).encode())
+        return _written(path, view("speed_up").draw_speed_up(self.report()).encode())
 
     def write_json(self, path: str | Path) -> Path:
         """Writes the report."""
@@ -85,7 +85,7 @@ class Profile:
 
     def write_page(self, path: str | Path) -> Path:
         """Writes a page of HTML that needs no other file: the curve, the table, the steps, the changes."""
-        return _written(path, view().profile_page(self).encode())
+        return _written(path, view("pages").profile_page(self).encode())
 
     def __str__(self) -> str:
         return str(self.report())

@@ -6,10 +6,9 @@ import math
 
 from partita.engine.view import svg
 from partita.engine.view.look import Look
-from partita.engine.view.steps import said_of_step
 from partita.layers.text import counted
 from partita.partitioner.plan import Plan
-from partita.partitioner.text import readable_bytes
+from partita.partitioner.text import readable_bytes, readable_seconds
 
 LINE = 22.0
 COLUMNS = (30.0, 190.0, 275.0, 335.0)
@@ -19,12 +18,18 @@ NARROW = 20
 """Machines up to which the legend stands beside the picture, in one column; else below it, in several."""
 
 
+def predicted_text(plan: Plan) -> str:
+    """The predicted length of a step, and whether it is a guess."""
+    doubt = "" if plan.costs.calibrated else " (uncalibrated)"
+    return f"predicted step {readable_seconds(plan.predicted_step_s)}{doubt}"
+
+
 def heading(plan: Plan, *, x: float, y: float) -> str:
     """The network, its size and the predicted step."""
     machines = counted(len(plan.cluster), "machine")
     told = (
         f"{machines} · {plan.portions} · {plan.precision} · "
-        f"{counted(plan.graph.n_parameters, 'parameter')} · {said_of_step(plan)}"
+        f"{counted(plan.graph.n_parameters, 'parameter')} · {predicted_text(plan)}"
     )
     return svg.text(x, y, plan.graph.name, size=22, font_weight=700) + svg.text(
         x, y + 22, told, fill=svg.SOFT

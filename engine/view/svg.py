@@ -7,6 +7,7 @@ from html import escape
 from itertools import pairwise
 
 INK, SOFT, FAINT = "#1f2933", "#65717d", "#e9edf1"
+FONT = "Inter, 'Segoe UI', Helvetica, Arial, sans-serif"
 ARROW = 8
 """Length of an arrow head, in pixels."""
 GLYPH = 0.62
@@ -34,7 +35,7 @@ def document(name: str, width: float, height: float, parts: Iterable[str]) -> st
         width=width,
         height=height,
         role="img",
-        font_family="Inter, 'Segoe UI', Helvetica, Arial, sans-serif",
+        font_family=FONT,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from partita.engine.profile import Profile, Report, profile_network
-from partita.engine.view.profile_page import _steps
+from partita.engine.view.steps import steps_of
 from partita.partitioner import Cluster, Link, Machine, Plan, partition
 from partita.partitioner.text import readable_seconds
 from tests.faults import toy
@@ -42,7 +42,7 @@ def test_the_drawn_step_is_the_one_that_figures_speak_of_or_says_which_it_is(pro
         ),
     ):
         measured = replace(point.measured, steps_s=steps_s)
-        drawn, _ = _steps(replace(point, measured=measured))
+        drawn, _ = steps_of(replace(point, measured=measured))
         assert drawn.subtitle.startswith(words)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from partita.engine.profile import Profile
 from partita.engine.profile.timeline import Bar, Flight, Missing, Timeline
-from partita.engine.view.steps import step_timeline
+from partita.engine.view.steps import measured_gantt
 from partita.partitioner.ir.program import COMPUTES
 from partita.partitioner.predict.playback import Times
 
@@ -89,7 +89,7 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
     bars = (bar(0, 1, 0, 4), bar(0, 2, 1, 5), bar(0, 0, 5, 6), bar(1, 1, 7, 9))
     flight = Flight(0, 1, 0, 0, 5, 6, 7, 7, "h[0:1]")
     timeline = Timeline(("a", "b"), 10, bars, (flight,), ((), (Missing(0, 7, "h"),)), (0.0, 0.0))
-    drawn = step_timeline(timeline, "title", "subtitle", until_s=12)
+    drawn = measured_gantt(timeline, "title", "subtitle", until_s=12)
     assert [(lane.name, lane.thin) for lane in drawn.lanes] == [
         ("a", False),
         ("", False),
@@ -104,5 +104,5 @@ def test_it_is_drawn_with_a_lane_for_each_thread() -> None:
         (3, 7, 9, "up"),
         (3, 0, 7, "wait"),
     ]
-    assert [(f.source, f.destination, f.start_s, f.stop_s) for f in drawn.flights] == [(2, 4, 6, 7)]
+    assert [(f.source, f.destination, f.start_s, f.stop_s) for f in drawn.arrows] == [(2, 4, 6, 7)]
     assert drawn.stop_s == 12

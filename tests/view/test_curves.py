@@ -6,25 +6,40 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.view.curves import HEIGHT, LEFT, LINE, WIDTH, Curve, Mark, Panel, draw_curves
-from tests.view.test_plan_picture import SVG, texts, tooltips
+from tests.draws import examples
+from tests.view.reading import SVG, numbers, shapes, style, texts, tooltips
 
 
-def drawn(*curves: Curve, marks: tuple[Mark, ...] = ()) -> ElementTree.Element:
-    panel = Panel(curves, ("machines", "speed-up"), (1, 2, 4), marks)
-    return ElementTree.fromstring(draw_curves("title", "said", [panel]))
+def drawn(*curves: Curve, marks: tuple[Mark, ...] = (), **panel: object) -> ElementTree.Element:
+    found = Panel(curves, ("machines", "speed-up"), (1, 2, 4), marks, **panel)  # type: ignore[arg-type]
+    return ElementTree.fromstring(draw_curves("title", "said", [found]))
+
+
+def places(root: ElementTree.Element) -> dict[str, tuple[float, float]]:
+    """Where the dots and rings are, by their tooltips."""
+    dots = {told: dot.attrib for told, dot in shapes(root).items() if dot.tag == f"{SVG}use"}
+    return {told: (float(dot["x"]), float(dot["y"])) for told, dot in dots.items()}
+
+
+def lines(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """The curves: what is drawn in a colour of the palette."""
+    grey = {"#e9edf1", "#65717d", "#1f2933"}
+    paths = [p for p in root.iter(f"{SVG}path") if style(p).get("stroke", "").startswith("#")]
+    return [p for p in paths if style(p)["stroke"] not in grey and style(p).get("fill") == "none"]
 
 
 def test_a_curve_goes_through_its_points() -> None:
     root = drawn(Curve("a", ((1, 1), (2, 1.5), (4, 4))), marks=(Mark(2, 2, "elsewhere: 2"),))
-    dots = {c.findtext(f"{SVG}title"): c.attrib for c in root.iter(f"{SVG}circle")}
+    dots = places(root)
     assert set(dots) == {"a: 1.00 at 1", "a: 1.50 at 2", "a: 4.00 at 4", "elsewhere: 2"}
     first, last = dots["a: 1.00 at 1"], dots["a: 4.00 at 4"]
-    assert float(last["cx"]) == LEFT + WIDTH and float(first["cx"]) == LEFT + WIDTH / 4
-    assert float(first["cy"]) - float(last["cy"]) == pytest.approx(HEIGHT * 3 / 4)
+    assert last[0] == pytest.approx(LEFT + WIDTH) and first[0] == pytest.approx(LEFT + WIDTH / 4)
+    assert first[1] - last[1] == pytest.approx(HEIGHT * 3 / 4)
+    assert numbers(lines(root)[0]) == pytest.approx([*first, *dots["a: 1.50 at 2"], *last])
     assert {"machines", "speed-up", "1", "2", "4", "a", "elsewhere: 2", "title"} <= set(texts(root))
 
 
@@ -32,19 +47,26 @@ def test_what_goes_with_a_curve_has_its_colour_and_no_name() -> None:
     root = drawn(
         Curve("a", ((1, 1), (4, 3))), Curve("", ((1, 1), (4, 2)), dashed=True), Curve("b", ((1, 2),))
     )
-    main, beside, other = root.findall(f"{SVG}path")
-    assert main.attrib["stroke"] == beside.attrib["stroke"] != other.attrib["stroke"]
-    assert "stroke-dasharray" in beside.attrib and "stroke-dasharray" not in main.attrib
+    main, beside, other = map(style, lines(root))
+    assert main["stroke"] == beside["stroke"] != other["stroke"]
+    assert "stroke-dasharray" in beside and "stroke-dasharray" not in main
     assert [tip for tip in tooltips(root) if tip.startswith(": ")] == []
 
 
+@settings(max_examples=examples(12))
 @given(st.lists(st.floats(0.1, 30), min_size=1, max_size=7))
 def test_names_do_not_touch(ends: list[float]) -> None:
     curves = [Curve(f"curve {n}", ((1, 1), (4, end))) for n, end in enumerate(ends)]
-    names = [t for t in drawn(*curves).iter(f"{SVG}text") if (t.text or "").startswith("curve")]
-    heights = sorted(float(name.attrib["y"]) for name in names)
-    assert len(heights) == len(ends)
+    root = drawn(*curves)
+    found = shapes(root)
+    heights = sorted(float(found[f"curve {n}"].attrib["y"]) for n in range(len(ends)))
     assert all(b - a >= LINE - 0.2 for a, b in pairwise(heights))
+
+
+def test_a_long_name_is_shortened_and_told_in_full() -> None:
+    root = drawn(Curve("n" * 200, ((1, 1), (4, 4))))
+    assert "n" * 200 in tooltips(root) and "n" * 200 not in texts(root)
+    assert float(root.attrib["width"]) < 1_400
 
 
 def test_panels_lie_below_one_another() -> None:
@@ -54,7 +76,7 @@ def test_panels_lie_below_one_another() -> None:
         Panel((Curve("b", ((1, 1), (4, 2))),), axes, (1, 4), height=100),
     )
     root = ElementTree.fromstring(draw_curves("title", "said", [high, low]))
-    heights = {c.findtext(f"{SVG}title"): float(c.attrib["cy"]) for c in root.iter(f"{SVG}circle")}
+    heights = {told: y for told, (_, y) in places(root).items()}
     assert heights["a: 4.00 at 4"] < heights["a: 1.00 at 1"] < heights["b: 2.00 at 4"]
     assert heights["b: 1.00 at 1"] - heights["b: 2.00 at 4"] == pytest.approx(50)
     assert heights["b: 1.00 at 1"] < float(root.attrib["height"])
@@ -64,12 +86,20 @@ def test_an_axis_that_doubles_goes_by_factors() -> None:
     curve = Curve("a", ((2, 1), (4, 1), (16, 2)))
     panel = Panel((curve,), ("machines", "seconds"), (2, 4, 16), doubling=True)
     root = ElementTree.fromstring(draw_curves("title", "said", [panel]))
-    dots = {c.findtext(f"{SVG}title"): float(c.attrib["cx"]) for c in root.iter(f"{SVG}circle")}
-    assert dots["a: 1.00 at 2"] == LEFT and dots["a: 2.00 at 16"] == LEFT + WIDTH
-    assert dots["a: 1.00 at 4"] == pytest.approx(LEFT + WIDTH / 3, abs=0.1)
+    dots = {told: x for told, (x, _) in places(root).items()}
+    assert dots["a: 1.00 at 2"] == pytest.approx(LEFT)
+    assert dots["a: 2.00 at 16"] == pytest.approx(LEFT + WIDTH)
+    assert dots["a: 1.00 at 4"] == pytest.approx(LEFT + WIDTH / 3)
     assert {"2", "4", "16"} <= set(texts(root))
 
 
 def test_a_curve_of_many_points_needs_no_dots() -> None:
     root = drawn(Curve("a", tuple((n / 10, n) for n in range(40)), dots=False))
-    assert root.find(f"{SVG}circle") is None and len(root.findall(f"{SVG}path")) == 1
+    assert places(root) == {} and len(numbers(lines(root)[0])) == 80
+
+
+def test_the_same_curves_have_the_same_bytes_and_names_are_no_formulas() -> None:
+    panel = Panel((Curve("cost in $ of a $ < &", ((1, 1), (4, 4))),), ("x_$1$", "y"), (1, 4))
+    once = draw_curves("title", "said", [panel])
+    assert once == draw_curves("title", "said", [panel])
+    assert {"cost in $ of a $ < &", "x_$1$"} <= set(texts(ElementTree.fromstring(once)))

@@ -31,8 +31,7 @@ from partita.partitioner import Cluster, Plan, partition
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.view.reading import SVG, texts
 
 
 def two_local_layers(machines: int) -> Plan:
@@ -49,11 +48,7 @@ def drawn(plan: Plan, layer: str, nodes: object = None) -> ElementTree.Element:
     return ElementTree.fromstring(draw_layer(plan, layer, nodes))  # type: ignore[arg-type]
 
 
-def texts(root: ElementTree.Element) -> list[str]:
-    return ["".join(found.itertext()) for found in root.iter(f"{SVG}text")]
-
-
-def tooltips(root: ElementTree.Element) -> list[str]:
+def travelling(root: ElementTree.Element) -> list[str]:
     """Of everything that travels."""
     return [found.findtext(f"{SVG}title", "") for found in root.iter(f"{SVG}g")]
 
@@ -97,7 +92,7 @@ def test_every_layer_of_every_plan_is_drawn_with_all_that_travels(plan: Plan, da
     owners = [piece.machine for piece in plan.ownership.of(grid.name)]
     if len(plan.cluster) > 1:
         assert {f"#{m}" for m in owners} <= set(written)
-        told = tooltips(root)
+        told = travelling(root)
         assert len(told) == len(travels(plan, grid.name))
     width, height = float(root.attrib["width"]), float(root.attrib["height"])
     for rect in root.iter(f"{SVG}rect"):
@@ -138,7 +133,7 @@ def test_received_rows_are_dashed_in_the_colour_of_who_sends() -> None:
     assert {"below, rows 0:5", "below, rows 3:8", "above, rows 0:4", "above, rows 4:8"} <= set(texts(root))
     dashed = {"stroke-dasharray": "2 2", "fill": svg.mixed(Palette(2).colour(1), "#ffffff", 0.8)}
     assert cells(root, **dashed) == 2 * 8 * 2  # rows 3 and 4, which machine 1 owns and machine 0 needs
-    assert tooltips(root) == ["below[3:5]: #1 to #0, 512 B", "below<above[3:5]: #0 to #1, 512 B"]
+    assert travelling(root) == ["below[3:5]: #1 to #0, 512 B", "below<above[3:5]: #0 to #1, 512 B"]
 
 
 def test_where_no_patch_crosses_the_cut_nothing_travels() -> None:

@@ -21,7 +21,7 @@ from partita.layers import Add, Dense, Graph, HalfSquaredError, Network
 from partita.partitioner import Cluster, Plan, RowSplit, Whole, partition
 from tests.draws import examples
 from tests.networks import networks
-from tests.view.test_plan_picture import SVG, texts, tooltips
+from tests.view.reading import SVG, texts, tooltips
 
 
 def chain(widths: list[int], *, machines: int, cuts: dict[str, RowSplit | Whole] | None = None) -> Plan:

@@ -14,33 +14,16 @@ from partita.engine.view import svg
 from partita.engine.view.layout import GAP, Wiring, packed, ranks_of
 from partita.engine.view.palette import Palette
 from partita.engine.view.plan_picture import draw_plan
-from partita.layers import Add, Dense, Graph, LocallyConnected2D, Network, SoftmaxCrossEntropy
-from partita.partitioner import Cluster, InputSplit, Machine, Plan, Whole, partition
+from partita.layers import Add, Dense, Graph, Network, SoftmaxCrossEntropy
+from partita.partitioner import Cluster, InputSplit, Plan, Whole, partition
 from tests.draws import examples
 from tests.networks import networks
 from tests.plans import plans
-
-SVG = "{http://www.w3.org/2000/svg}"
+from tests.view.reading import SVG, digits, texts, tooltips
 
 
 def drawn(plan: Plan) -> ElementTree.Element:
     return ElementTree.fromstring(draw_plan(plan))
-
-
-def texts(root: ElementTree.Element) -> list[str]:
-    return ["".join(found.itertext()) for found in root.iter(f"{SVG}text")]
-
-
-def tooltips(root: ElementTree.Element) -> list[str]:
-    return [found.text or "" for found in root.iter(f"{SVG}title")]
-
-
-def digits(machines: int, *, names: str = "m{}") -> Plan:
-    net = Network("digits")
-    hidden = LocallyConnected2D(8, kernel_size=3, name="hidden")(net.input("image", shape=(8, 8, 1)))
-    net.loss = SoftmaxCrossEntropy(name="loss")(Dense(10, name="scores")(hidden), net.target("digit"))
-    cluster = Cluster(tuple(Machine(names.format(m)) for m in range(machines)))
-    return partition(net, cluster, batch=32, strategy="balanced")
 
 
 @settings(max_examples=examples(32))

@@ -1,0 +1,120 @@
+"""A chart of a step shows bars at their times, round ticks and the critical path."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.engine.view.gantt import KINDS, PLOT, Gantt, GanttBar, draw_gantt, lanes_of, merged
+from partita.engine.view.steps import predicted_gantt
+from partita.layers import Dense, Network, SoftmaxCrossEntropy
+from partita.partitioner import Bar, Cluster, Plan, partition
+from tests.draws import examples
+from tests.plans import plans
+from tests.view.reading import box, digits, shapes, style, texts, tooltips
+
+
+def bars(*spans: tuple[int, float, float, str]) -> Gantt:
+    found = tuple(GanttBar(lane, start, stop, f"{kind}{start:g}", kind) for lane, start, stop, kind in spans)
+    return Gantt("test", "told", lanes_of(("a", "b")), found)
+
+
+@settings(max_examples=examples(24))
+@given(st.floats(1e-7, 1e5))
+def test_ticks_are_round_and_neither_few_nor_many(stop_s: float) -> None:
+    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, stop_s, "up"))))
+    written = [
+        words.split() for words in texts(root) if words.endswith(("s", " ms", " µs")) and words[0].isdigit()
+    ]
+    ticks = sorted({float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit] for number, unit in written})
+    assert 3 <= len(ticks) <= 12 and ticks[0] == 0 and ticks[-1] <= stop_s * (1 + 1e-9)
+    assert len(written) == 2 * len(ticks)  # above and below
+    digits = ticks[1] / 10 ** math.floor(math.log10(ticks[1]) + 1e-9)
+    assert round(digits, 6) in (1, 2, 5)
+    assert all(b - a == pytest.approx(ticks[1]) for a, b in pairwise(ticks))
+
+
+def test_bars_lie_where_their_time_is() -> None:
+    root = ElementTree.fromstring(draw_gantt(bars((0, 0.0, 0.5, "up"), (2, 0.25, 1.0, "errors"))))
+    found = shapes(root)
+    first, second = found["a: up0: 500 ms, from 0 µs on"], found["b: errors0.25: 750 ms, from 250 ms on"]
+    (left, top, right, bottom), (x, y, to_x, _) = box(first), box(second)
+    assert right - left == pytest.approx(PLOT / 2) and style(first)["fill"] == KINDS["up"][0]
+    assert to_x - x == pytest.approx(PLOT * 3 / 4) and style(second)["fill"] == KINDS["errors"][0]
+    assert x - left == pytest.approx(PLOT / 4) and y > bottom > top
+    words = set(texts(root))
+    assert {KINDS["up"][1], KINDS["errors"][1], "a", "b", "0 s", "1 s", "up0"} <= words
+    assert KINDS["learn"][1] not in words  # the legend names what there is
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 2), st.sampled_from(["up", "errors"])), max_size=30))
+def test_narrow_bars_that_follow_one_another_are_one(lengths: list[tuple[float, str]]) -> None:
+    found, now = [], 0.0
+    for length, kind in lengths:
+        found.append(GanttBar(0, now, now + length, "x", kind))
+        now += length
+    shown = merged(found, narrow_s=1.0, gap_s=1e-6)
+    assert sum(b.stop_s - b.start_s for b in shown) == pytest.approx(now)
+    for kind in ("up", "errors"):  # no kind's time is given to another
+        of_kind = [b.stop_s - b.start_s for b in found if b.kind == kind]
+        assert sum(b.stop_s - b.start_s for b in shown if b.kind == kind) == pytest.approx(sum(of_kind))
+    assert merged(found, narrow_s=0.0, gap_s=1e-6) == found
+
+
+def test_a_bar_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"is of no known kind or lane; kinds are up, errors, learn"):
+        draw_gantt(bars((0, 0.0, 1.0, "sleep")))
+    with pytest.raises(ValueError, match="is of no known kind or lane"):
+        draw_gantt(bars((4, 0.0, 1.0, "up")))
+
+
+@settings(max_examples=examples(16))
+@given(plans(shared=True))
+def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> None:
+    timeline, playback = predicted_gantt(plan), plan.playback
+    for m in range(len(plan.cluster)):
+        mine = sorted((b for b in timeline.bars if b.lane == 2 * m), key=lambda bar: bar.start_s)
+        assert all(a.stop_s <= b.start_s + 1e-12 for a, b in pairwise(mine))
+        busy = sum(b.stop_s - b.start_s for b in mine if b.kind != "wait")
+        assert busy == pytest.approx(playback.busy_s[m])
+    if playback.bars:
+        assert max(b.stop_s for b in timeline.bars if b.critical) == pytest.approx(playback.step_s)
+    on_path = sum(isinstance(step, Bar) for step in playback.critical_path)
+    assert sum(b.critical for b in timeline.bars) == on_path
+    ElementTree.fromstring(draw_gantt(timeline))
+
+
+def test_a_wait_says_for_what() -> None:
+    timeline = predicted_gantt(digits(2))
+    waits = {bar.label for bar in timeline.bars if bar.kind == "wait"}
+    assert "waits for hidden's states from m1" in waits
+    assert "waits for loss's sums over scores from m0" in waits
+
+
+def test_many_machines_share_the_page() -> None:
+    net = Network("wide")
+    net.loss = SoftmaxCrossEntropy()(Dense(64, name="scores")(net.input("x", shape=3)), net.target("y"))
+    plan = partition(net, Cluster.local(64), batch=1, strategy="balanced")
+    root = ElementTree.fromstring(draw_gantt(predicted_gantt(plan)))
+    assert {f"local{m}" for m in range(64)} <= set(texts(root))
+    assert float(root.attrib["height"]) < 1_400
+
+
+def test_the_timeline_is_written_to_a_file(tmp_path: Path) -> None:
+    plan = digits(2)
+    target = plan.draw_timeline(tmp_path / "step.svg")
+    assert target.read_text(encoding="utf-8") == draw_gantt(predicted_gantt(plan))
+    assert any("waits for" in tip for tip in tooltips(ElementTree.parse(target).getroot()))
+
+
+def test_a_long_name_of_a_machine_is_shortened_and_told_in_full() -> None:
+    name = "machine" * 20
+    plan = digits(2, names=name + "{}")
+    root = ElementTree.fromstring(draw_gantt(predicted_gantt(plan)))
+    assert f"{name}0" in tooltips(root) and float(root.attrib["width"]) < 1_700
