@@ -89,7 +89,7 @@ class Job:
         """Refuses parameters that a machine and a shard cannot exchange in one message. Raises ValueError."""
         layout = layout_of(self.plan, shards=shards)
         most = MAX_PAYLOAD // np.dtype(self.precision).itemsize
-        largest = max((o.machine_stop - o.machine_start for o in layout.overlaps), default=0)
+        largest = max((o.machine_stop - o.machine_start for o in layout.shared_ranges), default=0)
         if largest > most:
             raise ValueError(
                 f"a machine and a shard have {largest:,} parameters in common, and one message carries "

@@ -114,7 +114,7 @@ def _answered(request: Request, store: VectorStore, evaluate: Callable[[Vector, 
     scalars: list[float] = []
     for operation in request:
         if not isinstance(operation, Evaluate):
-            scalars += store.do(operation)
+            scalars += store.execute(operation)
             continue
         x = store.vector(POINT).copy()
         for segment in operation.segments:

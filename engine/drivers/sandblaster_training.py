@@ -69,7 +69,7 @@ class SandblasterTraining(Training):
             data=job.checksum if job.keep else "",
             examples=job.examples,
             portion=objective.portions.size,
-            stretch=self.unit_size,
+            unit_size=self.unit_size,
             batch=objective.batch,
             overlap=objective.overlap,
             l2=objective.l2,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from partita.engine.parameters.folder_lock import held, taken_over
+from partita.engine.parameters.folder_lock import lock_abandoned, lock_folder
 
 _PREFIX: Final = "partita-"
 
@@ -32,7 +32,7 @@ def temporary_folder(what: str) -> Iterator[Path]:
     _remove_abandoned()
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
-        with held(folder, what):
+        with lock_folder(folder, what):
             yield folder
 
 
@@ -40,7 +40,7 @@ def _remove_abandoned() -> None:
     """Removes the folders of runs that were killed. What cannot be removed stays for the next run."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         if _is_own(folder):
-            with taken_over(folder) as abandoned:
+            with lock_abandoned(folder) as abandoned:
                 if abandoned:
                     shutil.rmtree(folder, ignore_errors=True)
 

@@ -25,7 +25,7 @@ from partita.engine.drivers.training import CheckpointPolicy, Training
 from partita.engine.launch.placement import Placement
 from partita.engine.launch.processes import ProcessLauncher
 from partita.engine.parameters.checkpoint import Checkpoints
-from partita.engine.parameters.folder_lock import held
+from partita.engine.parameters.folder_lock import lock_folder
 from partita.engine.parameters.journal import is_journal
 from partita.engine.protocol.coordinator_effects import INSTRUCTION_TIMEOUT_S, START_TIMEOUT_S
 from partita.layers.arguments import Arguments, takes
@@ -158,7 +158,7 @@ def train_as(caller: Caller, arguments: TrainArguments) -> Run:
             training.check()
         job.check_writable()
         if job.keep:
-            stack.enter_context(held(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
+            stack.enter_context(lock_folder(checkpoints, f"{caller.what} of network '{plan.graph.name}'"))
         begun = _begun(trainings) if given.resume else 0
         first = 0 if given.resume else _first_checkpoint(job, overwrite=given.overwrite)
         policy = CheckpointPolicy(given.checkpoint_every_s, given.checkpoint_timeout_s, first)

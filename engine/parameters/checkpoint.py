@@ -1,17 +1,16 @@
 """Checkpoints: a folder for each, one safetensors file for each shard, and last, with all hashes, a manifest.
 
-    FOLDER/00000012-5f3a9c20/partita     the mark: which run made this folder
-                             shard-0.epoch-0.safetensors      values and optimizer state, by ranges of
-                             parameters shard-1.epoch-0.safetensors
-                             manifest.json                    without it the checkpoint does not exist
+    FOLDER/00000012-5f3a9c20/partita     the mark, with the run that created this folder
+                             shard-0.epoch-0.safetensors      values and optimizer state, by ranges
+                             shard-1.epoch-0.safetensors
+                             manifest.json                    makes the checkpoint complete
 
-A folder is named after the checkpoint's number and the run, so that a process that outlives its run writes
-into no other run's files. The rest of FOLDER is the user's: only folders with a mark count, only they are
-removed, and of what is in them only the files that are written here.
+A folder's name contains the checkpoint's number and the run, so that a process that outlives its run writes
+into no other run's files. The rest of FOLDER is the user's: only folders with a mark are read and removed,
+and only the files that are written here.
 
-Numbers are kept by ranges of whole parameters, so that a checkpoint can be read into another plan and
-another number of shards. It must not know messages or optimizers: state vectors are names and numbers.
-Nothing in a checkpoint is ever executed, and no name in one is taken for a path.
+Numbers are stored by ranges of whole parameters, so a checkpoint can be read into another plan and another
+number of shards. Nothing in a checkpoint is executed, and no name in one is used as a path.
 """
 
 from __future__ import annotations
@@ -44,13 +43,14 @@ from partita.engine.parameters.manifest import (
     encode_record,
 )
 from partita.engine.parameters.reader import Checkpoint, tensor_key
-from partita.engine.parameters.slots import Slot
+from partita.engine.parameters.slots import Slot, cut
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.tensors import pieces_of
+from partita.engine.parameters.vector import Vector
 
 MANIFEST: Final = "manifest.json"
 MANIFEST_BYTES: Final = 1 << 26
-"""A manifest beyond this is not read."""
+"""Largest manifest that is read."""
 
 MARK: Final = "partita"
 _MARKED: Final = b"a checkpoint of Partita, run "
@@ -62,22 +62,22 @@ _FILE: Final = re.compile(
     rf"|\.({re.escape(MANIFEST)}|{MARK}|{SHARD_FILE.pattern})\.[0-9a-f]{{8}}\.tmp",
     flags=re.ASCII,
 )
-"""The files of a checkpoint beside its mark, and those whose writing was interrupted."""
+"""Names of a checkpoint's files except its mark, and of interrupted writes."""
 
 
 class Checkpoints:
-    """The checkpoints in one folder. Every process may have one of its own on the same folder."""
+    """The checkpoints in one folder, which several processes may use."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, run: str = "") -> None:
-        """On a folder that need not exist yet, or on a link to one.
+        """Checks the arguments; the folder need not exist yet.
 
         Args:
-            folder: where they are.
-            keep: how many complete ones `prune` leaves, 1 or more.
-            run: the id of the run that writes; its first eight characters name its folders.
+            folder: of the checkpoints, or a link to it.
+            keep: number of complete checkpoints that `prune` leaves, 1 or more.
+            run: id of the run that writes; its first eight characters are in the names of its folders.
 
         Raises:
-            ValueError: the path is something else than a folder, or `keep` is below 1.
+            ValueError: the path is not a folder, or `keep` is below 1.
         """
         self.folder: Final = Path(folder)
         self._keep: Final = keep
@@ -96,39 +96,35 @@ class Checkpoints:
         *,
         written: Callable[[int], None] = lambda n_bytes: None,
     ) -> tuple[str, str]:
-        """Writes a shard's file, atomically, and returns its (name, SHA-256).
+        """Writes a shard's file atomically, and returns its (name, SHA-256).
 
         Args:
-            checkpoint: its number; the folder is made where it is missing.
-            record: what is remembered beside the numbers.
-            slots: what the shard's vector consists of.
+            checkpoint: number of the checkpoint, whose folder is created if missing.
+            record: stored with the numbers.
+            slots: whose concatenation is the shard's vector.
             snapshot: of the shard.
-            written: called with the number of bytes that have just reached the disk.
+            written: called with the number of bytes that have just been synced.
 
         Raises:
-            OSError: it is not on disk.
+            OSError: it could not be written.
         """
         folder = self._own(checkpoint)
         self._make(folder)
         vectors = {"values": snapshot.values}
         vectors.update((f"state.{name}", vector) for name, vector in snapshot.state.items())
-        tensors = {}
+        tensors: dict[str, Vector] = {}
         for kind, vector in vectors.items():
-            position = 0
-            for slot in slots:
-                tensors[tensor_key(kind, slot)] = vector[position : position + slot.size]
-                position += slot.size
-            assert position == vector.size, f"slots of {position} numbers for {kind} of {vector.size}"
+            tensors |= {tensor_key(kind, slot): piece for slot, piece in cut(slots, vector)}
         pieces = pieces_of(tensors, encode_record(record))
         sha256 = write_atomically(folder / record.file, pieces, written=written)
         return record.file, sha256
 
     def commit(self, manifest: Manifest) -> None:
-        """Makes a checkpoint exist: writes its manifest, atomically, once every file that it lists is there.
+        """Completes a checkpoint: writes its manifest atomically, after every file that it lists.
 
         Raises:
-            CheckpointError: a file is missing, or the manifest could not be read back.
-            OSError: it is not on disk.
+            CheckpointError: a file is missing, or the manifest is invalid.
+            OSError: it could not be written.
         """
         data = encode_manifest(manifest)
         decode_manifest(data)
@@ -140,14 +136,13 @@ class Checkpoints:
         write_atomically(folder / MANIFEST, data)
 
     def prune(self, *, first: int = 0) -> None:
-        """Removes complete checkpoints beyond the newest `keep`, and unfinished ones older than the newest.
+        """Removes complete checkpoints beyond the newest `keep`, and incomplete ones older than the newest.
 
         Args:
-            first: those below this number are of a run that this one replaces: they go as soon as there is a
-                newer one.
+            first: checkpoints below this number are of a replaced run; removed once there is a newer one.
 
         Raises:
-            OSError: something could not be removed. What is kept is untouched.
+            OSError: something could not be removed; the remaining checkpoints are intact.
         """
         complete = self.complete()
         if not complete:
@@ -163,29 +158,27 @@ class Checkpoints:
                 _remove(path)
 
     def complete(self) -> list[int]:
-        """The numbers of those with a manifest, newest first."""
+        """Returns the numbers of the complete checkpoints, newest first."""
         return sorted({n for n, path in self._found() if os.path.lexists(path / MANIFEST)}, reverse=True)
 
     def next_number(self) -> int:
-        """A number above every checkpoint in the folder, finished or not."""
+        """Returns a number above every checkpoint in the folder, complete or not."""
         return max((number for number, _ in self._found()), default=0) + 1
 
     def latest(
         self, shapes: Mapping[str, Shape], *, network: Mapping[str, str] | None = None
     ) -> Checkpoint | None:
-        """The newest complete checkpoint of the network with these parameters.
-
-        A damaged one is passed over for the one before it; `Checkpoint.skipped` says which and why.
+        """Opens the newest usable checkpoint of this network; `Checkpoint.skipped` describes damaged ones.
 
         Args:
-            shapes: the network's parameters.
+            shapes: of the network's parameters.
             network: the text of each layer; None: any network of these shapes.
 
         Returns:
-            None where no checkpoint was ever completed.
+            None where there is no complete checkpoint.
 
         Raises:
-            CheckpointError: there are complete ones, and none can be used.
+            CheckpointError: no complete checkpoint is usable.
         """
         skipped: list[str] = []
         for number in self.complete():
@@ -207,17 +200,17 @@ class Checkpoints:
         slots: Sequence[Slot] | None = None,
         skipped: Iterable[str] = (),
     ) -> Checkpoint:
-        """The checkpoint of this number, with the hashes of its files verified.
+        """Opens the checkpoint of this number, and verifies the hashes of its files.
 
         Args:
-            number: which.
-            shapes: the network's parameters.
+            number: of the checkpoint.
+            shapes: of the network's parameters.
             network: the text of each layer; None: any network of these shapes.
-            slots: only what holds some of these will be read, so only that is verified; None: everything.
-            skipped: what `latest` could not use.
+            slots: only files that contain some of these will be read and are verified; None: all files.
+            skipped: sentences about newer checkpoints that could not be used.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or it is of another network.
+            CheckpointError: a file is missing or damaged, or of another network.
         """
         folder = self.path(number)
         try:
@@ -237,11 +230,11 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {folder} cannot be used: {error}") from error
 
     def _own(self, number: int) -> Path:
-        """Where this run writes the checkpoint of this number."""
+        """Returns the folder in which this run writes a checkpoint."""
         return self.folder / (f"{number:08d}-{self._run[:8]}" if self._run else f"{number:08d}")
 
     def path(self, number: int) -> Path:
-        """Where the checkpoint of this number is: this run's own, or that of an earlier run."""
+        """Returns the folder of a checkpoint, of this run or an earlier one."""
         own = self._own(number)
         if os.path.lexists(own / MANIFEST):
             return own
@@ -249,7 +242,7 @@ class Checkpoints:
         return max(found, default=own)
 
     def _found(self) -> Iterator[tuple[int, Path]]:
-        """The folders of checkpoints, by number; what else is in the folder is not ours."""
+        """Yields the numbers and folders of checkpoints; the rest of the folder is the user's."""
         if not self.folder.is_dir():
             return
         for path in self.folder.iterdir():
@@ -258,7 +251,7 @@ class Checkpoints:
                 yield int(name[1]), path
 
     def _make(self, folder: Path) -> None:
-        """Makes the folder of a checkpoint with its mark, at once and durably; it may be there already."""
+        """Creates the folder of a checkpoint with its mark, atomically and durably, unless it exists."""
         if not folder.is_symlink() and _is_marked(folder):
             return
         half_made = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
@@ -268,7 +261,7 @@ class Checkpoints:
             write_atomically(half_made / MARK, _MARKED + self._run.encode() + b"\n")
             os.rename(half_made, folder)
         except OSError as error:
-            with contextlib.suppress(OSError):  # what went wrong first is what counts
+            with contextlib.suppress(OSError):  # the first error is the one to report
                 _remove(half_made)
             if not folder.is_symlink() and _is_marked(folder):
                 return  # another shard was faster
@@ -281,7 +274,7 @@ class Checkpoints:
 
 
 def _is_marked(folder: Path) -> bool:
-    """Whether a run made this folder."""
+    """Whether a run created this folder."""
     try:
         return read_plain(folder / MARK, at_most=_MARK_BYTES).startswith(_MARKED)
     except (OSError, ValueError):
@@ -289,7 +282,7 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _is_older(folder: Path) -> bool:
-    """Whether it is a checkpoint from before folders had marks: read, and never removed."""
+    """Whether a folder is a checkpoint from before there were marks: read, and never removed."""
     try:
         decode_manifest(read_plain(folder / MANIFEST, at_most=MANIFEST_BYTES))
     except (OSError, ValueError):
@@ -298,10 +291,11 @@ def _is_older(folder: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Removes a checkpoint: its own files, and its folder unless something else is in it.
+    """Removes a checkpoint's own files, and its folder unless that contains something else.
 
-    The manifest goes first, and the mark last: a removal that is interrupted leaves an unfinished checkpoint,
-    not a damaged one, and the next removal goes on.
+    The manifest is removed first and the mark last: an interrupted removal leaves an incomplete checkpoint,
+        not a
+    damaged one, and the next removal completes it.
     """
     (folder / MANIFEST).unlink(missing_ok=True)
     for path in list(folder.iterdir()):

@@ -1,8 +1,8 @@
-"""Files that are the old one or the new one, never half of either (I5), and whole networks in one file.
+"""Atomic writes (I5), checked reads, and whole networks in one file.
 
-A file is written under another name in the same folder, forced to disk, renamed, and the folder is forced to
-disk. A failed write or fsync is the caller's to report; it is never tried again, because the kernel may then
-claim success for data that it has dropped.
+A file is written under another name in the same folder, synced and renamed, and the folder is synced. A
+failed write or fsync is reported to the caller and never retried, because the kernel may then claim success
+for data that it has dropped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from partita.engine.parameters.vector import Vector
 _DIGEST: Final = re.compile(r"#[0-9a-f]+")
 
 _SYNC_BYTES: Final = 1 << 24
-"""Bytes after which a long file is forced to the disk: how far it has come is then known, and its end does
-not wait for all of it."""
+"""Interval of syncs in a long file: they show its progress, and shorten the last one."""
 
 
 def write_atomically(
@@ -39,19 +38,19 @@ def write_atomically(
     mode: int = 0o600,
     written: Callable[[int], None] = lambda n_bytes: None,
 ) -> str:
-    """Makes `data` the content of `path`, at once and durably; a crash leaves what was there before.
+    """Replaces a file's content atomically and durably; after a crash, the old content is there.
 
     Args:
         path: of the file.
-        data: its bytes, whole or piece by piece.
+        data: its bytes, whole or in pieces.
         mode: the file's permissions; by default only its owner reads it.
-        written: called with the number of bytes that have just reached the disk, every 16 MiB.
+        written: called with the number of bytes that have just been synced, every 16 MiB.
 
     Returns:
-        Its SHA-256, in hexadecimal.
+        The SHA-256 of the data, in hexadecimal.
 
     Raises:
-        OSError: a step failed. Before the rename the old file stands; the temporary one is removed.
+        OSError: a step failed. Before the rename the old file remains; the temporary one is removed.
     """
     sha256 = hashlib.sha256()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -73,7 +72,7 @@ def write_atomically(
             os.close(descriptor)
         os.replace(temporary, path)
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what counts
+        with contextlib.suppress(OSError):  # the first error is the one to report
             os.unlink(temporary)
         raise
     sync_folder(path.parent)
@@ -81,7 +80,7 @@ def write_atomically(
 
 
 def _views(data: bytes | Iterable[bytes | memoryview]) -> Iterator[memoryview]:
-    """The bytes, in pieces after each of which they may be forced to the disk."""
+    """Yields the bytes in pieces, between which they may be synced."""
     for piece in (data,) if isinstance(data, bytes) else data:
         view = memoryview(piece)
         for start in range(0, len(view), _SYNC_BYTES):
@@ -89,12 +88,11 @@ def _views(data: bytes | Iterable[bytes | memoryview]) -> Iterator[memoryview]:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder, and those above it, durably; nothing where it exists, also as a link to one.
-
-    Those that are made are their owner's alone.
+    """Creates a folder and its parents durably, private to the owner; nothing where it exists, or a link to
+    it.
 
     Raises:
-        OSError: it could not be made.
+        OSError: it could not be created.
     """
     if folder.is_dir():
         return
@@ -105,7 +103,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Forces a folder's entries to disk: names that were made or changed in it. Raises OSError."""
+    """Syncs a folder's entries to disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -113,23 +111,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def read_plain(path: Path, *, at_most: int) -> bytes:
-    """The content of a plain file (no link, no device) of so many bytes at most.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no plain file, or larger.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > at_most:
-            raise ValueError(f"{path} is not a plain file of at most {at_most} bytes")
-        return file.read(status.st_size)  # `read(n)` takes memory for n bytes, however few there are
-
-
 def open_plain(path: Path) -> BufferedReader:
-    """A plain file (no link, no device), to be read. Raises OSError, ValueError."""
+    """Opens a plain file (no link, no device) for reading. Raises OSError, ValueError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -138,8 +121,22 @@ def open_plain(path: Path) -> BufferedReader:
     return file
 
 
+def read_plain(path: Path, *, at_most: int) -> bytes:
+    """Reads a plain file of at most this many bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no plain file, or larger.
+    """
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > at_most:
+            raise ValueError(f"{path} is not a plain file of at most {at_most} bytes")
+        return file.read(size)  # `read(n)` allocates n bytes, however few there are
+
+
 def hash_plain(path: Path) -> str:
-    """The SHA-256 (hexadecimal) of a plain file. Raises OSError, ValueError."""
+    """Returns the SHA-256 (hexadecimal) of a plain file. Raises OSError, ValueError."""
     with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -150,7 +147,7 @@ def save_parameters(path: str | os.PathLike[str], parameters: Mapping[str, Vecto
     `safetensors.torch.load_file(path)` reads it.
 
     Raises:
-        OSError: it could not be written; a file that was there before still is.
+        OSError: it could not be written; an older file is unchanged.
     """
     target = Path(path)
     check_target(target)
@@ -169,15 +166,15 @@ def check_target(path: Path) -> None:
 def load_parameters(
     path: str | os.PathLike[str], shapes: Mapping[str, Shape], *, only: Collection[str] | None = None
 ) -> dict[str, Vector]:
-    """Whole parameters by name, from a file that `save_parameters` (or torch, with the same names) wrote.
+    """Reads whole parameters by name from a file of `save_parameters` (or of torch, with the same names).
 
     Args:
-        path: the file.
-        shapes: the parameters that the network has; more in the file are refused, too.
-        only: those to be read; None: all.
+        path: of the file.
+        shapes: of the network's parameters, which must be those of the file.
+        only: names to read; None: all.
 
     Raises:
-        ValueError: the file is missing or unreadable, or is of another network: says what differs.
+        ValueError: the file is missing or unreadable, or of another network: says what differs.
     """
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
@@ -199,7 +196,7 @@ def load_parameters(
 
 
 def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str | None:
-    """The first difference between parameters found and those of this network, in words; None if equal."""
+    """Describes the first difference between the parameters of a file and of this network; None if equal."""
     for name, shape in expected.items():
         if name not in found:
             return f"{name!r} {tuple(shape)} is missing"
@@ -210,12 +207,11 @@ def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str
 
 
 def other_layers(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
-    """The first difference between the texts of two networks' layers, in words.
+    """Describes the first difference between the texts of two networks' layers; None if equal.
 
     Args:
-        found: a text for each layer of the network that was found; none where it was written before there
-            were texts: then nothing is compared.
-        expected: those of this network; none: nothing is compared.
+        found: a text for each layer; empty in files written before there were texts: nothing is compared.
+        expected: those of this network; empty: nothing is compared.
     """
     if not found or not expected:
         return None

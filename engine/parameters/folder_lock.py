@@ -1,10 +1,9 @@
-"""The lock of a folder: one run at a time writes in it, for the run's whole life.
+"""Lock of a folder: one run at a time writes in it.
 
-    FOLDER/.partita.lock        the lock; it ends with its process, however that ends
-    FOLDER/.partita.holder      who holds it, for the sentence that refuses another run
+    FOLDER/.partita.lock        the lock, which ends with its process
+    FOLDER/.partita.holder      who holds it, for the error of another run
 
-The kernel holds the lock, so the file of a process that was killed stands in nobody's way. It must not know
-what is kept in the folder.
+The kernel holds the lock, so the file of a killed process blocks nobody.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _HOLDER_BYTES: Final = 1 << 16
 
 
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The process that holds a folder.
+    """The process that holds a folder's lock.
 
     Attributes:
         pid: its number.
         host: the computer's name.
-        since: when it took the lock, in UTC.
+        since: when it locked the folder, in UTC.
         what: its command, or the call and the network.
     """
 
@@ -47,20 +46,20 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FolderInUse(ValueError):
-    """Another run holds the folder. One sentence that names it, and what to do."""
+    """Another run holds the lock of the folder."""
 
 
 @contextlib.contextmanager
-def held(folder: Path, what: str) -> Iterator[None]:
-    """Holds the lock of a folder that is there.
+def lock_folder(folder: Path, what: str) -> Iterator[None]:
+    """Holds the lock of an existing folder.
 
     Args:
-        folder: it.
-        what: the command, or the call, that others are told of.
+        folder: to lock.
+        what: command or call, shown in the error of another run.
 
     Raises:
         FolderInUse: another run holds it.
-        OSError: there can be no lock in it.
+        OSError: the folder cannot contain a lock.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -81,18 +80,18 @@ def held(folder: Path, what: str) -> Iterator[None]:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """The run that holds a folder, or did when it was killed; None: no run has, or it ended by itself."""
+    """Returns the run that holds a folder, or did when it was killed; None if there is none."""
     try:
         return msgspec.json.decode(read_plain(folder / _HOLDER, at_most=_HOLDER_BYTES), type=Holder)
-    except (OSError, ValueError):  # not there, or not written by a run
+    except (OSError, ValueError):  # missing, or not written by a run
         return None
 
 
 @contextlib.contextmanager
-def taken_over(folder: Path) -> Iterator[bool]:
-    """Holds the lock of a folder whose run was killed on this computer; says whether it does.
+def lock_abandoned(folder: Path) -> Iterator[bool]:
+    """Holds the lock of a folder whose run was killed on this computer; yields whether it does.
 
-    It does not where the run is alive, has ended by itself, or ran on another computer; nor where the folder
+    Yields False where the run is alive, has ended by itself, or ran on another computer, and where the folder
     is not a run's.
     """
     holder = holder_of(folder)

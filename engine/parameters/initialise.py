@@ -1,9 +1,8 @@
-"""Initial values: a function of a parameter's name and a seed, and of nothing else.
+"""Initial values as a function of a parameter's name and a seed.
 
-The numbers come from counter-based streams, one for each block of a parameter, keyed by (seed, name,
-block). So any range can be made by itself, in any order, by any process, and the values are the same for
-every plan and every number of shards. It must not know layers or machines: whatever has a name, a shape, an
-initialiser and two fans will do.
+Numbers come from counter-based streams, one for each block of a parameter, keyed by (seed, name, block). So
+any range can be made by itself, in any order, by any process, and the values are the same for every plan and
+every number of shards.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot
+from partita.engine.parameters.slots import Slot, cut
 from partita.engine.parameters.vector import Vector
 
 BLOCK: Final = 1 << 16
 """Numbers of a parameter that share one stream."""
 
 NORMAL_DEVIATION: Final = 0.05
-"""Standard deviation of "normal" (the one that Keras has under this name)."""
+"""Standard deviation of "normal", as in Keras."""
 
 CONSTANTS: Final = {"zeros": 0.0, "ones": 1.0}
 
@@ -32,15 +31,15 @@ variance 2 / fan_in (He et al. 2015, equation 10); normal with `NORMAL_DEVIATION
 
 
 class Spec(Protocol):
-    """What initial values depend on; `partita.layers.Parameter` is one."""
+    """Description of a parameter; `partita.layers.Parameter` is one."""
 
     @property
     def name(self) -> str:
-        """Unique in the network; part of the key of the random stream."""
+        """Name, unique in the network; part of the random stream's key."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the whole parameter."""
+        """Shape of the whole parameter."""
 
     @property
     def initialiser(self) -> str | float:
@@ -48,23 +47,23 @@ class Spec(Protocol):
 
     @property
     def fan_in(self) -> int:
-        """Edges into a node."""
+        """Number of edges into a node."""
 
     @property
     def fan_out(self) -> int:
-        """Edges out of a node."""
+        """Number of edges out of a node."""
 
 
 def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
-    """Whole parameters by name, in their shapes.
+    """Returns whole initial parameters by name, in their shapes.
 
     Args:
-        specs: what to initialise.
+        specs: of the parameters.
         seed: of the run, 0 or above.
-        dtype: the float32 values are the float64 ones, rounded.
+        dtype: of the values, which are drawn in float64 and rounded.
 
     Raises:
-        ValueError: an unknown initialiser, a fan below 1, a negative seed, or a name that occurs twice.
+        ValueError: an unknown initialiser, a fan below 1, a negative seed, or a repeated name.
     """
     values: dict[str, Vector] = {}
     for spec in specs:
@@ -83,54 +82,41 @@ def initial_vector(
     dtype: npt.DTypeLike = np.float32,
     out: Vector | None = None,
 ) -> Vector:
-    """The vector that slots of parameters make, as `initialise` gives them.
+    """Returns the vector that slots make out of initial parameters, see `initialise`.
 
     Args:
         slots: one after another.
         specs: by name.
         seed: of the run, 0 or above.
         dtype: of a new vector.
-        out: `[n]`, to be filled instead of a new one.
+        out: `[n]`, filled instead of a new one.
     """
     given = list(slots)
     vector = np.empty(sum(slot.size for slot in given), dtype) if out is None else out
-    position, drawn = 0, _Drawn(seed)
-    for slot in given:
+    stream = _Stream(seed)
+    for slot, piece in cut(given, vector):
+        position = 0
         for start, stop in slot.runs.tolist():
-            drawn.fill(specs[slot.parameter], start, stop, vector[position : position + stop - start])
+            stream.fill(specs[slot.parameter], start, stop, piece[position : position + stop - start])
             position += stop - start
     return vector
 
 
 def initial_range(
-    spec: Spec,
-    seed: int,
-    *,
-    start: int,
-    stop: int,
-    dtype: npt.DTypeLike = np.float32,
-    out: Vector | None = None,
+    spec: Spec, seed: int, *, start: int, stop: int, dtype: npt.DTypeLike = np.float32
 ) -> Vector:
-    """The flat range `[start, stop)` of what `initialise` gives for a parameter, made without the rest.
-
-    Args:
-        spec: the parameter.
-        seed: of the run, 0 or above.
-        start: of the range.
-        stop: of the range.
-        dtype: of a new vector.
-        out: `[stop - start]`, to be filled instead of a new one.
+    """Returns the flat range `[start, stop)` of an initial parameter, made without the rest.
 
     Raises:
-        ValueError: as for `initialise`, or the range leaves the parameter.
+        ValueError: as `initialise`, or the range leaves the parameter.
     """
-    values = np.empty(stop - start, dtype) if out is None else out
-    _Drawn(seed).fill(spec, start, stop, values)
+    values = np.empty(stop - start, dtype)
+    _Stream(seed).fill(spec, start, stop, values)
     return values
 
 
-class _Drawn:
-    """Numbers of a seed. The last block is kept, because a tile has many short ranges of few blocks."""
+class _Stream:
+    """Numbers of a seed. Caches the last block, because tiles have many short ranges of few blocks."""
 
     def __init__(self, seed: int) -> None:
         if seed < 0:
@@ -157,7 +143,7 @@ class _Drawn:
 
 
 def _constant(spec: Spec) -> float | None:
-    """The one number that fills the parameter; None where its numbers are drawn."""
+    """Returns the constant that fills the parameter; None where its numbers are drawn."""
     initialiser = spec.initialiser
     if isinstance(initialiser, (int, float)):
         if not math.isfinite(initialiser):
@@ -178,7 +164,7 @@ def _constant(spec: Spec) -> float | None:
 
 
 def _block(spec: Spec, seed: int, block: int, n: int) -> npt.NDArray[np.float64]:
-    """The first `n` numbers of a block, in float64."""
+    """Draws the first `n` numbers of a block."""
     key = np.random.SeedSequence(seed, spawn_key=(*spec.name.encode(), 256, block))
     stream = np.random.Generator(np.random.Philox(key))
     if spec.initialiser == "glorot":

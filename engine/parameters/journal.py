@@ -1,11 +1,10 @@
-"""The journal of a batch method: every reply that it was given, so that a run can be repeated up to there.
+"""Journal of a batch method: all scalars that it received, so that an interrupted run can be repeated.
 
-    FOLDER/journal      a line that says of which run it is, then one entry for each request
+    FOLDER/journal      a header line that identifies the run, then one entry for each request
 
-It is only ever appended to. An entry is in the hands of the kernel before `append` returns, and survives the
-death of every process; `sync` forces it to the disk, and it survives the machine. What a crash leaves behind
-the last whole entry is cut off. Numbers are kept as float64, so that what is repeated has the same bits. It
-must not know methods or messages: a request is known by a digest.
+Entries are only appended. When `append` returns, the kernel has the entry, which survives the death of every
+process; after `sync` it survives the machine. Bytes behind the last complete entry, from a crash, are cut
+off.
 """
 
 from __future__ import annotations
@@ -30,15 +29,14 @@ from partita.engine.parameters.journal_format import (
 from partita.engine.parameters.manifest import CheckpointError
 
 JOURNAL_BYTES: Final = 1 << 32
-"""A journal beyond this is not read."""
+"""Largest journal that is read."""
 
 Durability: TypeAlias = Literal["process", "disk"]
-"""When an entry is there to stay: when it is written (nothing is lost when processes die), or when it is on
-disk (nor when the machine stops)."""
+"""Whether an appended entry survives the death of processes, or also of the machine."""
 
 
 def is_journal(path: Path) -> bool:
-    """Whether a run wrote this file, as far as its first bytes say."""
+    """Whether a file starts as a journal does."""
     try:
         with open_plain(path) as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -47,14 +45,13 @@ def is_journal(path: Path) -> bool:
 
 
 class Journal:
-    """The journal of one run, to be read once and appended to by one thread of one run, which holds the lock
-    of the folder (`folder_lock`).
+    """Journal of one run, read once and appended to by one thread of the run that holds the folder's lock.
 
     Attributes:
-        path: the file.
-        header: of which run it is.
-        entries: those that were there when it was opened.
-        cut: what was found behind the last whole entry and will be cut off, as a sentence; "" is nothing.
+        path: of the file.
+        header: identity of the run.
+        entries: those in the file when it was opened.
+        cut: sentence about bytes behind the last complete entry, which will be cut off; "" if there are none.
     """
 
     def __init__(
@@ -62,12 +59,12 @@ class Journal:
         path: Path,
         header: JournalHeader,
         *,
-        entries: tuple[JournalEntry, ...],
+        entries: tuple[JournalEntry, ...] = (),
         end: int,
         cut: str = "",
         durability: Durability = "process",
     ) -> None:
-        """Made by `create` and `open`. `end` is where the whole entries end, in bytes."""
+        """For `create` and `read`. `end` is the end of the complete entries, in bytes."""
         self.path: Final = path
         self.header: Final = header
         self.entries: Final = entries
@@ -80,21 +77,21 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, header: JournalHeader, *, durability: Durability = "process") -> Self:
-        """A journal without entries. It replaces one that is there, as a whole.
+        """Writes a journal without entries, which replaces an older one atomically.
 
         Raises:
-            OSError: it is not on disk; what was there before still is.
+            OSError: it could not be written; an older journal is unchanged.
         """
         data = encode_header(header)
         write_atomically(path, data)
-        return cls(path, header, entries=(), end=len(data), durability=durability)
+        return cls(path, header, end=len(data), durability=durability)
 
     @classmethod
     def read(cls, path: Path, *, durability: Durability = "process") -> Self | None:
-        """The journal of whatever run is there; None where there is no file. Nothing is changed yet.
+        """Reads the journal of any run without changing it; None where there is no file.
 
         Raises:
-            CheckpointError: it does not say what it is.
+            CheckpointError: its header is damaged.
         """
         try:
             data = read_plain(path, at_most=JOURNAL_BYTES)
@@ -110,53 +107,36 @@ class Journal:
             raise CheckpointError(f"the journal {path} {error}") from error
         entries, end = decode_entries(data, start)
         rest = len(data) - end
-        cut = ""
-        if rest:
-            cut = (
-                f"the journal {path} is damaged or cut short behind request {len(entries)}; its last {rest} "
-                f"bytes do not count"
-            )
-        return cls(path, header, entries=entries, end=end, cut=cut, durability=durability)
-
-    @classmethod
-    def open(cls, path: Path, expected: JournalHeader, *, durability: Durability = "process") -> Self:
-        """The journal of a run like this one, to go on with.
-
-        Raises:
-            CheckpointError: it is not there or damaged, or of another network, method or data: says what
-                differs.
-        """
-        found = cls.read(path, durability=durability)
-        if found is None:
-            raise CheckpointError(f"there is no journal {path}; train from the start, or give another folder")
-        found.check(expected)
-        return found
+        cut = (
+            f"the journal {path} is damaged or cut short behind request {len(entries)}; its last {rest} "
+            f"bytes do not count"
+        )
+        return cls(path, header, entries=entries, end=end, cut=cut if rest else "", durability=durability)
 
     def check(self, expected: JournalHeader) -> None:
-        """Raises CheckpointError where a run like this cannot go on from it: says what differs."""
+        """Raises CheckpointError where a run like this cannot continue the journal: says what differs."""
         why = other_run(self.header, expected)
         if why is not None:
             raise CheckpointError(f"the journal {self.path} {why}")
 
     def claim(self) -> None:
-        """Cuts off what is behind the last whole entry. Raises OSError where the file cannot be written."""
+        """Cuts off incomplete entries. Raises OSError where the file cannot be written."""
         self._open()
 
     def __len__(self) -> int:
-        """How many entries there are now."""
         return self._next
 
     def append(self, index: int, digest: int, scalars: tuple[float, ...]) -> None:
-        """Adds an entry, which is written (or on disk, by the mode) when this returns.
+        """Appends an entry, which is written (or synced, by `durability`) when this returns.
 
         Raises:
-            OSError: it is not, and never will be: the journal takes no more.
+            OSError: it is not, and the journal accepts no more.
             ValueError: it is not the next one.
         """
         if index != self._next:
             raise ValueError(f"{self.path}: entry {index} was to follow entry {self._next - 1}")
         descriptor = self._open()
-        with self._unless_it_fails():
+        with self._no_retry():
             view = memoryview(encode_entry(JournalEntry(index, digest, scalars)))
             while view:
                 view = view[os.write(descriptor, view) :]
@@ -165,23 +145,23 @@ class Journal:
         self._next += 1
 
     def sync(self) -> None:
-        """Forces every entry to the disk. Raises OSError."""
+        """Syncs every entry to disk. Raises OSError."""
         descriptor = self._open()
-        with self._unless_it_fails():
+        with self._no_retry():
             os.fdatasync(descriptor)
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _open(self) -> int:
-        """The file, without what follows its last whole entry: only who writes cuts that off."""
+        """Opens the file for appending, and cuts off what follows its last complete entry."""
         if self._failed:
             raise OSError(f"{self.path} could not be written before; what it holds now is not known")
         if self._descriptor is None:
-            with self._unless_it_fails():
+            with self._no_retry():
                 descriptor = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 os.ftruncate(descriptor, self._end)
                 os.lseek(descriptor, 0, os.SEEK_END)
@@ -189,8 +169,8 @@ class Journal:
         return self._descriptor
 
     @contextmanager
-    def _unless_it_fails(self) -> Iterator[None]:
-        """What fails is not tried again: the kernel may then claim success for what it has dropped."""
+    def _no_retry(self) -> Iterator[None]:
+        """Ends the journal after an error: the kernel may claim success for data that it has dropped."""
         try:
             yield
         except OSError as error:

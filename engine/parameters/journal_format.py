@@ -1,7 +1,7 @@
-"""A journal as bytes: a line that says of which run it is, then one entry for each request.
+"""Binary format of a journal: a header line that identifies the run, then one entry for each request.
 
-Numbers are float64, so that what is repeated has the same bits. An entry has its length and its CRC-32 in
-front, so that one that was cut short or changed is known from a whole one. It must not know the disk.
+Numbers are float64, so that a repetition has the same bits. An entry starts with its length and its CRC-32,
+which reveal entries that are cut short or changed.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ from partita.engine.parameters.manifest import CheckpointError
 FORMAT: Final = 1
 
 MAGIC: Final = b"partita journal "
-"""A journal begins with these bytes."""
+"""First bytes of a journal."""
 
-_FRAME: Final = struct.Struct("<II")  # bytes of what follows, and their CRC-32 with that length before them
+_FRAME: Final = struct.Struct("<II")  # bytes of the body, and the CRC-32 of that length and the body
 _KEY: Final = struct.Struct("<QQ")  # index, digest
 
 
 class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Of which run a journal is. A run goes on from it only if the fields from `shapes` on are the same.
+    """Identity of a journal's run. Another run continues it only if the fields from `shapes` on are the same.
 
     Attributes:
         run: the run's id.
         first_checkpoint: checkpoints below this number are of earlier runs.
-        start: the SHA-256 of the file of the parameters that the method began with.
-        shapes: every parameter of the network.
-        network: a text for each layer, by name: what shapes do not tell apart. Empty in journals that were
-            written before there were any.
+        start: SHA-256 of the file of the initial parameters.
+        shapes: of every parameter of the network.
+        network: a text for each layer, by name, for what shapes do not distinguish; empty in older files.
         precision: of the plan.
-        method: the method as text, without what may change when a run goes on.
-        data: a checksum of the arrays.
-        examples, portion, stretch, batch, overlap, l2: how the function is cut and summed (`batch` and
-            `overlap` in portions; None is all).
+        method: as text, without what may change when a run continues.
+        data: checksum of the arrays.
+        examples, portion, unit_size, batch, overlap, l2: how the function is cut and summed (`unit_size`,
+            `batch` and `overlap` in portions; `batch` None is all).
         seed: of the order of the examples.
-        format: of journals; another one is refused.
+        format: of journals; others are refused.
     """
 
     run: str
@@ -55,7 +54,7 @@ class JournalHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     data: str
     examples: int
     portion: int
-    stretch: int
+    unit_size: int = msgspec.field(name="stretch")
     batch: int | None
     overlap: int
     l2: float
@@ -69,22 +68,23 @@ _WORDS: Final[Mapping[str, str]] = {
     "precision": "{}",
     "examples": "{} examples",
     "portion": "portions of {} examples",
-    "stretch": "{} portions for each push",
+    "unit_size": "{} portions for each push",
     "batch": "batches of {} portions",
     "overlap": "batches that share {} portions",
     "l2": "an l2 of {}",
     "seed": "the seed {}",
 }
-"""How what differs is said, in the order in which it is looked for."""
+"""Descriptions of the fields, in the order in which they are compared."""
 
 
 def other_run(found: JournalHeader, expected: JournalHeader) -> str | None:
-    """What keeps a run like the second from going on with a journal of the first, in words; None: nothing."""
+    """Describes why a run like the second cannot continue a journal of the first; None: it can."""
     why = difference(found.shapes, expected.shapes) or other_layers(found.network, expected.network)
     if why is not None:
         return f"is of another network: {why}"
     for name, words in _WORDS.items():
-        had, has = (_said(words, getattr(one, name)) for one in (found, expected))
+        values = (getattr(header, name) for header in (found, expected))
+        had, has = ("all portions in each batch" if v is None else words.format(v) for v in values)
         if had != has:
             return (
                 f"is of a run with {had}, and this one has {has}; resume with the same, or give another "
@@ -100,15 +100,11 @@ def other_run(found: JournalHeader, expected: JournalHeader) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A request that was answered."""
+    """A request and the scalars that answered it; `digest` identifies the request."""
 
     index: int
     digest: int
     scalars: tuple[float, ...]
-
-
-def _said(words: str, value: object) -> str:
-    return "all portions in each batch" if value is None else words.format(value)
 
 
 def _checksum(body: bytes) -> int:
@@ -116,13 +112,13 @@ def _checksum(body: bytes) -> int:
 
 
 def encode_header(header: JournalHeader) -> bytes:
-    """The first line."""
+    """Returns the first line of a journal."""
     text = msgspec.json.encode(header)
     return MAGIC + f"{zlib.crc32(text):08x} ".encode() + text + b"\n"
 
 
 def decode_header(data: bytes) -> tuple[JournalHeader, int]:
-    """What the first line says, and where it ends. Raises CheckpointError, which says what is wrong."""
+    """Decodes the first line, and returns where it ends. Raises CheckpointError."""
     end = data.find(b"\n") + 1
     first = len(MAGIC) + 9
     text = data[first : end - 1]
@@ -138,13 +134,13 @@ def decode_header(data: bytes) -> tuple[JournalHeader, int]:
 
 
 def encode_entry(entry: JournalEntry) -> bytes:
-    """One entry."""
+    """Returns the bytes of an entry."""
     body = _KEY.pack(entry.index, entry.digest) + struct.pack(f"<{len(entry.scalars)}d", *entry.scalars)
     return _FRAME.pack(len(body), _checksum(body)) + body
 
 
 def decode_entries(data: bytes, position: int) -> tuple[tuple[JournalEntry, ...], int]:
-    """The whole entries from there on, and where they end."""
+    """Decodes the complete entries from a position on, and returns where they end."""
     found: list[JournalEntry] = []
     while position + _FRAME.size <= len(data):
         size, checksum = _FRAME.unpack_from(data, position)

@@ -1,10 +1,9 @@
-"""Where every parameter lies: on the machines of a replica, in one global vector, and on the shards.
+"""Layout of the parameters: on the machines of a replica, in one global vector, and on the shards.
 
-All parameters of a machine lie one after another in its vector; the machines' vectors, machine 0 first,
-make the global vector; shard k of K holds the k-th of K nearly equal runs of it. So what a machine keeps on
-a shard is one contiguous range on both sides, and a machine talks only to the shards that hold its own
-parameters (DistBelief, section 4.1). Plain data: this module must not know layers, plans, messages or
-optimizers.
+The parameters of a machine lie one after another in its vector; the machines' vectors in order make the
+global vector; shard k of K has the k-th of K nearly equal ranges of it. So what a machine has on a shard is
+one contiguous range on both sides, and a machine communicates only with the shards of its own parameters
+(DistBelief, section 4.1).
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.parameters.slots import Slot
+from partita.engine.parameters.slots import Slot, cut
 from partita.engine.parameters.vector import Vector
 
 Shape: TypeAlias = tuple[int, ...]
 
 
-class Overlap(NamedTuple):
-    """What a machine keeps on a shard: `[start, stop)` in the vector of each of the two."""
+class SharedRange(NamedTuple):
+    """Parameters of a machine on a shard: `[start, stop)` in the vector of each."""
 
     machine: int
     shard: int
@@ -39,12 +38,12 @@ class Overlap(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Which flat ranges of which parameters live where.
+    """Positions of all parameters.
 
     Args:
         machines: for each machine, the slots whose concatenation is its vector.
-        shapes: the shape of each whole parameter.
-        shards: how many shards hold the global vector; may exceed its size (some are then empty).
+        shapes: of whole parameters, by name.
+        shards: number of shards; may exceed the global vector's size (some are then empty).
 
     Raises:
         ValueError: fewer than one shard, a slot outside its parameter or of an unknown one, or a number of a
@@ -66,7 +65,7 @@ class Layout:
 
     @cached_property
     def machine_starts(self) -> tuple[int, ...]:
-        """Where each machine's vector begins in the global one, and after the last its end."""
+        """Starts of the machines' vectors in the global one, and its size."""
         starts = [0]
         for slots in self.machines:
             starts.append(starts[-1] + sum(slot.size for slot in slots))
@@ -74,68 +73,64 @@ class Layout:
 
     @cached_property
     def shard_starts(self) -> tuple[int, ...]:
-        """Where each shard's vector begins in the global one, and after the last its end."""
+        """Starts of the shards' vectors in the global one, and its size."""
         return tuple(shard * self.size // self.shards for shard in range(self.shards + 1))
 
     @property
     def size(self) -> int:
-        """How many numbers the network learns."""
+        """Number of trainable numbers of the network."""
         return self.machine_starts[-1]
 
     def machine_size(self, machine: int) -> int:
-        """How many numbers the machine's vector has."""
+        """Returns the size of the machine's vector."""
         return self.machine_starts[machine + 1] - self.machine_starts[machine]
 
-    def shard_size(self, shard: int) -> int:
-        """How many numbers the shard's vector has."""
-        return self.shard_starts[shard + 1] - self.shard_starts[shard]
-
     @cached_property
-    def overlaps(self) -> tuple[Overlap, ...]:
-        """Every pair of a machine and a shard that have something in common, machine by machine."""
+    def shared_ranges(self) -> tuple[SharedRange, ...]:
+        """Ranges of every machine on every shard, where there are any, machine by machine."""
         found = []
         for machine, (a, b) in enumerate(pairwise(self.machine_starts)):
             for shard, (c, d) in enumerate(pairwise(self.shard_starts)):
                 start, stop = max(a, c), min(b, d)
                 if start < stop:
-                    found.append(Overlap(machine, shard, start - a, stop - a, start - c, stop - c))
+                    found.append(SharedRange(machine, shard, start - a, stop - a, start - c, stop - c))
         return tuple(found)
 
-    def shards_of(self, machine: int) -> tuple[Overlap, ...]:
-        """The shards that hold the machine's parameters, in the order of its vector."""
-        return tuple(overlap for overlap in self.overlaps if overlap.machine == machine)
+    def shards_of(self, machine: int) -> tuple[SharedRange, ...]:
+        """Returns the ranges of a machine on the shards, in the order of its vector."""
+        return tuple(shared for shared in self.shared_ranges if shared.machine == machine)
 
-    def machines_of(self, shard: int) -> tuple[Overlap, ...]:
-        """The machines whose parameters the shard holds, in the order of its vector."""
-        return tuple(overlap for overlap in self.overlaps if overlap.shard == shard)
+    def machines_of(self, shard: int) -> tuple[SharedRange, ...]:
+        """Returns the ranges of the machines on a shard, in the order of its vector."""
+        return tuple(shared for shared in self.shared_ranges if shared.shard == shard)
 
     def slots_of(self, shard: int) -> tuple[Slot, ...]:
-        """The ranges of parameters whose concatenation is the shard's vector."""
+        """Returns the slots whose concatenation is the shard's vector."""
         low, high = self.shard_starts[shard], self.shard_starts[shard + 1]
-        held: list[Slot] = []
+        found: list[Slot] = []
         position = 0
         for slot in (slot for slots in self.machines for slot in slots):
             start, stop = max(position, low), min(position + slot.size, high)
             if start < stop:
-                held.extend(slot.between(start - position, stop - position))
+                found.extend(slot.between(start - position, stop - position))
             position += slot.size
-        return tuple(held)
+        return tuple(found)
 
     def __str__(self) -> str:
         lines = [f"{self.size:,} parameters of {len(self.machines)} machines on {self.shards} shards"]
-        for overlap in self.overlaps:
+        for shared in self.shared_ranges:
             lines.append(
-                f"  machine {overlap.machine} [{overlap.machine_start}:{overlap.machine_stop}]"
-                f" = shard {overlap.shard} [{overlap.shard_start}:{overlap.shard_stop}]"
+                f"  machine {shared.machine} [{shared.machine_start}:{shared.machine_stop}]"
+                f" = shard {shared.shard} [{shared.shard_start}:{shared.shard_stop}]"
             )
         return "\n".join(lines)
 
 
 def check_cover(slots: Iterable[Slot], shapes: Mapping[str, Shape]) -> None:
-    """Checks that these slots hold every number of every parameter exactly once.
+    """Checks that the slots contain every number of every parameter exactly once.
 
     Raises:
-        ValueError: they do not; says which numbers of which parameter, and how often they occur.
+        ValueError: they do not; names the parameter, the range, and how often it occurs.
     """
     by_name: dict[str, list[Slot]] = {name: [] for name in shapes}
     for slot in slots:
@@ -171,31 +166,27 @@ def gather(
     *,
     out: Vector | None = None,
 ) -> Vector:
-    """The vector that these slots make out of whole parameters (any shape, C order).
+    """Returns the vector that slots make out of whole parameters (any shape, C order).
 
     Args:
-        slots: whose ranges follow one another.
+        slots: one after another.
         parameters: whole, by name.
         dtype: of a new vector.
-        out: `[n]`, to be filled instead of a new one.
+        out: `[n]`, filled instead of a new one.
     """
     vector = np.empty(sum(slot.size for slot in slots), dtype) if out is None else out
-    position = 0
-    for slot in slots:
+    for slot, piece in cut(slots, vector):
         numbers = slot.of(parameters[slot.parameter].reshape(-1))
-        vector[position : position + slot.size].reshape(numbers.shape)[...] = numbers
-        position += slot.size
+        piece.reshape(numbers.shape)[...] = numbers
     return vector
 
 
 def scatter(slots: Sequence[Slot], vector: Vector, parameters: Mapping[str, Vector]) -> None:
-    """Writes a vector back into whole parameters (C-contiguous), at the ranges of its slots."""
-    position = 0
-    for slot in slots:
+    """Writes a vector into the slots of whole parameters (C-contiguous)."""
+    for slot, piece in cut(slots, vector):
         whole = parameters[slot.parameter]
         assert whole.flags.c_contiguous, (
             f"{slot.parameter!r} is not C-contiguous: its flat view would be a copy"
         )
         numbers = slot.of(whole.reshape(-1))
-        numbers[...] = vector[position : position + slot.size].reshape(numbers.shape)
-        position += slot.size
+        numbers[...] = piece.reshape(numbers.shape)

@@ -1,7 +1,7 @@
-"""What a checkpoint says of itself: the manifest, and what each shard's file remembers beside its numbers.
+"""Manifest of a checkpoint, and the record in each shard's file.
 
-The manifest is one line of JSON in an envelope with its SHA-256, so that a flipped bit in it is noticed as
-well as one in a file that it lists. It must not know the disk, only bytes.
+The manifest is one line of JSON in an envelope with its SHA-256, so that a flipped bit in it is detected like
+one in a file that it lists.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from partita.engine.protocol.names import shard_index
 
 FORMAT: Final = 1
 SHARD_FILE: Final = re.compile(r"shard-\d{1,9}\.epoch-\d{1,9}\.safetensors", flags=re.ASCII)
-"""The name of a shard's file."""
+"""Name of a shard's file."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is damaged, incomplete, or of another network. One sentence, and what to do."""
+    """A checkpoint is damaged, incomplete, or of another network."""
 
 
 class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a shard must remember together with its numbers.
+    """State of a shard that is stored with its numbers.
 
     Attributes:
-        run: the run that wrote it. The watermarks mean something in this run only: the parts of a later one
+        run: id of the run that wrote it. The watermarks are valid in this run only: the parts of a later one
             count their pushes from zero again.
         shard: "shard K".
         epoch: of the process that wrote it.
-        version: pushes applied.
-        seen: for each part, the last push applied: (incarnation, sequence).
-        updates: the most that any of its numbers has had, in this run and those before it: what schedules go
-            by. 0 in files that were written before there were any.
-        stops: for each part, the step below which the numbers hold its gradients.
+        version: number of applied pushes.
+        seen: for each part, the last applied push: (incarnation, sequence).
+        updates: largest number of updates of any number, in this run and those before it, for schedules; 0 in
+            older files.
+        stops: for each part, the step below which the numbers contain its gradients.
     """
 
     run: str
@@ -50,7 +50,7 @@ class ShardRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def file(self) -> str:
-        """Its file's name: another for each epoch, so that a process that was replaced overwrites nothing."""
+        """Name of its file, different for each epoch, so that a replaced process overwrites nothing."""
         index = shard_index(self.shard)
         assert index is not None, f"{self.shard!r} is not a shard"
         return f"shard-{index}.epoch-{self.epoch}.safetensors"
@@ -61,18 +61,18 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     Attributes:
         checkpoint: its number.
-        run: the run that wrote it.
-        shapes: every parameter of the network.
+        run: id of the run that wrote it.
+        shapes: of every parameter of the network.
         dtype: of all numbers, "float32" or "float64".
-        optimizer: the optimizer, as it prints itself.
-        steps: steps done by each replica.
-        steps_per_epoch: of each replica. A run that goes on with another batch, or other data, counts epochs.
-        lost: acknowledged pushes that failures had cost the run by then.
+        optimizer: as it prints itself.
+        steps: done by each replica.
+        steps_per_epoch: of each replica. A run that continues with another batch or other data counts epochs.
+        lost: number of acknowledged pushes that failures had lost so far.
         entries: the shards' files.
-        network: a text for each layer, by name: what shapes do not tell apart. Empty in manifests that were
-            written before there were any.
-        position: of a batch method: how many entries of its journal the vectors hold; None under Downpour.
-        format: of checkpoints; another one is refused.
+        network: a text for each layer, by name, for what shapes do not distinguish; empty in older files.
+        position: for a batch method, the number of journal entries that the vectors contain; None for
+            Downpour.
+        format: of checkpoints; others are refused.
     """
 
     checkpoint: int
@@ -95,13 +95,13 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes of manifest.json."""
+    """Returns the content of manifest.json."""
     body = msgspec.json.encode(manifest)
     return msgspec.json.encode(_Envelope(hashlib.sha256(body).hexdigest(), msgspec.Raw(body))) + b"\n"
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """The manifest in these bytes, checked as far as that goes without its files.
+    """Decodes a manifest, and checks what can be checked without its files.
 
     Raises:
         CheckpointError: it is damaged, of another format, or names a file that is no shard's.
@@ -125,12 +125,12 @@ def decode_manifest(data: bytes) -> Manifest:
 
 
 def encode_record(record: ShardRecord) -> dict[str, str]:
-    """The record as safetensors metadata (one entry, so that equal checkpoints have equal bytes)."""
+    """Encodes a record as safetensors metadata (one entry, so that equal checkpoints have equal bytes)."""
     return {"partita": msgspec.json.encode(record).decode()}
 
 
 def decode_record(metadata: dict[str, str] | None) -> ShardRecord:
-    """The record in safetensors metadata. Raises CheckpointError."""
+    """Decodes a record from safetensors metadata. Raises CheckpointError."""
     try:
         return msgspec.json.decode((metadata or {}).get("partita", ""), type=ShardRecord)
     except msgspec.MsgspecError as error:

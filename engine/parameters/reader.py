@@ -1,10 +1,8 @@
-"""Reading a checkpoint: any range of any parameter, whatever plan and number of shards wrote it.
-
-It must not know which checkpoint is wanted, nor the layout that reads or the one that wrote.
-"""
+"""Reading of checkpoints: any range of any parameter, whatever plan and number of shards wrote them."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ import safetensors
 from partita.engine.parameters.files import hash_plain, open_plain
 from partita.engine.parameters.layout import check_cover
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord, decode_record
-from partita.engine.parameters.slots import Shared, Slot, common
+from partita.engine.parameters.slots import CommonRun, Slot, common, cut
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
 
@@ -26,20 +24,20 @@ _KEY: Final = re.compile(
 )
 
 _AT_ONCE: Final = 1 << 22
-"""Numbers that are read from a file at once, at most."""
+"""Most numbers that are read from a file at once."""
 
 
 def tensor_key(kind: str, slot: Slot) -> str:
-    """The name of a tensor in a shard's file: "values/0:640/hidden.weight", "state.sum/0:640/...".
+    """Returns the name of a tensor in a shard's file: "values/0:640/hidden.weight", "state.sum/0:640/...".
 
-    Columns of a matrix add the length of a run and from one to the next: "values/0:608:32:64/...".
+    Columns of a matrix add the length of a run and the stride: "values/0:608:32:64/...".
     """
     columns = f":{slot.run}:{slot.stride}" if slot.stride else ""
     return f"{kind}/{slot.start}:{slot.stop}{columns}/{slot.parameter}"
 
 
 def parse_key(key: str) -> tuple[str, Slot]:
-    """What `tensor_key` was given. Raises CheckpointError."""
+    """Returns the arguments of `tensor_key`. Raises CheckpointError."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise CheckpointError(f"a shard's file has a tensor {key!r}, which is no range of a parameter")
@@ -47,14 +45,14 @@ def parse_key(key: str) -> tuple[str, Slot]:
     return kind, Slot(parameter, int(start), int(stop), int(run or 0), int(stride or 0))
 
 
-def _together(runs: Iterable[Shared]) -> Iterator[list[Shared]]:
-    """Runs to be read at once, for there may be thousands; but of few numbers, as reading takes memory for
-    them, and the interpreter's lock meanwhile. Longer ones are cut.
+def _together(runs: Iterable[CommonRun]) -> Iterator[list[CommonRun]]:
+    """Groups runs that are read at once, as there may be thousands, and cuts long ones: reading needs memory
+    for all numbers in between, and holds the interpreter's lock.
     """
-    together: list[Shared] = []
+    together: list[CommonRun] = []
     for here, there, size in runs:
-        for cut in range(0, size, _AT_ONCE):
-            run = Shared(here + cut, there + cut, min(_AT_ONCE, size - cut))
+        for start in range(0, size, _AT_ONCE):
+            run = CommonRun(here + start, there + start, min(_AT_ONCE, size - start))
             if together and run.there + run.size - together[0].there > _AT_ONCE:
                 yield together
                 together = []
@@ -64,14 +62,14 @@ def _together(runs: Iterable[Shared]) -> Iterator[list[Shared]]:
 
 
 class Checkpoint:
-    """A complete checkpoint, with the hash of every file verified that is to be read.
+    """A complete checkpoint, with the hashes verified of the files that are read.
 
     Attributes:
         path: its folder.
-        manifest: what it says of itself.
-        records: what each shard remembered, by name.
-        state_names: the vectors of optimizer state in it.
-        skipped: newer checkpoints that could not be used, one sentence each.
+        manifest: its manifest.
+        records: of the shards, by name.
+        state_names: names of its state vectors.
+        skipped: sentences about newer checkpoints that could not be used.
     """
 
     def __init__(
@@ -85,14 +83,14 @@ class Checkpoint:
         """Verifies the files.
 
         Args:
-            path: its folder.
-            manifest: what it says of itself.
-            slots: files that hold none of these are not hashed, and not to be read: where each of many shards
-                opens a checkpoint, every file is read once or twice, not by all of them. None: all are.
-            skipped: newer ones that could not be used.
+            path: the folder.
+            manifest: of the checkpoint.
+            slots: only files that contain some of these are hashed and may be read, so that of many shards
+                that open a checkpoint only one or two read each file. None: all files.
+            skipped: sentences about newer checkpoints that could not be used.
 
         Raises:
-            CheckpointError: a file is missing or damaged, or they do not hold every number once.
+            CheckpointError: a file is missing or damaged, or they do not contain every number once.
         """
         self.path: Final = path
         self.manifest: Final = manifest
@@ -102,7 +100,7 @@ class Checkpoint:
         for entry in manifest.entries:
             self._verify(entry.file, entry.sha256 if slots is None else None)
             record = self.records[entry.shard] = self._index(entry.file)
-            if slots is not None and self._holds(entry.file, slots):
+            if slots is not None and self._contains(entry.file, slots):
                 self._verify(entry.file, entry.sha256)
             if (record.shard, record.epoch, record.version) != (entry.shard, entry.epoch, entry.version):
                 raise CheckpointError(f"{entry.file} says that it is of {record.shard}, epoch {record.epoch}")
@@ -110,9 +108,9 @@ class Checkpoint:
         for tensors in self._tensors.values():
             for kind, slot in tensors.values():
                 kinds.setdefault(kind, []).append(slot)
-        for kind, slots in kinds.items():
+        for kind, found in kinds.items():
             try:
-                check_cover(slots, manifest.shapes)
+                check_cover(found, manifest.shapes)
             except ValueError as error:
                 raise CheckpointError(
                     f"its files do not hold every number of {kind!r} once ({error})"
@@ -122,73 +120,60 @@ class Checkpoint:
         )
 
     def snapshot(self, slots: Sequence[Slot]) -> Snapshot:
-        """Values and optimizer state of the shard whose vector these slots make, in any layout."""
+        """Returns values and optimizer state of the shard whose vector these slots make, in any layout."""
         state = {name: self.gather(slots, f"state.{name}") for name in self.state_names}
         return Snapshot(self.gather(slots), state)
 
     def parameters(self, kind: str = "values") -> dict[str, Vector]:
-        """Whole parameters by name, in their shapes; or their optimizer state ("state.sum")."""
+        """Returns whole parameters by name, in their shapes; or their optimizer state ("state.sum")."""
         whole = {name: np.empty(shape, self.dtype) for name, shape in self.manifest.shapes.items()}
         self._fill(kind, [(Slot(name, 0, array.size), array.reshape(-1)) for name, array in whole.items()])
         return whole
 
     def gather(self, slots: Sequence[Slot], kind: str = "values", *, out: Vector | None = None) -> Vector:
-        """The vector that these slots make: of one shard, of one machine, or of any ranges.
+        """Returns the vector that these slots make.
 
         Args:
-            slots: the ranges.
+            slots: any ranges.
             kind: "values", or "state.NAME".
-            out: `[n]`, of any dtype, to be filled; None: a new vector of the checkpoint's dtype.
+            out: `[n]`, of any dtype, filled instead of a new vector of the checkpoint's dtype.
         """
-        size = sum(slot.size for slot in slots)
-        vector = np.empty(size, self.dtype) if out is None else out
-        assert vector.shape == (size,), (vector.shape, size)
-        targets, position = [], 0
-        for slot in slots:
-            targets.append((slot, vector[position : position + slot.size]))
-            position += slot.size
-        self._fill(kind, targets)
+        vector = np.empty(sum(slot.size for slot in slots), self.dtype) if out is None else out
+        self._fill(kind, cut(slots, vector))
         return vector
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of all numbers."""
+        return np.dtype(self.manifest.dtype)
+
     def seen(self, shard: str, run: str) -> Mapping[str, tuple[int, int]]:
-        """The watermarks to restore in this run: none where another wrote them (see `ShardRecord.run`)."""
+        """Returns a shard's watermarks; none where another run wrote them (see `ShardRecord.run`)."""
         record = self.records.get(shard)
         return record.seen if record is not None and record.run == run else {}
 
     def stops(self, shard: str, run: str) -> Mapping[str, int]:
-        """For each part, the step below which the numbers hold its gradients, in this run."""
+        """Returns the step for each part below which the numbers contain its gradients, in this run."""
         record = self.records.get(shard)
         return record.stops if record is not None and record.run == run else {}
 
     def updates(self, slots: Sequence[Slot]) -> int:
-        """How many updates the numbers of these slots have had: the most that a shard says that held some."""
-        return max(
-            (
-                self.records[entry.shard].updates
-                for entry in self.manifest.entries
-                if self._holds(entry.file, slots)
-            ),
-            default=0,
-        )
+        """Returns the largest number of updates of a shard that had some of these slots."""
+        entries = (entry for entry in self.manifest.entries if self._contains(entry.file, slots))
+        return max((self.records[entry.shard].updates for entry in entries), default=0)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of all numbers."""
-        return np.dtype(self.manifest.dtype)
-
-    def _holds(self, file: str, slots: Sequence[Slot]) -> bool:
-        """Whether it holds a number of one of the slots."""
-        held = self._tensors[file].values()
-        return any(any(common(one, slot)) for _, one in held for slot in slots)
+    def _contains(self, file: str, slots: Sequence[Slot]) -> bool:
+        """Whether a file contains a number of one of the slots."""
+        found = self._tensors[file].values()
+        return any(any(common(one, slot)) for _, one in found for slot in slots)
 
     def _verify(self, file: str, sha256: str | None) -> None:
-        """It is a plain file of this hash; None: it is a plain file."""
+        """Checks that a file is plain, and that it has this hash unless None is given."""
         try:
-            if sha256 is None:
-                open_plain(self.path / file).close()
-                return
             open_plain(self.path / file).close()
-            self._open(file)  # its length is what its header says: of any other length it need not be read
+            if sha256 is None:
+                return
+            self._open(file)  # checks the length by the header, before everything is read
             found = hash_plain(self.path / file)
         except FileNotFoundError as error:
             raise CheckpointError(f"{file} is missing") from error
@@ -198,7 +183,7 @@ class Checkpoint:
             raise CheckpointError(f"{file} is damaged (its SHA-256 is not the one in the manifest)")
 
     def _index(self, name: str) -> ShardRecord:
-        """Notes what a file holds; returns what its shard remembered."""
+        """Stores the keys of a file, and returns its record."""
         with self._open(name) as file:
             keys = file.keys()
             tensors = {key: parse_key(key) for key in keys}
@@ -220,22 +205,21 @@ class Checkpoint:
         """Reads each target's slot into its vector, opening each file once."""
         wanted: dict[str, list[tuple[Slot, Vector]]] = {}
         for slot, vector in targets:
-            if slot.stop > self._size(slot.parameter):
-                raise ValueError(f"{slot} leaves its parameter; it has {self._size(slot.parameter)} numbers")
+            if slot.parameter not in self.manifest.shapes:
+                known = list(self.manifest.shapes)
+                raise ValueError(f"the checkpoint has no {slot.parameter!r}; it has {known}")
+            size = math.prod(self.manifest.shapes[slot.parameter])
+            if slot.stop > size:
+                raise ValueError(f"{slot} leaves its parameter; it has {size} numbers")
             wanted.setdefault(slot.parameter, []).append((slot, vector))
         for name, tensors in self._tensors.items():
             with self._open(name) as file:
-                for key, (found, held) in tensors.items():
+                for key, (found, stored) in tensors.items():
                     if found != kind:
                         continue
-                    for slot, vector in wanted.get(held.parameter, ()):
-                        for runs in _together(common(slot, held)):
+                    for slot, vector in wanted.get(stored.parameter, ()):
+                        for runs in _together(common(slot, stored)):
                             first, last = runs[0].there, runs[-1].there + runs[-1].size
                             numbers = file.get_slice(key)[first:last]
                             for here, there, n in runs:
                                 vector[here : here + n] = numbers[there - first : there - first + n]
-
-    def _size(self, parameter: str) -> int:
-        if parameter not in self.manifest.shapes:
-            raise ValueError(f"the checkpoint has no {parameter!r}; it has {list(self.manifest.shapes)}")
-        return int(np.prod(self.manifest.shapes[parameter], dtype=np.int64))

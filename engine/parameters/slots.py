@@ -1,12 +1,12 @@
-"""Ranges of a flat parameter: one run of numbers, or as many runs at equal distances as a matrix has rows.
+"""Slots: ranges of a flat parameter, contiguous or with a stride.
 
-A machine that has some columns of a matrix has a short run of each of its rows. Written down run by run that
-would be thousands of ranges; as one slot it is five numbers. Plain data and arithmetic.
+A machine that has some columns of a matrix has a short run of each of its rows: thousands of ranges, but one
+slot of five numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +16,13 @@ from partita.engine.parameters.vector import Vector
 
 
 class Slot(NamedTuple):
-    """Numbers of a parameter, in the C order of its whole array, where they lie in the order of a vector.
+    """Numbers of a parameter, in the C order of its whole array.
 
     Args:
         parameter: its name.
-        start, stop: the flat range `[start, stop)` from the first number to the last.
-        run, stride: of columns of a matrix, how many numbers follow one another, and how far it is from one
-            run to the next, a row of the matrix; 0 where all numbers of the range belong to the slot.
+        start, stop: flat range `[start, stop)` from the first number to the last.
+        run, stride: for columns of a matrix, the length of a contiguous run and the distance between the
+            starts of two, which is the length of a row; 0 where the range is contiguous.
     """
 
     parameter: str
@@ -33,34 +33,33 @@ class Slot(NamedTuple):
 
     @property
     def n_runs(self) -> int:
-        """How many runs."""
+        """Number of runs."""
         return (self.stop - self.start - self.run) // self.stride + 1 if self.stride else 1
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Number of numbers."""
         return self.n_runs * self.run if self.stride else self.stop - self.start
 
     @property
     def runs(self) -> npt.NDArray[np.int64]:
-        """Where each run starts and stops, `[run, 2]`."""
+        """Starts and stops of the runs, `[run, 2]`."""
         first = (self.start, self.start + self.run if self.stride else self.stop)
         found: npt.NDArray[np.int64] = np.arange(self.n_runs)[:, None] * self.stride + np.array(first)
         return found
 
     def fits(self, size: int) -> bool:
-        """Whether it lies in a parameter of so many numbers, its runs in the rows of a matrix."""
+        """Whether the slot lies in a parameter of this size, its runs in the rows of a matrix."""
         if not 0 <= self.start <= self.stop <= size:
             return False
         if not self.stride:
             return self.run == 0
-        whole = (
-            self.start + (self.n_runs - 1) * self.stride + self.run == self.stop and size % self.stride == 0
-        )
-        return self.run > 0 and self.start % self.stride + self.run <= self.stride and whole
+        ends_in_a_run = self.start + (self.n_runs - 1) * self.stride + self.run == self.stop
+        is_in_rows = size % self.stride == 0 and self.start % self.stride + self.run <= self.stride
+        return self.run > 0 and is_in_rows and ends_in_a_run
 
     def of(self, flat: Vector) -> Vector:
-        """A view of its numbers in the whole parameter, `[n]` or `[run, n]`."""
+        """Returns a view of the slot in the whole parameter, `[n]` or `[run, n]`."""
         if not self.stride:
             return flat[self.start : self.stop]
         column, row = self.start % self.stride, self.start // self.stride
@@ -68,7 +67,7 @@ class Slot(NamedTuple):
         return matrix[:, column : column + self.run]
 
     def between(self, low: int, high: int) -> Iterator[Slot]:
-        """The slots of the numbers `[low, high)` of its vector: whole runs, and parts before and after."""
+        """Yields the slots of the numbers `[low, high)` of this one: whole runs, and parts at both ends."""
         if not self.stride:
             yield Slot(self.parameter, self.start + low, self.start + high)
             return
@@ -86,25 +85,34 @@ class Slot(NamedTuple):
                 low += n
 
 
-class Shared(NamedTuple):
-    """Numbers that two slots have in common: where they begin in the vector of each, and how many."""
+def cut(slots: Iterable[Slot], vector: Vector) -> Iterator[tuple[Slot, Vector]]:
+    """Yields each slot with its view of the vector that all of them make."""
+    position = 0
+    for slot in slots:
+        yield slot, vector[position : position + slot.size]
+        position += slot.size
+    assert position == vector.size, f"slots of {position} numbers for a vector of {vector.size}"
+
+
+class CommonRun(NamedTuple):
+    """Numbers that two slots have in common: their positions in both, and how many."""
 
     here: int
     there: int
     size: int
 
 
-def common(one: Slot, other: Slot) -> Iterator[Shared]:
-    """What two slots have in common, run by run."""
+def common(one: Slot, other: Slot) -> Iterator[CommonRun]:
+    """Yields the intersection of two slots, run by run."""
     if one.parameter != other.parameter or one.start >= other.stop or other.start >= one.stop:
         return
     ours, theirs = one.runs.tolist(), other.runs.tolist()
-    n = m = here = there = 0  # which runs, and where they begin in the vectors
+    n = m = here = there = 0  # current runs, and their positions in the slots
     while n < len(ours) and m < len(theirs):
         (a, b), (c, d) = ours[n], theirs[m]
         start, stop = max(a, c), min(b, d)
         if start < stop:
-            yield Shared(here + start - a, there + start - c, stop - start)
+            yield CommonRun(here + start - a, there + start - c, stop - start)
         if b <= d:
             n, here = n + 1, here + b - a
         if d <= b:

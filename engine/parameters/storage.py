@@ -1,7 +1,7 @@
-"""What a shard holds: its values and its optimizer's state, each one flat vector, and what is done to them.
+"""Storage of a shard: its values and the state of its optimizer, each one flat vector.
 
-It must not know messages, versions or who sent a gradient: `partita.engine.protocol.parameter_shard` decides
-what is applied, in which order, and how many updates went before. One thread uses it at a time.
+Which gradients are applied, and in which order, is decided by `partita.engine.protocol.parameter_shard`. One
+thread at a time.
 """
 
 from __future__ import annotations
@@ -17,23 +17,21 @@ from partita.engine.protocol.events import Span
 
 
 class NotFinite(ArithmeticError):
-    """Numbers of a shard are NaN or infinite. One sentence, and what to do."""
+    """Numbers of a shard are NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Values and optimizer state of a shard at one moment: vectors of its size, which nothing changes any
-    more.
-    """
+    """Values and optimizer state of a shard at one moment: vectors of its size that do not change."""
 
     values: Vector
     state: Mapping[str, Vector] = field(default_factory=dict)
 
     def check_finite(self) -> None:
-        """Numbers that have run away must not become the newest checkpoint.
+        """Prevents diverged numbers from becoming the newest checkpoint.
 
         Raises:
-            NotFinite: a value, or a number of the optimizer's state, is NaN or infinite.
+            NotFinite: a value, or a number of the state, is NaN or infinite.
         """
         vectors = {"parameters": self.values}
         vectors.update((f"'{name}' of the optimizer", vector) for name, vector in self.state.items())
@@ -43,17 +41,17 @@ class Snapshot:
 
 
 class Storage:
-    """The values of a shard, in float32 or float64, and the state of its optimizer."""
+    """Values of a shard, in float32 or float64, and the state of its optimizer."""
 
     def __init__(
         self, optimizer: Optimizer, values: Vector, state: Mapping[str, Vector] | None = None
     ) -> None:
-        """Takes copies, and compiles what a push needs.
+        """Copies the arrays, and compiles the update.
 
         Args:
-            optimizer: of the replicas; what it leaves to a shard is applied to every gradient.
+            optimizer: of the replicas; its `on_shard` is applied to every gradient.
             values: `[n]`, float32 or float64.
-            state: of the optimizer, from a checkpoint; None to begin with an empty history.
+            state: of the optimizer, from a checkpoint; None: its initial state.
 
         Raises:
             ValueError: the state is not this optimizer's, or not of `n` numbers.
@@ -75,12 +73,12 @@ class Storage:
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """Number of values."""
         return self._values.size
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
-        """Of the values, and of every gradient."""
+        """Type of the values and of every gradient."""
         return self._values.dtype
 
     def apply(self, span: Span, gradient: Vector, updates: int) -> None:
@@ -89,12 +87,12 @@ class Storage:
         Args:
             span: of the values.
             gradient: of its size and of the storage's dtype.
-            updates: how many these values have had before.
+            updates: number of updates of these values so far.
 
         Raises:
             ValueError: the gradient has another size or dtype; nothing is changed.
-            NotFinite: a number of the gradient is NaN or infinite. The pass itself finds out (to look first
-                would cost a third of it), so the values are spoilt, and nobody may read them any more.
+            NotFinite: a number of the gradient is NaN or infinite. The pass itself detects it (a check before
+                would cost a third of it), so the values are spoilt and must not be read any more.
         """
         part = self._slice(span)
         if gradient.shape != (span.stop - span.start,) or gradient.dtype != self.dtype:
@@ -111,11 +109,11 @@ class Storage:
             )
 
     def read(self, span: Span) -> Vector:
-        """A copy of the values of the span: what is sent does not change under way."""
+        """Returns a copy of the values of the span, so that a message does not change while it is sent."""
         return self._values[self._slice(span)].copy()
 
     def snapshot(self) -> Snapshot:
-        """A copy of everything, as it is after the updates applied so far."""
+        """Returns a copy of everything, after the updates applied so far."""
         return Snapshot(self._values.copy(), {name: vector.copy() for name, vector in self._state.items()})
 
     def _slice(self, span: Span) -> slice:

@@ -1,10 +1,9 @@
 """Vectors as a safetensors file, piece by piece, from the memory where they lie.
 
-The library's own writer copies everything twice and holds the interpreter's lock meanwhile: a shard of
-several GB would need three times its memory, and its host would be silent for seconds. Reading is left to the
-library.
+The library's own writer copies everything twice while it holds the interpreter's lock: a shard of several GB
+would need three times its memory, and its host would be silent for seconds. The library reads the files.
 
-Source: the format as huggingface/safetensors documents it: the header's length (8 bytes, little-endian), the
+Source: the format as documented by huggingface/safetensors: the header's length (8 bytes, little-endian), the
 header (JSON, padded with spaces to a multiple of 8), then all numbers in its order, without gaps.
 """
 
@@ -22,12 +21,11 @@ _TYPES: Final = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 
 
 def pieces_of(tensors: Mapping[str, Vector], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The bytes of a file that holds these vectors: its header, then each of them, without a copy.
+    """Yields the bytes of a file: its header, then each vector, without a copy.
 
     Args:
-        tensors: by name, each one contiguous, all of the same dtype (or their numbers would not be aligned):
-            float32 or float64, little-endian as everywhere here.
-        metadata: kept beside them.
+        tensors: by name, contiguous, all of one dtype (for alignment), float32 or float64, little-endian.
+        metadata: stored in the header.
     """
     assert len({vector.dtype for vector in tensors.values()}) <= 1
     header: dict[str, object] = {"__metadata__": dict(metadata)}
@@ -43,5 +41,5 @@ def pieces_of(tensors: Mapping[str, Vector], metadata: Mapping[str, str]) -> Ite
     encoded += b" " * (-len(encoded) % 8)
     yield len(encoded).to_bytes(8, "little") + encoded
     for vector in tensors.values():
-        if vector.size:  # an empty one has no view of its bytes
+        if vector.size:  # an empty vector has no view of its bytes
             yield vector.data.cast("B")

@@ -1,4 +1,4 @@
-"""The one kind of array that parameters, gradients and optimizer state are kept in."""
+"""Array type of parameters, gradients and optimizer state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The sums of a batch method's vectors, a few vectors in each pass over memory. All sums are in float64.
-
-It must not know names or how vectors are cut into blocks: see `vectors`.
-"""
+"""Compiled sums of a batch method's vectors, a few vectors in each pass over memory; all sums in float64."""
 
 from __future__ import annotations
 
@@ -44,15 +41,13 @@ def add_term(sums: Vector, factor: float, vector: Vector) -> None:
 @compiled
 def add_terms(
     sums: Vector,
-    a: float,
+    factors: tuple[float, float, float, float],
     first: Vector,
-    b: float,
     second: Vector,
-    c: float,
     third: Vector,
-    d: float,
     fourth: Vector,
 ) -> None:
-    """As `add_term`, for four of them, one after the other."""
+    """Adds four terms, one after the other, as `add_term`."""
+    a, b, c, d = factors
     for i in range(first.size):
         sums[i] = sums[i] + a * first[i] + b * second[i] + c * third[i] + d * fourth[i]

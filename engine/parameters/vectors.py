@@ -1,7 +1,7 @@
-"""The named vectors of a shard under batch optimisation, and what a method's operations do to them.
+"""Named vectors of a shard under batch optimisation, and the execution of a method's operations.
 
-It must not know messages, evaluations, or who asks: `partita.engine.protocol.vector_shard` decides what is
-done, and when. A method tried in one process uses the same store, so that it adds up as a shard does.
+`partita.engine.protocol.vector_shard` decides which operations are done, and when. A method in one process
+uses the same store, so its sums have the bits of a shard's.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from partita.engine.parameters.vector_loops import add_product, add_products, ad
 from partita.engine.protocol.commands import POINT, Combine, Dots, Largest, Multiply, Operation, Swap
 
 _BLOCK: Final = 1 << 14
-"""Numbers of a vector that are worked on at a time: those of the few that are read again stay in cache."""
+"""Numbers that are processed at once, so that vectors that are read again stay in cache."""
 
-_NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as it stands in a shard's file
+_NAME: Final = re.compile(r"\w+", flags=re.ASCII)  # as in the keys of a shard's file
 
 
 class VectorStore:
-    """Vectors of one size by name, `x` and whatever a method needs.
+    """Vectors of one size by name, `x` and those of a method.
 
-    One thread at a time does operations, goes back, or takes snapshots; meanwhile another may read a vector
-    that is not being written, and release snapshots.
+    One thread at a time executes operations, restores, or takes snapshots; meanwhile another may read a
+    vector that is not being written, and release snapshots.
 
-    Numbers are stored as float32 or float64. All sums are in float64, whatever is stored, and always in the
-    same order: the same operations on the same numbers give the same bits.
+    Numbers are stored as float32 or float64. All sums are in float64 and in the same order: the same
+    operations on the same numbers give the same bits.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class VectorStore:
         *,
         dtype: npt.DTypeLike | None = None,
     ) -> None:
-        """Takes copies.
+        """Copies the vectors.
 
         Args:
-            values: `[n]`, what `x` begins with.
+            values: `[n]`, initial `x`.
             state: `[n]` each, the other vectors, by name.
-            dtype: of all numbers, float32 or float64; None: as `values` has it.
+            dtype: of all numbers, float32 or float64; None: that of `values`.
 
         Raises:
             ValueError: another dtype, a vector of another size, or a name with more than letters, digits and
@@ -58,18 +58,18 @@ class VectorStore:
         self.size: Final = values.size
         self._vectors: dict[str, Vector] = {}
         self._sums: Final = np.empty(min(self.size, _BLOCK))
-        self._kept: tuple[Snapshot, ...] = ()  # replaced as a whole: another thread may be reading it
+        self._snapshots: tuple[Snapshot, ...] = ()  # replaced as a whole: another thread may be reading it
         self.restore(Snapshot(values, {} if state is None else state))
 
     def names(self) -> tuple[str, ...]:
-        """Of all vectors, in the order in which they were made; `x` is the first."""
+        """Returns the names of all vectors in order of creation, `x` first."""
         return tuple(self._vectors)
 
     def vector(self, name: str) -> Vector:
-        """The vector itself, to be read: it changes with the next operation that writes it.
+        """Returns the vector itself, which changes with the next operation that writes it.
 
         Raises:
-            ValueError: nothing was ever written to it.
+            ValueError: there is no such vector.
         """
         found = self._vectors.get(name)
         if found is None:
@@ -78,37 +78,36 @@ class VectorStore:
         return found
 
     def target(self, name: str) -> Vector:
-        """Where all numbers of a vector are to be written: the vector itself; or one of zeros that takes its
-        place, where a snapshot keeps it. It is made where there is none.
+        """Returns the array to write all numbers of a vector to: the vector, created if missing, or zeros
+        that replace it where a snapshot contains it.
 
         Raises:
-            ValueError: no vector may have this name.
+            ValueError: not a valid name.
         """
-        found = self._made(name)
-        if any(found is kept for snapshot in self._kept for kept in _vectors_of(snapshot)):
+        found = self._get_or_create(name)
+        kept = (one for snapshot in self._snapshots for one in (snapshot.values, *snapshot.state.values()))
+        if any(found is one for one in kept):
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
 
-    def _made(self, name: str) -> Vector:
-        """The vector; all zeros where there was none."""
+    def _get_or_create(self, name: str) -> Vector:
         found = self._vectors.get(name)
         if found is None:
             _check_name(name)
             found = self._vectors[name] = np.zeros(self.size, self.dtype)
         return found
 
-    def do(self, operation: Operation) -> list[float]:
-        """Does one operation; returns the scalars that it gives.
+    def execute(self, operation: Operation) -> list[float]:
+        """Executes one operation and returns its scalars.
 
-        Numbers that run away become infinite or NaN, as IEEE 754 has it, and nothing is said: a method tries
-        points that are too far, and sees it in the scalars.
+        Overflows become infinite or NaN without a warning: a method tries points that are too far, and sees
+        it in the scalars.
 
         Args:
             operation: on vectors alone. `Evaluate`, `Snapshot` and `Restore` need more than a store.
 
         Raises:
-            ValueError: it reads a vector that is not there, or writes one whose name cannot be. Nothing is
-                changed.
+            ValueError: it reads a missing vector, or writes one with an invalid name; nothing is changed.
         """
         with np.errstate(all="ignore"):
             match operation:
@@ -121,7 +120,7 @@ class VectorStore:
                     return []
                 case Swap(one=one, other=other):
                     _check_name(other)
-                    vectors = self._made(one), self._made(other)
+                    vectors = self._get_or_create(one), self._get_or_create(other)
                     self._vectors[other], self._vectors[one] = vectors
                     return []
                 case Dots(left=lefts, right=rights):
@@ -133,25 +132,25 @@ class VectorStore:
         )
 
     def snapshot(self) -> Snapshot:
-        """Everything as it is now: `x` as values, the others as state. Nothing is copied.
+        """Returns all vectors without copying: `x` as values, the others as state.
 
-        The vectors themselves are kept: until `release`, what writes to one of them writes to another array.
-        So at most one array for each vector is needed beyond those that snapshots keep.
+        Until `release`, an operation that writes one of them writes to another array, so at most one array
+        for each vector is needed besides those of snapshots.
         """
         state = dict(self._vectors)
         snapshot = Snapshot(state.pop(POINT), state)
-        self._kept += (snapshot,)
+        self._snapshots += (snapshot,)
         return snapshot
 
     def release(self, snapshot: Snapshot) -> None:
-        """A snapshot of this store is not needed any more: its vectors may change again."""
-        self._kept = tuple(kept for kept in self._kept if kept is not snapshot)
+        """Lets the vectors of a snapshot of this store change again."""
+        self._snapshots = tuple(kept for kept in self._snapshots if kept is not snapshot)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """All vectors become a copy of what the snapshot holds; others are gone.
+        """Replaces all vectors by copies of a snapshot's.
 
         Raises:
-            ValueError: a vector has another size, or a name that cannot be. Nothing is changed.
+            ValueError: a vector has another size, or an invalid name; nothing is changed.
         """
         wanted = {POINT: snapshot.values, **snapshot.state}
         for name, vector in wanted.items():
@@ -160,21 +159,21 @@ class VectorStore:
         self.refill(wanted, lambda name, out: np.copyto(out, wanted[name], casting="same_kind"))
 
     def refill(self, names: Iterable[str], fill: Callable[[str, Vector], object]) -> None:
-        """All vectors are written anew, one after the other, where they lie; others are gone.
+        """Replaces all vectors, one after the other, in the memory of the present ones.
 
         Args:
-            names: of those that there are then, `x` among them.
+            names: of the new vectors, `x` among them.
             fill: writes every number of a vector, given its name and `[n]` to write to.
 
         Raises:
-            ValueError: a name that cannot be. Nothing is changed.
-            Exception: whatever `fill` raises; what the vectors hold then is undefined.
+            ValueError: an invalid name; nothing is changed.
+            Exception: raised by `fill`; the vectors are undefined then.
         """
         wanted = list(names)
         assert POINT in wanted, wanted
         for name in wanted:
             _check_name(name)
-        # Into the memory that is there: fresh memory would cost several times as much as the copy.
+        # New memory would cost several times as much as the copy.
         self._vectors = {name: vector for name, vector in self._vectors.items() if name in wanted}
         with np.errstate(all="ignore"):
             for name in wanted:
@@ -182,7 +181,7 @@ class VectorStore:
         self._vectors = {name: self._vectors[name] for name in wanted}
 
     def _combine(self, to: str, terms: Sequence[tuple[float, str]]) -> None:
-        """Block by block, so that `to` may be among the terms."""
+        """Combines block by block, so that `to` may be among the terms."""
         vectors = [self.vector(name) for _, name in terms]
         target = self.target(to)
         if not terms:
@@ -209,7 +208,7 @@ class VectorStore:
         return [found[rows[left]][columns[right]] for left in lefts for right in rights]
 
     def _blocks(self, vectors: Sequence[Vector]) -> Iterator[tuple[int, Sequence[Vector]]]:
-        """(start, the piece of each vector from there on) in turn."""
+        """Yields (start, the piece of each vector from there on)."""
         if self.size <= _BLOCK:
             yield 0, vectors
             return
@@ -217,38 +216,33 @@ class VectorStore:
             yield start, [vector[start : start + _BLOCK] for vector in vectors]
 
 
-def make_ready(dtype: npt.DTypeLike) -> None:
-    """Has what sums vectors of this type compiled, or loaded: at a start, so that no request waits for it."""
+def compile_operations(dtype: npt.DTypeLike) -> None:
+    """Compiles or loads the sums for vectors of this type, so that no request waits for it."""
     names = ("x", "y", "z")
     store = VectorStore(np.zeros(1), {name: np.zeros(1) for name in names[1:]}, dtype=dtype)
     for operation in (Dots(names, names), Dots(names[:1], names), Combine(POINT, ((1.0, POINT),) * 5)):
-        store.do(operation)
+        store.execute(operation)
 
 
 def _add_up(sums: Vector, factors: Sequence[float], vectors: Sequence[Vector]) -> None:
-    """Term by term, and four of them in a pass."""
+    """Adds the terms in order, four in a pass."""
     sums.fill(0)
     fours = len(factors) // 4 * 4
     for n in range(0, fours, 4):
-        (a, b, c, d), (first, second, third, fourth) = factors[n : n + 4], vectors[n : n + 4]
-        add_terms(sums, a, first, b, second, c, third, d, fourth)
+        a, b, c, d = factors[n : n + 4]
+        add_terms(sums, (a, b, c, d), *vectors[n : n + 4])
     for factor, vector in zip(factors[fours:], vectors[fours:], strict=True):
         add_term(sums, factor, vector)
 
 
 def _add_products(sums: npt.NDArray[np.float64], few: Sequence[Vector], many: Sequence[Vector]) -> None:
-    """To `sums` `[many, few]`; each of the many is read once for three of the few."""
+    """Adds products to `sums` `[many, few]`; each of the many is read once for three of the few."""
     threes = len(few) // 3 * 3
     for row, vector in zip(sums, many, strict=True):
         for n in range(0, threes, 3):
             add_products(row, n, few[n], few[n + 1], few[n + 2], vector)
         for n in range(threes, len(few)):
             add_product(row, n, few[n], vector)
-
-
-def _vectors_of(snapshot: Snapshot) -> Iterator[Vector]:
-    yield snapshot.values
-    yield from snapshot.state.values()
 
 
 def _check_name(name: str) -> None:
@@ -259,5 +253,5 @@ def _check_name(name: str) -> None:
 
 
 def _largest(vector: Vector) -> float:
-    """The largest absolute value; 0 of no numbers, NaN where there is one (both passes bring it along)."""
+    """Largest absolute value; 0 of no numbers, NaN if there is one."""
     return float(np.maximum(vector.max(), -vector.min())) if vector.size else 0.0

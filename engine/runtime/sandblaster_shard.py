@@ -14,7 +14,7 @@ import numpy as np
 from partita.engine.parameters.layout import gather
 from partita.engine.parameters.storage import Snapshot
 from partita.engine.parameters.vector import Vector
-from partita.engine.parameters.vectors import VectorStore, make_ready
+from partita.engine.parameters.vectors import VectorStore, compile_operations
 from partita.engine.protocol.commands import POINT, reads, writes
 from partita.engine.protocol.events import NotPersisted, Persist, Persisted, Refuse, Send, Span
 from partita.engine.protocol.lease import Fenced
@@ -73,7 +73,7 @@ class SandblasterShardRole(ShardRole):
         self._closing = threading.Event()
         self._store = VectorStore(np.zeros(sum(slot.size for slot in self._slots), task.precision))
         self.version = self._load(task.checkpoint)
-        make_ready(self._store.dtype)
+        compile_operations(self._store.dtype)
         ranges = {o.machine: (o.shard_start, o.shard_stop) for o in task.layout.machines_of(task.shard)}
         sizes = {machine: stop - start for machine, (start, stop) in ranges.items()}
         self._gradients = GradientPool(sizes, task.precision)
@@ -173,7 +173,7 @@ class SandblasterShardRole(ShardRole):
         for operation in effect.operations:
             self._check_open()
             try:
-                scalars += self._store.do(operation)
+                scalars += self._store.execute(operation)
             except ValueError as error:
                 raise CannotBeDone(f"a {type(operation).__name__} cannot be done: {error}") from error
         return OperationsDone(scalars)

@@ -100,7 +100,8 @@ class VectorServer(Host):
             match effect:
                 case RunOperations(operations=operations):
                     self.occupied(self._pass_s * sum(map(passes, operations)))
-                    self._do(OperationsDone([scalar for one in operations for scalar in self.store.do(one)]))
+                    scalars = [scalar for one in operations for scalar in self.store.execute(one)]
+                    self._do(OperationsDone(scalars))
                 case StoreGradient(unit=unit, payload=Numbers(array=array)):
                     self._kept[unit] = array.copy()
                 case AddGradient(into=into, of=of):

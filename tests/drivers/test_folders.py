@@ -17,7 +17,7 @@ import pytest
 
 from partita.engine import LBFGS, SGD, Downpour, Run, Sandblaster, train
 from partita.engine.parameters import Checkpoints
-from partita.engine.parameters.folder_lock import FolderInUse, Holder, held
+from partita.engine.parameters.folder_lock import FolderInUse, Holder, lock_folder
 from partita.partitioner import Cluster, partition
 from tests.drivers.conftest import WatchedThreads
 from tests.faults import toy
@@ -83,7 +83,10 @@ def test_only_the_owner_can_read_what_a_run_leaves(on_threads: list[WatchedThrea
 def test_a_second_run_in_the_folder_is_refused_and_the_first_is_named(
     on_threads: list[WatchedThreads], tmp_path: Path, how: dict[str, bool]
 ) -> None:
-    with held(tmp_path, "`partita train one.py` of network 'one'"), pytest.raises(FolderInUse) as refused:
+    with (
+        lock_folder(tmp_path, "`partita train one.py` of network 'one'"),
+        pytest.raises(FolderInUse) as refused,
+    ):
         train_toy(Downpour(), tmp_path, **how)
     said = str(refused.value)
     assert said.startswith(f"{tmp_path} is in use by `partita train one.py` of network 'one' (process ")
@@ -98,7 +101,7 @@ def test_a_folder_is_held_while_a_run_lasts(
     refused: list[str] = []
 
     def commit(self: Checkpoints, manifest: object) -> None:
-        with pytest.raises(FolderInUse) as second, held(tmp_path, "the second"):
+        with pytest.raises(FolderInUse) as second, lock_folder(tmp_path, "the second"):
             pass
         refused.append(str(second.value))
         monkeypatch.undo()
@@ -113,9 +116,9 @@ HOLDS = """
 import os, signal, sys, tempfile
 from pathlib import Path
 from partita.engine.drivers.temporary import temporary_folder
-from partita.engine.parameters.folder_lock import held
+from partita.engine.parameters.folder_lock import lock_folder
 tempfile.tempdir = sys.argv[1]
-with temporary_folder("a run"), held(Path(sys.argv[2]), "a run"):
+with temporary_folder("a run"), lock_folder(Path(sys.argv[2]), "a run"):
     print("held", flush=True)
     sys.stdin.read()
 """

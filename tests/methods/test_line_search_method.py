@@ -69,7 +69,7 @@ def answered(request: Request, store: VectorStore, function: Function) -> Scalar
             store.target(operation.segments[0].vector)[...] = gradient
             scalars += (value, 0.0)
         else:
-            scalars += store.do(operation)
+            scalars += store.execute(operation)
     return tuple(scalars)
 
 

@@ -55,7 +55,7 @@ def evaluated(
     scalars: list[float] = []
     for operation in objective.evaluation(number):
         if not isinstance(operation, Evaluate):
-            scalars += store.do(operation)
+            scalars += store.execute(operation)
             continue
         for segment in operation.segments:
             loss, right, gradient = data.evaluate(x, segment)

@@ -145,7 +145,7 @@ def test_a_pair_is_of_the_portions_that_both_batches_share() -> None:
                         store.target(segment.vector)[...] = gradient
                         scalars += (loss, right)
                 else:
-                    scalars += store.do(operation)
+                    scalars += store.execute(operation)
             request = steps.send(tuple(scalars))
     except StopIteration:
         pass

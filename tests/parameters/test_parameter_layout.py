@@ -99,20 +99,23 @@ def test_an_overlap_is_the_same_numbers_on_both_sides(layout: Layout) -> None:
     machines = [position[a:b] for a, b in pairwise(layout.machine_starts)]
     shards = [position[a:b] for a, b in pairwise(layout.shard_starts)]
     assert [vector.size for vector in machines] == [layout.machine_size(m) for m in range(len(machines))]
-    assert [vector.size for vector in shards] == [layout.shard_size(k) for k in range(layout.shards)]
-    for overlap in layout.overlaps:
+    for overlap in layout.shared_ranges:
         ours = machines[overlap.machine][overlap.machine_start : overlap.machine_stop]
         theirs = shards[overlap.shard][overlap.shard_start : overlap.shard_stop]
         assert ours.size > 0
         assert np.array_equal(ours, theirs)
-    assert sum(overlap.machine_stop - overlap.machine_start for overlap in layout.overlaps) == layout.size
-    assert layout.overlaps == tuple(o for m in range(len(machines)) for o in layout.shards_of(m))
-    assert sorted(layout.overlaps) == sorted(o for k in range(layout.shards) for o in layout.machines_of(k))
+    assert (
+        sum(overlap.machine_stop - overlap.machine_start for overlap in layout.shared_ranges) == layout.size
+    )
+    assert layout.shared_ranges == tuple(o for m in range(len(machines)) for o in layout.shards_of(m))
+    assert sorted(layout.shared_ranges) == sorted(
+        o for k in range(layout.shards) for o in layout.machines_of(k)
+    )
 
 
 @given(layouts() | matrices())
 def test_shards_differ_by_one_number_at_most(layout: Layout) -> None:
-    sizes = [layout.shard_size(shard) for shard in range(layout.shards)]
+    sizes = [stop - start for start, stop in pairwise(layout.shard_starts)]
     assert max(sizes) - min(sizes) <= 1
 
 

@@ -81,7 +81,7 @@ def test_operations_in_a_row_are_what_they_are_in_float64(drawn: list[Operation]
     for operation in drawn:
         before = {name: vector.copy() for name, vector in numbers.items()}
         expected = reference(operation, numbers, dtype)
-        found = held.do(operation)
+        found = held.execute(operation)
         assert len(found) == n_scalars(operation)
         size = max(float(np.abs(before[name]).max()) for name in NAMES)
         assert found == pytest.approx(expected, rel=1e-12, abs=1e-14 * n * size**2)
@@ -105,25 +105,27 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch, dtype: str) -> N
         Largest("g"),
     ]
     whole = store(1000, dtype=dtype)
-    expected = [whole.do(operation) for operation in asked]
+    expected = [whole.execute(operation) for operation in asked]
     monkeypatch.setattr(vectors, "_BLOCK", 64)
     cut = store(1000, dtype=dtype)
-    assert [cut.do(operation) for operation in asked] == [pytest.approx(row, rel=1e-12) for row in expected]
+    assert [cut.execute(operation) for operation in asked] == [
+        pytest.approx(row, rel=1e-12) for row in expected
+    ]
     for name in NAMES:
         assert cut.vector(name).tobytes() == whole.vector(name).tobytes(), "not even a rounding"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_what_was_made_ready_is_not_compiled_again(dtype: str) -> None:
+def test_what_was_compiled_before_is_not_compiled_again(dtype: str) -> None:
     """Each loop there is, whatever is asked then."""
     loops = (add_product, add_products, add_term, add_terms)
-    vectors.make_ready(dtype)
+    vectors.compile_operations(dtype)
     made = [len(loop.signatures) for loop in loops]  # type: ignore[attr-defined]
     held = store(dtype=dtype)
     for left in range(5):
-        held.do(Dots(NAMES[:left], NAMES))
+        held.execute(Dots(NAMES[:left], NAMES))
     for n in range(9):
-        held.do(Combine("new", ((0.5, "x"),) * n))
+        held.execute(Combine("new", ((0.5, "x"),) * n))
     assert [len(loop.signatures) for loop in loops] == made  # type: ignore[attr-defined]
     assert min(made) > 0
 
@@ -132,31 +134,31 @@ def test_vectors_that_are_swapped_stay_where_they_are() -> None:
     """One that is not there is zeros; a name that cannot be changes nothing."""
     held = store()
     x, g = held.vector("x"), held.vector("g")
-    held.do(Swap("x", "g"))
+    held.execute(Swap("x", "g"))
     assert held.vector("x") is g and held.vector("g") is x
-    held.do(Swap("g", "new"))
+    held.execute(Swap("g", "new"))
     assert held.vector("new") is x and held.vector("g").tolist() == [0.0] * 7
     assert held.names() == (*NAMES, "new"), "x is the first"
     for one, other in (("fresh", "a b"), ("a b", "fresh")):
         with pytest.raises(ValueError, match="'a b' cannot name a vector"):
-            held.do(Swap(one, other))
+            held.execute(Swap(one, other))
     assert held.names() == (*NAMES, "new")
 
 
 def test_what_is_stored_in_float32_adds_up_in_float64() -> None:
     held = VectorStore(np.full(4, 1e8, np.float32), {"small": np.full(4, 1.0, np.float32)})
-    held.do(Combine("sum", ((1.0, "x"), (1.0, "small"), (-1.0, "x"))))
+    held.execute(Combine("sum", ((1.0, "x"), (1.0, "small"), (-1.0, "x"))))
     assert held.vector("sum").tolist() == [1.0] * 4, "in float32 the 1 would be lost"
     many = VectorStore(np.full(1 << 20, 0.1, np.float32))
-    assert many.do(dot("x", "x")) == [pytest.approx((1 << 20) * float(np.float32(0.1)) ** 2, rel=1e-11)]
+    assert many.execute(dot("x", "x")) == [pytest.approx((1 << 20) * float(np.float32(0.1)) ** 2, rel=1e-11)]
 
 
 def test_a_copy_a_zero_and_a_new_vector() -> None:
     held = store()
-    held.do(copy("new", "x"))
+    held.execute(copy("new", "x"))
     assert held.vector("new").tobytes() == held.vector("x").tobytes()
     assert not np.shares_memory(held.vector("new"), held.vector("x"))
-    held.do(zero("x"))
+    held.execute(zero("x"))
     assert held.vector("x").tolist() == [0.0] * 7
     assert held.vector("new").any()
     assert held.names() == (*NAMES, "new")
@@ -166,18 +168,18 @@ def test_a_copy_a_zero_and_a_new_vector() -> None:
 def test_what_has_run_away_shows_in_the_scalars_and_is_no_warning(number: float) -> None:
     held = VectorStore(np.array([1.0, number, -3.0], np.float32))
     same = pytest.approx([abs(number)], nan_ok=True)
-    assert held.do(Largest("x")) == same
-    assert held.do(dot("x", "x")) == same
-    held.do(Combine("far", ((1e300, "x"), (-1e300, "x"))))
-    held.do(scale("x", 1e300))
+    assert held.execute(Largest("x")) == same
+    assert held.execute(dot("x", "x")) == same
+    held.execute(Combine("far", ((1e300, "x"), (-1e300, "x"))))
+    held.execute(scale("x", 1e300))
     assert not np.isfinite(held.vector("x")).any()
 
 
 def test_an_empty_shard_adds_nothing() -> None:
     held = VectorStore(np.empty(0))
-    assert held.do(Largest("x")) == [0.0]
-    assert held.do(Dots(("x",), ("x", "x"))) == [0.0, 0.0]
-    held.do(axpy("x", 2.0, "x"))
+    assert held.execute(Largest("x")) == [0.0]
+    assert held.execute(Dots(("x",), ("x", "x"))) == [0.0, 0.0]
+    held.execute(axpy("x", 2.0, "x"))
     assert held.vector("x").size == 0
 
 
@@ -188,7 +190,7 @@ def test_what_was_never_written_cannot_be_read(operation: Operation) -> None:
     held = store()
     assert "gone" in reads(operation)
     with pytest.raises(ValueError, match=r"^there is no vector 'gone' to read, only 'x', 'g', 's_0', 'd'; "):
-        held.do(operation)
+        held.execute(operation)
     assert held.names() == NAMES, "nothing has changed"
 
 
@@ -196,9 +198,9 @@ def test_names_and_operations_that_are_not_for_vectors() -> None:
     held = store()
     for name in ("", "a b", "a/b", "é"):
         with pytest.raises(ValueError, match="cannot name a vector; use letters, digits and underscores"):
-            held.do(zero(name))
+            held.execute(zero(name))
     with pytest.raises(ValueError, match=r"^Evaluate is not for vectors alone"):
-        held.do(Evaluate(()))
+        held.execute(Evaluate(()))
     assert held.names() == NAMES
 
 
@@ -206,14 +208,14 @@ def test_a_store_goes_back_to_a_snapshot() -> None:
     held = store(dtype="float64")
     before = {name: held.vector(name).copy() for name in NAMES}
     kept = held.snapshot()
-    held.do(Combine("x"))
-    held.do(scale("g", 2.0))
-    held.do(copy("later", "g"))
+    held.execute(Combine("x"))
+    held.execute(scale("g", 2.0))
+    held.execute(copy("later", "g"))
     for _ in range(2):
         held.restore(kept)
         assert held.names() == NAMES, "what was made since is gone"
         assert all(held.vector(name).tobytes() == before[name].tobytes() for name in NAMES)
-        held.do(zero("x"))
+        held.execute(zero("x"))
     narrow = VectorStore(np.full(7, 1e300), dtype="float32")
     assert np.isinf(narrow.vector("x")).all(), "what has run away in another precision is no warning"
     with pytest.raises(ValueError, match=r"^vector 'g' is \(3,\); all vectors must be \(7,\)$"):
@@ -241,7 +243,9 @@ def test_a_snapshot_keeps_its_bits_whatever_follows_and_costs_what_is_written_me
         before = [held.vector(name) for name in NAMES]
         match step:
             case "do", operation:
-                assert str(held.do(operation)) == str(naive.do(operation))  # a NaN is as good as another
+                assert str(held.execute(operation)) == str(
+                    naive.execute(operation)
+                )  # a NaN is as good as another
             case "settle", name, border:
                 numbers = np.linspace(-1, border, 10, dtype=np.float32)
                 for part in (slice(0, border), slice(border, 10)):
