@@ -281,9 +281,9 @@ def test_a_long_operation_and_a_long_way_back_leave_the_host_free(
 ) -> None:
     """Heartbeats go out, leases come in, a newer command waits; a file that is written keeps its numbers."""
     shard, go = Shard(tmp_path, precision="float64"), threading.Event()
-    do, gathered, written = VectorStore.do, Checkpoint.gather, Checkpoints.write_shard
+    do, gathered, written = VectorStore.execute, Checkpoint.gather, Checkpoints.write_shard
     monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
-    monkeypatch.setattr(VectorStore, "do", lambda *call: go.wait(60) and do(*call))
+    monkeypatch.setattr(VectorStore, "execute", lambda *call: go.wait(60) and do(*call))
     monkeypatch.setattr(Checkpoint, "gather", lambda *call, **how: go.wait(60) and gathered(*call, **how))
     monkeypatch.setattr(
         Checkpoints, "write_shard", lambda *call, **how: go.wait(60) and written(*call, **how)
@@ -349,7 +349,7 @@ def test_a_host_that_ends_does_not_wait_for_a_long_command(
         return []
 
     monkeypatch.setattr(sandblaster_shard, "SHORT_OPERATION", 0)
-    monkeypatch.setattr(VectorStore, "do", one)
+    monkeypatch.setattr(VectorStore, "execute", one)
     shard.tell(COORDINATOR, Command(1, (zero("a"), zero("b"))))
     assert began.wait(60)
     closing = threading.Thread(target=shard.role.close)
