@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks._networks import WORKS
 from benchmarks._recipe import Array, Recipe, read_arrays
 from benchmarks._worker import serve
-from partita.engine.kernels.kernel import Arrays, Site
+from partita.engine.kernels.kernel import Arrays, KernelContext
 from partita.engine.kernels.registry import build
 from partita.layers.graph import Grid
 
@@ -31,11 +31,11 @@ class LayerPlayer:
         graph = WORKS[recipe.network].network().graph()
         picture, grid = graph.inputs[0], graph.computed[0]
         rows, window = (0, grid.n_rows), (0, picture.n_rows)
-        site = Site(grid, rows, (picture,), (window,), (window,), recipe.batch, threads=threads)
+        context = KernelContext(grid, rows, (picture,), (window,), (window,), recipe.batch, threads=threads)
         values = [arrays[parameter.name] for parameter in grid.parameters]
-        kernel = build(site, _arrays(grid, arrays[picture.name], values))
-        self._calls = kernel.up(), kernel.gradient([np.empty_like(array) for array in values])
-        self._operations = 2.0 * site.operations
+        kernel = build(context, _arrays(grid, arrays[picture.name], values))
+        self._calls = kernel.forward(), kernel.backward_parameters([np.empty_like(array) for array in values])
+        self._operations = 2.0 * context.operations
 
     def rate(self) -> float:
         """GFLOP/s of both calls together (the median of a few)."""

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import master, storage, widen_array
+from partita.engine.numerics import master, storage, upcast_array
 from partita.engine.parameters.layout import Layout, scatter
 from partita.engine.parameters.vector import Vector
 from partita.engine.transport.payload import Payload
@@ -56,12 +56,12 @@ class Collector:
                 payload.copy_into(*targets, *tables[machine : machine + 1])
                 for _, finish in taken:
                     finish()
-        return {name: widen_array(array) for name, array in arrays.items()}, vectors
+        return {name: upcast_array(array) for name, array in arrays.items()}, vectors
 
     def _empty(self, buffer: Buffer) -> Array:
         dtype = storage(self.plan.sizes.row(buffer)[1])
         if self._adds_up(buffer):
-            dtype = widen_array(np.zeros(0, dtype)).dtype
+            dtype = upcast_array(np.zeros(0, dtype)).dtype
         return np.zeros((*self.plan.graph[buffer.layer].shape, self.plan.batch), dtype)
 
     def _adds_up(self, buffer: Buffer) -> bool:
@@ -93,7 +93,7 @@ class Collector:
 
 def _put(place: Array, numbers: Array, *, adds: bool) -> None:
     if adds:
-        place += widen_array(numbers)
+        place += upcast_array(numbers)
     else:
         np.copyto(place, numbers)
 

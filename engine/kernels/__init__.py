@@ -3,19 +3,20 @@
 `kernel` says what a kernel is; `registry` picks the one for a layer, a device and a precision. `dense`,
 `local` (with `local_loops`), the folder `convolution`, `pooling`, `normalisation` (with
 `normalisation_loops`), `elementwise` and `losses` (with `loss_loops`) are kernels of built-in layers;
-`widened` plays any of them in bfloat16. `node` plays a definition, by the folder `nodes`: from a user's
+`upcast` plays any of them in bfloat16. `node` plays a definition, by the folder `nodes`: from a user's
 functions to what runs them. The folder `cuda` has the kernels of a GPU, which are imported where there is
 one. All of them stand on the folders `products` (of matrices) and `tiles` (loops whose
-sums stay in registers), and share `activations`, `patches`, `parameters`, `views`, `calls` and `parallel`.
+sums stay in registers), and share `activations`, `patches`, `parameters`, `views`, `calls` and
+`thread_pool`.
 `reference` plays a definition in plain Python, the truth of the tests, and `check` compares a user's
 `downward` with differences.
 """
 
 from partita.engine.kernels.check import GradientCheck, check_gradients
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, LossKernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext, LossKernel
 from partita.engine.kernels.nodes.compiler import NodeCompileError
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
+from partita.engine.kernels.thread_pool import ThreadPool
 
 __all__ = [
     "Array",
@@ -23,10 +24,10 @@ __all__ = [
     "Call",
     "GradientCheck",
     "Kernel",
+    "KernelContext",
     "LossKernel",
     "NodeCompileError",
-    "Site",
-    "Team",
+    "ThreadPool",
     "build",
     "check_gradients",
 ]

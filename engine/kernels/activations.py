@@ -20,7 +20,7 @@ from numba.extending import register_jitable
 
 from partita.engine.kernels.calls import bound
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import compiled, fma, narrow, widen
+from partita.engine.numerics import compiled, downcast, fma, upcast
 from partita.engine.numerics.functions import hyperbolic_tangent, logistic
 
 Function = Callable[[Any], Any]
@@ -103,36 +103,36 @@ def _loops(value: Function, slope: Function) -> Loops:
     @compiled
     def activate(sums: Array) -> None:
         for i in range(len(sums)):
-            sums[i] = narrow(value(widen(sums[i])), sums[i])
+            sums[i] = downcast(value(upcast(sums[i])), sums[i])
 
     @compiled
     def finish(sums: Array, bias: Array) -> None:
         for node in range(sums.shape[0]):
-            states, constant = sums[node], widen(bias[node])
+            states, constant = sums[node], upcast(bias[node])
             for e in range(sums.shape[1]):
-                states[e] = narrow(value(widen(states[e]) + constant), states[e])
+                states[e] = downcast(value(upcast(states[e]) + constant), states[e])
 
     @compiled
     def finish_into(sums: Array, bias: Array, state: Array) -> None:
         for node in range(sums.shape[0]):
-            states, constant = state[node], widen(bias[node])
+            states, constant = state[node], upcast(bias[node])
             for e in range(sums.shape[1]):
-                states[e] = narrow(value(sums[node, e] + constant), states[e])
+                states[e] = downcast(value(sums[node, e] + constant), states[e])
 
     @compiled
     def multiply(state: Array, error: Array) -> None:
         for i in range(len(state)):
-            error[i] = narrow(widen(error[i]) * slope(widen(state[i])), error[i])
+            error[i] = downcast(upcast(error[i]) * slope(upcast(state[i])), error[i])
 
     @compiled
     def write(state: Array, error: Array, out: Array) -> None:
         for i in range(len(state)):
-            out[i] = narrow(widen(error[i]) * slope(widen(state[i])), out[i])
+            out[i] = downcast(upcast(error[i]) * slope(upcast(state[i])), out[i])
 
     @compiled
     def add(state: Array, error: Array, out: Array) -> None:
         for i in range(len(state)):
-            out[i] = narrow(widen(out[i]) + widen(error[i]) * slope(widen(state[i])), out[i])
+            out[i] = downcast(upcast(out[i]) + upcast(error[i]) * slope(upcast(state[i])), out[i])
 
     return Loops(activate, finish, finish_into, multiply, write, add)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numba
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, Call, nothing
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Array, Call, no_op
+from partita.engine.kernels.thread_pool import ThreadPool
 
 
 def bound(loop: Callable[..., None], *arguments: Any) -> Call:
@@ -19,24 +19,24 @@ def bound(loop: Callable[..., None], *arguments: Any) -> Call:
     return partial(loop, *arguments)
 
 
-def over_rows(team: Team, loop: Callable[..., None], *arrays: Array) -> Call:
-    """As `bound`, for a loop that treats row after row: the first axis is split over the team's threads."""
+def split_rows(pool: ThreadPool, loop: Callable[..., None], *arrays: Array) -> Call:
+    """As `bound`, for a loop over rows: the first axis is split over the threads of the pool."""
     whole = bound(loop, *arrays)
-    if team.threads == 1:
+    if pool.threads == 1:
         return whole
     n_rows, operations = len(arrays[0]), float(arrays[0].size)
 
     def work(start: int, stop: int) -> None:
         loop(*(array[start:stop] for array in arrays))
 
-    return lambda: team.split(0, n_rows, work, operations=operations)
+    return lambda: pool.split(0, n_rows, work, operations=operations)
 
 
-def in_turn(*calls: Call) -> Call:
+def sequence(*calls: Call) -> Call:
     """One call that makes these, one after another."""
-    needed = tuple(call for call in calls if call is not nothing)
+    needed = tuple(call for call in calls if call is not no_op)
     if not needed:
-        return nothing
+        return no_op
     if len(needed) == 1:
         return needed[0]
 
@@ -47,7 +47,7 @@ def in_turn(*calls: Call) -> Call:
     return call
 
 
-def added(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
+def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
     """A call that adds to arrays what `write` would write into them, by way of arrays beside them."""
     terms = [np.empty_like(array) for array in out]
     call = write(terms)

@@ -21,7 +21,7 @@ from partita.engine.kernels.patches import PatchGeometry, inside, receivers
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Following, Walk, multiply, spread
-from partita.engine.numerics import compiled, compiled_reassociating, narrow, widen
+from partita.engine.numerics import compiled, compiled_reassociating, downcast, upcast
 
 
 class Places(NamedTuple):
@@ -163,7 +163,7 @@ def _open(
             closed += 1
         at, place = (opened - window) % slots * line, (opened - window) * line
         for i in range(line):
-            sums[at + i] = widen(out[place + i]) if accumulate else sums.dtype.type(0)
+            sums[at + i] = upcast(out[place + i]) if accumulate else sums.dtype.type(0)
         opened += 1
     return opened, closed
 
@@ -176,7 +176,7 @@ def _close(out: Array, sums: Array, start: int, stop: int, window: int, line: in
     for row in range(start, stop):
         at, place = (row - window) % (len(sums) // line) * line, (row - window) * line
         for i in range(line):
-            out[place + i] = narrow(sums[at + i], out[place + i])
+            out[place + i] = downcast(sums[at + i], out[place + i])
 
 
 @compiled
@@ -247,7 +247,7 @@ def bias_gradient(delta: Array, out: Array) -> None:
     for node in range(len(out)):
         total = out.dtype.type(0)
         for e in range(delta.shape[1]):
-            total += widen(delta[node, e])
+            total += upcast(delta[node, e])
         out[node] = total
 
 
@@ -267,5 +267,5 @@ def add_bias_gradient(delta: Array, out: Array) -> None:
     for node in range(len(out)):
         total = out[node]
         for e in range(delta.shape[1]):
-            total += widen(delta[node, e])
+            total += upcast(delta[node, e])
         out[node] = total

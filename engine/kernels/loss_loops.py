@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import ZERO, compiled, compiled_to_be_called, narrow, widen
+from partita.engine.numerics import ZERO, compiled, compiled_to_be_called, downcast, upcast
 from partita.engine.numerics.functions import exponential, logistic
 
 _FACTORS = 512
@@ -49,7 +49,7 @@ def find_largest(scores: Array, largest: Array, begin: int, end: int) -> None:
     for k in range(scores.shape[0]):
         row = scores[k, begin:end]  # counted from 0, so that LLVM sees that no index is negative
         for e in range(len(most)):
-            score = widen(row[e])
+            score = upcast(row[e])
             most[e] = score if score > most[e] else most[e]
 
 
@@ -62,7 +62,7 @@ def summarise_softmax(scores: Array, summary: Array, totals: Array, begin: int, 
     for k in range(scores.shape[0]):
         row = scores[k, begin:end]
         for e in range(len(total)):
-            total[e] += exponential(widen(row[e]) - most[e])
+            total[e] += exponential(upcast(row[e]) - most[e])
     for e in range(len(total)):  # assigned as an array, Numba's error message costs a second to compile
         summary[1, begin + e] = total[e]
 
@@ -91,11 +91,11 @@ def judge_softmax(
         kept[0, e], kept[1, e] = largest, 1 / (total * mean_over)
         place, loss, right = labels[0, e] - first, 0.0, False
         if 0 <= place < scores.shape[0]:
-            score = widen(scores[place, e])
+            score = upcast(scores[place, e])
             loss = math.log(total) + (largest - score)
             right = score >= largest and math.isfinite(loss)
         judged[0, e], judged[1, e] = loss, right
-        state[0, e] = narrow(loss, state[0, e])
+        state[0, e] = downcast(loss, state[0, e])
 
 
 @compiled
@@ -125,9 +125,9 @@ def write_softmax_errors(
     largest, scale = kept[0], kept[1]
     for k in range(out.shape[0]):
         for e in range(batch):
-            error = exponential(widen(scores[k, e]) - largest[e]) * scale[e]
+            error = exponential(upcast(scores[k, e]) - largest[e]) * scale[e]
             error -= one if labels[0, e] == first + k else one - one
-            out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
+            out[k, e] = downcast(upcast(out[k, e]) + error if accumulate else error, out[k, e])
 
 
 @compiled_to_be_called
@@ -143,7 +143,7 @@ def add_softplus(scores: Array, losses: Array, products: Array, begin: int, end:
     for k in range(scores.shape[0]):
         row = scores[k, begin:end]
         for e in range(len(loss)):
-            score = widen(row[e])
+            score = upcast(row[e])
             loss[e] += score if score > 0 else score - score
             product[e] *= 1.0 + exponential(-abs(score))
         if k % _FACTORS == _FACTORS - 1 or k == scores.shape[0] - 1:
@@ -168,13 +168,13 @@ def judge_one_against_all(
     for e in range(begin, end):
         place, right = labels[0, e] - first, False
         if 0 <= place < scores.shape[0]:
-            score = widen(scores[place, e])
+            score = upcast(scores[place, e])
             judged[0, e] -= score
             right = math.isfinite(judged[0, e])
             for piece in range(summaries.shape[0]):
                 right = right and score >= summaries[piece, 0, e]
         judged[1, e] = right
-        state[0, e] = narrow(judged[0, e], state[0, e])
+        state[0, e] = downcast(judged[0, e], state[0, e])
 
 
 @compiled
@@ -194,10 +194,10 @@ def write_one_against_all_errors(
     batch = out.shape[1]
     for k in range(out.shape[0]):
         for e in range(batch):
-            error = logistic(widen(scores[k, e]))
+            error = logistic(upcast(scores[k, e]))
             error -= type(error)(1) if labels[0, e] == first + k else type(error)(0)
             error /= type(error)(mean_over)
-            out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
+            out[k, e] = downcast(upcast(out[k, e]) + error if accumulate else error, out[k, e])
 
 
 @compiled
@@ -208,10 +208,10 @@ def judge_logistic(scores: Array, target: Array, judged: Array, state: Array, be
     for k in range(scores.shape[0]):
         row, wanted = scores[k, begin:end], target[k, begin:end]
         for e in range(len(loss)):
-            loss[e] -= widen(row[e]) * widen(wanted[e])
+            loss[e] -= upcast(row[e]) * upcast(wanted[e])
     for e in range(begin, end):
         judged[1, e] = 0
-        state[0, e] = narrow(judged[0, e], state[0, e])
+        state[0, e] = downcast(judged[0, e], state[0, e])
 
 
 @compiled
@@ -220,9 +220,9 @@ def write_logistic_errors(out: Array, scores: Array, target: Array, mean_over: i
     batch = out.shape[1]
     for k in range(out.shape[0]):
         for e in range(batch):
-            error = logistic(widen(scores[k, e])) - widen(target[k, e])
+            error = logistic(upcast(scores[k, e])) - upcast(target[k, e])
             error /= type(error)(mean_over)
-            out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
+            out[k, e] = downcast(upcast(out[k, e]) + error if accumulate else error, out[k, e])
 
 
 @compiled
@@ -233,10 +233,10 @@ def judge_squared(scores: Array, target: Array, judged: Array, state: Array, beg
     for k in range(scores.shape[0]):
         row, wanted = scores[k, begin:end], target[k, begin:end]
         for e in range(len(loss)):
-            difference = widen(row[e]) - widen(wanted[e])
+            difference = upcast(row[e]) - upcast(wanted[e])
             loss[e] += difference * difference / 2
     for e in range(begin, end):
-        state[0, e] = narrow(judged[0, e], state[0, e])
+        state[0, e] = downcast(judged[0, e], state[0, e])
 
 
 @compiled
@@ -245,6 +245,6 @@ def write_squared_errors(out: Array, scores: Array, target: Array, mean_over: in
     batch = out.shape[1]
     for k in range(out.shape[0]):
         for e in range(batch):
-            error = widen(scores[k, e]) - widen(target[k, e])
+            error = upcast(scores[k, e]) - upcast(target[k, e])
             error /= type(error)(mean_over)
-            out[k, e] = narrow(widen(out[k, e]) + error if accumulate else error, out[k, e])
+            out[k, e] = downcast(upcast(out[k, e]) + error if accumulate else error, out[k, e])

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from partita.engine.kernels import loss_loops as loops
-from partita.engine.kernels.kernel import Array, Arrays, Call, LossKernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, LossKernel
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import columns, rows_of
 from partita.layers.box import Spans
 
@@ -21,21 +21,21 @@ from partita.layers.box import Spans
 class _ScoresKernel(LossKernel):
     """What the losses share: which scores are here, and where their errors go."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.scores, self.state = columns(arrays.sources[0]), columns(arrays.state)
-        self.first = site.windows[0][0] * site.sources[0].nodes_per_row
-        self.judged = np.zeros((2, site.batch))
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.scores, self.state = columns(arrays.inputs[0]), columns(arrays.output)
+        self.first = context.windows[0][0] * context.sources[0].nodes_per_row
+        self.judged = np.zeros((2, context.batch))
         self.metrics(0)
         self._write_errors(self.scores[:0], slice(0, 0), accumulate=False)()
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         out, window, per_row = (
-            self.arrays.errors_of(0),
-            self.site.error_windows[0],
-            self.site.sources[0].nodes_per_row,
+            self.arrays.grad_input(0),
+            self.context.grad_windows[0],
+            self.context.sources[0].nodes_per_row,
         )
         calls = []
         for start, stop in rows:
@@ -60,7 +60,7 @@ class _ScoresKernel(LossKernel):
     def _of_examples(self, work: Callable[[int, int], None]) -> Call:
         """Shares the examples among the threads."""
         work(0, 0)
-        return lambda: self.team.split(0, self.site.batch, work, operations=self.site.operations)
+        return lambda: self.pool.split(0, self.context.batch, work, operations=self.context.operations)
 
 
 class _LabelKernel(_ScoresKernel):
@@ -69,19 +69,23 @@ class _LabelKernel(_ScoresKernel):
     n_summary: int
     """How many numbers for each example a machine tells the others."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        self.labels = columns(arrays.sources[1])
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        self.labels = columns(arrays.inputs[1])
         self.whole = arrays.summaries is None
-        alone = np.zeros((1, self.n_summary, site.batch), site.master)
+        alone = np.zeros((1, self.n_summary, context.batch), context.master)
         self.summaries = alone if arrays.summaries is None else arrays.summaries
-        assert not self.whole or site.windows[0] == (0, site.sources[0].n_rows), (
-            f"loss {site.grid.name} needs all scores, or a summary of them, not {site.windows[0]}"
+        assert not self.whole or context.windows[0] == (0, context.sources[0].n_rows), (
+            f"loss {context.grid.name} needs all scores, or a summary of them, not {context.windows[0]}"
         )
-        super().__init__(site, arrays, team)
+        super().__init__(context, arrays, pool)
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The loss of each example, as far as it is of the scores here."""
-        judge, labels, classes = self._of_examples(self._judge()), self.labels, self.site.sources[0].n_nodes
+        judge, labels, classes = (
+            self._of_examples(self._judge()),
+            self.labels,
+            self.context.sources[0].n_nodes,
+        )
 
         def call() -> None:
             if not loops.all_fit(labels, classes):
@@ -98,7 +102,7 @@ class _LabelKernel(_ScoresKernel):
     def _refuse(self, labels: Array, classes: int) -> None:
         wrong = labels[(labels < 0) | (labels >= classes)]
         raise ValueError(
-            f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {wrong[0]}; "
+            f"{self.context.label} was given the label {wrong[0]}; "
             f"with {classes} scores, labels are 0 to {classes - 1}"
         )
 
@@ -108,9 +112,9 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
 
     n_summary = 2
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        self.kept = np.zeros((2, site.batch), site.master)
-        super().__init__(site, arrays, team)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        self.kept = np.zeros((2, context.batch), context.master)
+        super().__init__(context, arrays, pool)
 
     def summarise(self, piece: int) -> Call:
         """Each example's largest score here, and the sum of exponentials relative to it."""
@@ -158,15 +162,15 @@ class OneAgainstAllKernel(_LabelKernel):
 class _TargetKernel(_ScoresKernel):
     """What the losses share that compare each score with a number of its own."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        self.target = columns(rows_of(arrays.sources[1], site.windows[0], site.windows[1]))
-        super().__init__(site, arrays, team)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        self.target = columns(rows_of(arrays.inputs[1], context.windows[0], context.windows[1]))
+        super().__init__(context, arrays, pool)
 
 
 class LogisticCrossEntropyKernel(_TargetKernel):
     """The cross-entropy of each score's logistic with its target."""
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The sum over the scores, for each example."""
         given = self.scores, self.target, self.judged, self.state
         return self._of_examples(lambda begin, end: loops.judge_logistic(*given, begin, end))
@@ -179,7 +183,7 @@ class LogisticCrossEntropyKernel(_TargetKernel):
 class SquaredErrorKernel(_TargetKernel):
     """Half the sum of squared differences."""
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The sum over the scores, for each example."""
         given = self.scores, self.target, self.judged, self.state
         return self._of_examples(lambda begin, end: loops.judge_squared(*given, begin, end))

@@ -7,15 +7,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
 from partita.engine.kernels.nodes.compiler import Refusal
 from partita.engine.kernels.nodes.loop_kernel import NodeLoopKernel
 from partita.engine.kernels.nodes.loops import down_loops, sum_loops, up_loop
 from partita.engine.kernels.nodes.source import first_line
 from partita.engine.kernels.nodes.sum_kernels import sum_kernel
 from partita.engine.kernels.nodes.vectors import Signature
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.parameters import is_per_node
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers.box import Spans
 from partita.layers.edges import Edges
 
@@ -33,45 +33,45 @@ class NodeKernel(Kernel):
             numbers compiled than in plain Python.
     """
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        definition = site.grid.layer.definition
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        definition = context.grid.layer.definition
         assert definition is not None
-        assert len(site.sources) == 1
+        assert len(context.sources) == 1
         self._functions = {"upward": definition.upward, "downward": definition.downward}
         self.played: Kernel = self._by_products() or self._by_loops()
         self.gradient_by_rows = self.played.gradient_by_rows
 
     def _by_products(self) -> Kernel | None:
-        if self.site.grid.layer.padding_value != 0:
+        if self.context.grid.layer.padding_value != 0:
             return None
-        signature, upward = signature_of(self.site), self._function("upward")
+        signature, upward = signature_of(self.context), self._function("upward")
         downward = self._functions["downward"]
         loops = self._explained("upward", lambda: sum_loops(upward, downward, signature))
-        return None if loops is None else sum_kernel(self.site, self.arrays, self.team, loops)
+        return None if loops is None else sum_kernel(self.context, self.arrays, self.pool, loops)
 
     def _by_loops(self) -> Kernel:
-        signature, upward = signature_of(self.site), self._function("upward")
+        signature, upward = signature_of(self.context), self._function("upward")
         downward = self._functions["downward"]
         up = self._explained("upward", lambda: up_loop(upward, signature))
         down = downward and self._explained("downward", lambda: down_loops(downward, signature))
-        return NodeLoopKernel(self.site, self.arrays, self.team, up, down)
+        return NodeLoopKernel(self.context, self.arrays, self.pool, up, down)
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Computes the states; a sum in blocks is taken at once when all of them are there."""
-        return self._noted("upward", self.played.up(block=block, first=first, last=last))
+        return self._noted("upward", self.played.forward(block=block, first=first, last=last))
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         self._check_trained()
-        return self._noted("downward", self.played.errors(source, rows, accumulate=accumulate))
+        return self._noted("downward", self.played.backward_input(source, rows, accumulate=accumulate))
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """Computes gradients, summed over the examples."""
         self._check_trained()
-        return self._noted("downward", self.played.gradient(out, rows, accumulate=accumulate))
+        return self._noted("downward", self.played.backward_parameters(out, rows, accumulate=accumulate))
 
     def _check_trained(self) -> None:
         if self._functions["downward"] is None:
@@ -82,7 +82,7 @@ class NodeKernel(Kernel):
 
     @property
     def _name(self) -> str:
-        return f"{self.site.grid.layer.kind} '{self.site.grid.name}'"
+        return f"{self.context.label}"
 
     def _function(self, role: str) -> Callable[..., Any]:
         function = self._functions[role]
@@ -112,9 +112,9 @@ class NodeKernel(Kernel):
         return noted
 
 
-def signature_of(site: Site) -> Signature:
+def signature_of(context: KernelContext) -> Signature:
     """What the functions of a site's layer take."""
-    grid, (source,) = site.grid, site.sources
+    grid, (source,) = context.grid, context.sources
     wiring = grid.connectivity
     least = wiring.fan_in(source.shape)
     if isinstance(wiring, Edges):
@@ -123,4 +123,4 @@ def signature_of(site: Site) -> Signature:
         (parameter.name.rpartition(".")[2], "n" if is_per_node(parameter, grid) else "e")
         for parameter in grid.parameters
     )
-    return Signature(kinds, least, site.precision)
+    return Signature(kinds, least, context.precision)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import compiled, fma, narrow, widen
+from partita.engine.numerics import compiled, downcast, fma, upcast
 
 
 @compiled
@@ -31,7 +31,7 @@ def add_channels(x: Array, sums: Array, scratch: Array, columns: Array) -> None:
             for c in range(x.shape[2]):
                 states = x[row, column, c]
                 for e in range(len(first)):
-                    state = widen(states[e])
+                    state = upcast(states[e])
                     first[e] += state
                     second[e] += first.dtype.type(state) * first.dtype.type(state)
         for k in range(2):
@@ -92,7 +92,7 @@ def normalise(
             for c in range(n_channels):
                 inputs, states = x[at - window, left + column, c], state[row, column, c]
                 for e in range(len(means)):
-                    states[e] = narrow((widen(inputs[e]) - means[e]) * factors[e], states[e])
+                    states[e] = downcast((upcast(inputs[e]) - means[e]) * factors[e], states[e])
 
 
 @compiled
@@ -124,9 +124,9 @@ def find_returned(
             for c in range(delta.shape[2]):
                 inputs, errors = x[row, left + column, c], delta[row, column, c]
                 for e in range(len(constant)):
-                    error = widen(errors[e])
+                    error = upcast(errors[e])
                     constant[e] += error
-                    slope[e] = fma(error, widen(inputs[e]) - means[e], slope[e])
+                    slope[e] = fma(error, upcast(inputs[e]) - means[e], slope[e])
             for e in range(len(constant)):
                 slope[e] *= slopes[e]
                 constant[e] = constant[e] * factors[e] - means[e] * slope[e]
@@ -163,22 +163,22 @@ def find_errors(
             for c in range(n_channels):
                 errors, inputs = out[row, column, c], x[at - window, column, c]
                 for e in range(len(total)):
-                    total[e] = widen(errors[e]) if accumulate else type(total[e])(0)
+                    total[e] = upcast(errors[e]) if accumulate else type(total[e])(0)
                 for listener in range(low, high):
                     weight = -rows[at - listener + half] / type(rows[0])(n_channels)
                     place = listener - heard
                     constant, slope = returned[place, 0, column], returned[place, 1, column]
                     for e in range(len(total)):
-                        total[e] = fma(weight, fma(widen(inputs[e]), slope[e], constant[e]), total[e])
+                        total[e] = fma(weight, fma(upcast(inputs[e]), slope[e], constant[e]), total[e])
                     if listener == at and 0 <= column - left < delta.shape[1]:
                         own = column - left
                         _add_own(total, delta[at - first, own, c], kept[at - first, 1, own])
                 for e in range(len(total)):
-                    errors[e] = narrow(total[e], errors[e])
+                    errors[e] = downcast(total[e], errors[e])
 
 
 @compiled
 def _add_own(total: Array, errors: Array, factors: Array) -> None:
     """What a node returns to its own state."""
     for e in range(len(total)):
-        total[e] = fma(widen(errors[e]), factors[e], total[e])
+        total[e] = fma(upcast(errors[e]), factors[e], total[e])

@@ -11,9 +11,9 @@ from abc import abstractmethod
 
 import numpy as np
 
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
 from partita.engine.kernels.patches import PatchGeometry, receivers
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.views import rows_of
 from partita.engine.numerics import compiled
 from partita.layers import AveragePool2D
@@ -24,14 +24,14 @@ from partita.layers.connectivity import Patch
 class _PoolKernel(Kernel):
     """What the pools share: places row by row upward, rows of the input downward."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        connectivity = site.grid.connectivity
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        connectivity = context.grid.connectivity
         assert isinstance(connectivity, Patch)
         assert connectivity.per_channel, "a pool looks at one channel"
-        self._geometry = PatchGeometry.of(connectivity, site.sources[0].shape)
-        self._x, self._states = _picture(arrays.sources[0]), _picture(arrays.state)
-        empty = np.empty((0, 0, 0), site.dtype)
+        self._geometry = PatchGeometry.of(connectivity, context.sources[0].shape)
+        self._x, self._states = _picture(arrays.inputs[0]), _picture(arrays.output)
+        empty = np.empty((0, 0, 0), context.dtype)
         self._pool(empty, empty, 0)
         self._spread(empty, empty, (0, 0))
 
@@ -43,22 +43,22 @@ class _PoolKernel(Kernel):
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
         """Adds to these rows of the input's errors, in `out`."""
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Pools every patch."""
-        own, (window, _) = self.site.rows, self.site.windows[0]
-        g, operations = self._geometry, self.site.operations
+        own, (window, _) = self.context.rows, self.context.windows[0]
+        g, operations = self._geometry, self.context.operations
 
         def work(start: int, stop: int) -> None:
             self._pool(
                 self._x, rows_of(self._states, (start, stop), own), start * g.stride_y - g.before_y - window
             )
 
-        return lambda: self.team.split(*own, work, operations=operations)
+        return lambda: self.pool.split(*own, work, operations=operations)
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch; places in ascending rows."""
-        delta, out = _picture(self.arrays.own_errors), _picture(self.arrays.errors_of(source))
-        window, operations = self.site.error_windows[0], self.site.operations
+        delta, out = _picture(self.arrays.own_grad), _picture(self.arrays.grad_input(source))
+        window, operations = self.context.grad_windows[0], self.context.operations
 
         def work(start: int, stop: int) -> None:
             place = rows_of(out, (start, stop), window)
@@ -68,7 +68,7 @@ class _PoolKernel(Kernel):
 
         def call() -> None:
             for run in rows:
-                self.team.split(*run, work, operations=operations)
+                self.pool.split(*run, work, operations=operations)
 
         return call
 
@@ -80,8 +80,8 @@ class MaxPoolKernel(_PoolKernel):
         _max(x, state, top, self._geometry)
 
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
-        x, state, window = self._x, self._states, self.site.windows[0][0]
-        _spread_to_max(out, x, state, delta, rows, self.site.rows, window, self._geometry)
+        x, state, window = self._x, self._states, self.context.windows[0][0]
+        _spread_to_max(out, x, state, delta, rows, self.context.rows, window, self._geometry)
 
 
 class AveragePoolKernel(_PoolKernel):
@@ -89,7 +89,7 @@ class AveragePoolKernel(_PoolKernel):
 
     @property
     def _whole(self) -> bool:
-        layer = self.site.grid.layer
+        layer = self.context.grid.layer
         assert isinstance(layer, AveragePool2D)
         return layer.count_include_pad
 
@@ -97,7 +97,7 @@ class AveragePoolKernel(_PoolKernel):
         _average(x, state, top, self._whole, self._geometry)
 
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
-        _spread_evenly(out, delta, rows, self.site.rows, self._whole, self._geometry)
+        _spread_evenly(out, delta, rows, self.context.rows, self._whole, self._geometry)
 
 
 class L2PoolKernel(_PoolKernel):
@@ -107,8 +107,8 @@ class L2PoolKernel(_PoolKernel):
         _l2(x, state, top, self._geometry)
 
     def _spread(self, out: Array, delta: Array, rows: tuple[int, int]) -> None:
-        x, state, window = self._x, self._states, self.site.windows[0][0]
-        _spread_by_share(out, x, state, delta, rows, self.site.rows, window, self._geometry)
+        x, state, window = self._x, self._states, self.context.windows[0][0]
+        _spread_by_share(out, x, state, delta, rows, self.context.rows, window, self._geometry)
 
 
 def _picture(array: Array) -> Array:

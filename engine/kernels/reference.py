@@ -35,7 +35,7 @@ class Reference:
         connectivity, rows = grid.connectivity, (0, grid.n_rows)
         self._edges = [connectivity.edges(rows, grid.shape, source.shape) for source in self._heard]
 
-    def states(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
+    def forward(self, sources: Sequence[Array], parameters: Sequence[Array] = ()) -> Array:
         """The states of all nodes, float64, for these inputs."""
         batch = sources[0].shape[-1]
         state = np.empty((self.grid.n_nodes, batch))
@@ -45,7 +45,7 @@ class Reference:
                 state[n, e] = self.definition.upward(incoming, *learned)
         return state.reshape(*self.grid.shape, batch)
 
-    def errors_and_gradients(
+    def backward(
         self, sources: Sequence[Array], state: Array, error: Array, parameters: Sequence[Array] = ()
     ) -> tuple[list[Array], list[Array]]:
         """The errors of each input, and the gradient of each parameter summed over the examples, in float64.

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from partita.engine.kernels.convolution.kernel import Conv2DKernel
 from partita.engine.kernels.dense import dense_kernel
 from partita.engine.kernels.elementwise import ActivationKernel, AddKernel
-from partita.engine.kernels.kernel import Arrays, Kernel, Site
+from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
 from partita.engine.kernels.local import LocallyConnectedKernel
 from partita.engine.kernels.losses import (
     LogisticCrossEntropyKernel,
@@ -21,9 +21,9 @@ from partita.engine.kernels.losses import (
 )
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.normalisation import LocalContrastNormalisationKernel
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
-from partita.engine.kernels.widened import WidenedKernel
+from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.kernels.upcast import UpcastKernel
 from partita.layers import (
     Activation,
     Add,
@@ -41,7 +41,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 
-Maker: TypeAlias = Callable[[Site, Arrays, Team], Kernel]
+Maker: TypeAlias = Callable[[KernelContext, Arrays, ThreadPool], Kernel]
 
 FLOATS = ("float32", "float64")
 ALL = (*FLOATS, "bfloat16")
@@ -70,47 +70,47 @@ _KERNELS: dict[tuple[type[Layer], str, str], Maker] = {
 }
 
 
-def build(site: Site, arrays: Arrays, team: Team | None = None) -> Kernel:
-    """The kernel that plays a layer at a site, compiled and ready: no step waits for a compiler.
+def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
+    """The kernel that plays a layer in a context, compiled and ready: no step waits for a compiler.
 
     A layer that is not in the table (a `Node`, a user's own class) is played by its node definition. A
     subclass of a layer in the table counts as a layer of its own, because its arithmetic may differ. Where a
-    layer has no kernel in bfloat16, that of float32 plays it on widened copies.
+    layer has no kernel in bfloat16, that of float32 plays it on upcast copies.
 
     Args:
-        site: where it works.
+        context: where it works.
         arrays: what it works on.
-        team: threads that kernels share; by default a team of the kernel's own, of `site.threads`.
+        pool: threads that kernels share; by default a team of the kernel's own, of `context.threads`.
 
     Raises:
         ValueError: the layer has no kernel and no definition, or its definition cannot be compiled.
     """
-    return _maker(site)(site, arrays, team or Team(site.threads))
+    return _maker(context)(context, arrays, pool or ThreadPool(context.threads))
 
 
-def _maker(site: Site) -> Maker:
-    layer, device = site.grid.layer, site.device.partition(":")[0]
+def _maker(context: KernelContext) -> Maker:
+    layer, device = context.grid.layer, context.device.partition(":")[0]
     if device == "cuda":
         from partita.engine.kernels.cuda import table  # here, because it imports torch
 
-        return table.maker(site)
-    found = _KERNELS.get((type(layer), device, site.precision))
+        return table.maker(context)
+    found = _KERNELS.get((type(layer), device, context.precision))
     if found is not None:
         return found
     wide = _KERNELS.get((type(layer), device, "float32"))
-    if site.precision == "bfloat16" and wide is not None:
-        return partial(WidenedKernel, wide)
-    reason = _unplayable(site)
+    if context.precision == "bfloat16" and wide is not None:
+        return partial(UpcastKernel, wide)
+    reason = _unplayable(context)
     if reason is None:
         return NodeKernel
     raise ValueError(
-        f"{layer.kind} '{site.grid.name}' has no kernel, and {reason}; add a kernel to "
+        f"{context.label} has no kernel, and {reason}; add a kernel to "
         "partita.engine.kernels.registry, or give the layer a definition and one input"
     )
 
 
-def _unplayable(site: Site) -> str | None:
+def _unplayable(context: KernelContext) -> str | None:
     """Why a layer cannot be played by its node definition, if so."""
-    if site.grid.layer.definition is None:
+    if context.grid.layer.definition is None:
         return "has no node definition"
-    return f"listens to {len(site.sources)} inputs" if len(site.sources) > 1 else None
+    return f"listens to {len(context.sources)} inputs" if len(context.sources) > 1 else None

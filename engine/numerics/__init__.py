@@ -21,12 +21,12 @@ from partita.engine.numerics.compiled import (
     fma,
 )
 from partita.engine.numerics.precision import (
+    downcast,
+    downcast_array,
     master,
-    narrow,
-    narrow_array,
     storage,
-    widen,
-    widen_array,
+    upcast,
+    upcast_array,
 )
 
 __all__ = [
@@ -38,12 +38,12 @@ __all__ = [
     "compiled_for_pointers",
     "compiled_reassociating",
     "compiled_to_be_called",
+    "downcast",
+    "downcast_array",
     "fma",
     "master",
-    "narrow",
-    "narrow_array",
     "storage",
     "stored",
-    "widen",
-    "widen_array",
+    "upcast",
+    "upcast_array",
 ]

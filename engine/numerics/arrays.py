@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from partita.engine.numerics.compiled import compiled
-from partita.engine.numerics.precision import Array, narrow, narrow_array, widen
+from partita.engine.numerics.precision import Array, downcast, downcast_array, upcast
 
 _LINE_BYTES: Final = 64
 
@@ -31,7 +31,7 @@ def add_array(target: Array, other: Array) -> None:
     A sum in bfloat16 is taken in float32 and rounded once.
     """
     if target.dtype != other.dtype:
-        _add_widened(target.reshape(-1), other.reshape(-1))
+        _add_upcast(target.reshape(-1), other.reshape(-1))
     elif target.dtype == np.uint16 and not (target.flags.c_contiguous and other.flags.c_contiguous):
         for one, another in zip(target, other, strict=True):
             add_array(one, another)
@@ -45,16 +45,16 @@ def stored(values: Array, dtype: np.dtype[Any]) -> Array:
     """Numbers (of any strides) as they lie in memory, C-contiguous: rounded for bfloat16's `uint16`."""
     if dtype != np.uint16:
         return np.ascontiguousarray(values, dtype)
-    return narrow_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))
+    return downcast_array(np.ascontiguousarray(values, np.float32), np.empty(values.shape, dtype))
 
 
 @compiled
 def _add(target: Array, other: Array) -> None:
     for i in range(len(target)):
-        target[i] = narrow(widen(target[i]) + widen(other[i]), target[i])
+        target[i] = downcast(upcast(target[i]) + upcast(other[i]), target[i])
 
 
 @compiled
-def _add_widened(target: Array, other: Array) -> None:
+def _add_upcast(target: Array, other: Array) -> None:
     for i in range(len(target)):
-        target[i] += widen(other[i])
+        target[i] += upcast(other[i])

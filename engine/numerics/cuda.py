@@ -19,7 +19,7 @@ from numba.core.errors import NumbaPerformanceWarning
 from partita.engine.numerics import plain
 from partita.engine.numerics.compiled import fma
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
-from partita.engine.numerics.precision import narrow, widen
+from partita.engine.numerics.precision import downcast, upcast
 
 cuda: Final[Any] = numba.cuda
 """The module, which has no types."""
@@ -41,8 +41,8 @@ def _smaller(a: Any, b: Any) -> Any:
 
 
 FUNCTIONS: Final[dict[str, Any]] = {
-    "widen": plain.widen if SIMULATED else widen,
-    "narrow": plain.narrow if SIMULATED else narrow,
+    "upcast": plain.upcast if SIMULATED else upcast,
+    "downcast": plain.downcast if SIMULATED else downcast,
     "fma": plain.fma if SIMULATED else fma,
     "exponential": plain.exponential if SIMULATED else exponential,
     "hyperbolic_tangent": plain.hyperbolic_tangent if SIMULATED else hyperbolic_tangent,

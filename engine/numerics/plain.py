@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 
-def widen(x: Any) -> Any:
-    """`precision.widen`."""
+def upcast(x: Any) -> Any:
+    """`precision.upcast`."""
     return (np.uint32(x) << np.uint32(16)).view(np.float32) if isinstance(x, np.uint16) else x
 
 
-def narrow(value: Any, like: Any) -> Any:
-    """`precision.narrow`."""
+def downcast(value: Any, like: Any) -> Any:
+    """`precision.downcast`."""
     if not isinstance(like, np.uint16):
         return type(like)(value)
     bits = int(np.float32(value).view(np.uint32))

@@ -33,7 +33,7 @@ def master(precision: str) -> np.dtype[Any]:
     return np.dtype(_MASTER[precision])
 
 
-def _generate_widen(typing_context, value):  # type: ignore[no-untyped-def]
+def _generate_upcast(typing_context, value):  # type: ignore[no-untyped-def]
     if isinstance(value, types.Float):
         return value(value), lambda context, builder, signature, arguments: arguments[0]
     if value != types.uint16:
@@ -46,7 +46,7 @@ def _generate_widen(typing_context, value):  # type: ignore[no-untyped-def]
     return types.float32(value), generate
 
 
-def _generate_narrow(typing_context, value, like):  # type: ignore[no-untyped-def]
+def _generate_downcast(typing_context, value, like):  # type: ignore[no-untyped-def]
     if not isinstance(value, types.Float):
         return None
     if isinstance(like, types.Float):
@@ -71,28 +71,28 @@ def _generate_narrow(typing_context, value, like):  # type: ignore[no-untyped-de
     return types.uint16(value, like), generate
 
 
-widen = cast(Callable[[Any], Any], intrinsic(_generate_widen))
-"""`widen(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled
+upcast = cast(Callable[[Any], Any], intrinsic(_generate_upcast))
+"""`upcast(x)` of a stored number is the number: float32 for bfloat16's bits, else itself. For compiled
 code."""
 
-narrow = cast(Callable[[Any, Any], Any], intrinsic(_generate_narrow))
-"""`narrow(value, like)` is the value as `like` is stored: rounded to the nearest, ties to even, for bfloat16;
-a NaN stays one. For compiled code."""
+downcast = cast(Callable[[Any, Any], Any], intrinsic(_generate_downcast))
+"""`downcast(value, like)` is the value in the storage type of `like`: for bfloat16 rounded to the nearest,
+ties to even; a NaN stays one. For compiled code."""
 
 
 @compiled
-def _widen(source: Array, out: Array) -> None:
+def _upcast(source: Array, out: Array) -> None:
     for i in range(len(out)):
-        out[i] = widen(source[i])
+        out[i] = upcast(source[i])
 
 
 @compiled
-def _narrow(source: Array, out: Array) -> None:
+def _downcast(source: Array, out: Array) -> None:
     for i in range(len(out)):
-        out[i] = narrow(source[i], out[i])
+        out[i] = downcast(source[i], out[i])
 
 
-def widen_array(source: Array, out: Array | None = None) -> Array:
+def upcast_array(source: Array, out: Array | None = None) -> Array:
     """The numbers of stored ones: float32 `[*shape]` for bfloat16's bits, else in their own type.
 
     Args:
@@ -104,11 +104,11 @@ def widen_array(source: Array, out: Array | None = None) -> Array:
     if source.dtype == out.dtype:
         np.copyto(out, source)
     else:
-        _widen(source.reshape(-1), out.reshape(-1))
+        _upcast(source.reshape(-1), out.reshape(-1))
     return out
 
 
-def narrow_array(source: Array, out: Array) -> Array:
+def downcast_array(source: Array, out: Array) -> Array:
     """Writes numbers as `out` stores them: rounded to the nearest, ties to even, for bfloat16's `uint16`.
 
     Args:
@@ -118,5 +118,5 @@ def narrow_array(source: Array, out: Array) -> Array:
     if source.dtype == out.dtype or out.dtype != np.uint16:
         np.copyto(out, source)
     else:
-        _narrow(source.reshape(-1), out.reshape(-1))
+        _downcast(source.reshape(-1), out.reshape(-1))
     return out

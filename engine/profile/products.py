@@ -17,9 +17,9 @@ import numpy as np
 import psutil
 
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product_by
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics import aligned
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import BenchmarkPart
@@ -102,8 +102,8 @@ def measure_product(
     a = _drawn(shape.m, shape.k, shape.layout[0], shape.precision)
     b = _drawn(shape.k, shape.n, shape.layout[1], shape.precision)
     outs = {choice: aligned((shape.m, shape.n), a.dtype) for choice in choices}
-    with blas_on_one_thread(), closing(Team(shape.threads)) as team:
-        calls = {choice: product_by(choice, a, b, out, team=team) for choice, out in outs.items()}
+    with blas_on_one_thread(), closing(ThreadPool(shape.threads)) as pool:
+        calls = {choice: product_by(choice, a, b, out, pool=pool) for choice, out in outs.items()}
         for call in calls.values():
             call()  # what is done once (pages, threads, code) is not counted
         _verify(shape, outs, np.abs(a) @ np.abs(b))

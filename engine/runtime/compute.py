@@ -11,20 +11,20 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import (
     Array,
     Arrays,
     Call,
     Kernel,
+    KernelContext,
     LossKernel,
     PartialKernel,
     PartialSums,
-    Site,
-    nothing,
+    no_op,
 )
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.registry import build
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
 from partita.engine.runtime.kernel_arrays import KernelArrays
@@ -95,7 +95,7 @@ class Computations:
         self.not_finite: set[str] = set()
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)
-        self._team = Team(plan.cluster.machines[machine].threads)
+        self._pool = ThreadPool(plan.cluster.machines[machine].threads)
         self._slots = program.slots
         numbers = [None] if program.pipeline.portions == 1 else range(program.slots)
         self._views = {
@@ -167,7 +167,7 @@ class Computations:
     def close(self) -> None:
         """Ends the threads that kernels share."""
         self.finish()
-        self._team.close()
+        self._pool.close()
 
     def _call(self, instruction: Instruction) -> Call:
         makers: dict[Op, Callable[[Instruction], Call]] = {
@@ -234,7 +234,7 @@ class Computations:
         if not isinstance(kernel, LossKernel):
             return call
         buffer, counts = instruction.target.buffer, self.machine in self.owned.counted(name)
-        judge, first, examples = kernel, self._first_example(buffer), kernel.site.batch
+        judge, first, examples = kernel, self._first_example(buffer), kernel.context.batch
         if counts:
             self.metrics.expect(buffer)
 
@@ -259,8 +259,8 @@ class Computations:
         by_blocks = self.graph[layer].layer.splits_sum and not self.owned.by_inputs(layer)
         block = _rows(instruction.sources[0])[0] if by_blocks else None
         last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
-        call = kernel.up(block=block, first=not instruction.accumulate, last=last)
-        return in_turn(views.before_up, call, views.after_up if last else nothing)
+        call = kernel.forward(block=block, first=not instruction.accumulate, last=last)
+        return sequence(views.before_up, call, views.after_up if last else no_op)
 
     def _summarise(self, instruction: Instruction) -> Call:
         kernel = self._kernel_of(_layer(instruction.target), instruction.target.buffer)
@@ -270,8 +270,8 @@ class Computations:
     def _delta(self, instruction: Instruction) -> Call:
         (operand,) = instruction.sources
         layer = operand.buffer.layer
-        call = self._kernel_of(layer, operand.buffer).delta()
-        return in_turn(self._views_of(layer, operand.buffer).before_delta, call)
+        call = self._kernel_of(layer, operand.buffer).backward_activation()
+        return sequence(self._views_of(layer, operand.buffer).before_delta, call)
 
     def _down(self, instruction: Instruction) -> Call:
         """Errors begin at losses, where those of padding are made zero: so they are everywhere below."""
@@ -279,7 +279,7 @@ class Computations:
         kernel = self._kernel_of(self._edge(target.buffer).consumer, target.buffer)
         if not isinstance(kernel, LossKernel):
             return call
-        judge, first, examples = kernel, self._first_example(target.buffer), kernel.site.batch
+        judge, first, examples = kernel, self._first_example(target.buffer), kernel.context.batch
         parts = self.buffers[target.buffer].of(target.rows)
 
         def call_and_mask() -> None:
@@ -296,8 +296,8 @@ class Computations:
         edge, rows = self._edge(instruction.target.buffer), _rows(instruction.target)
         kernel = self._kernel_of(edge.consumer, instruction.target.buffer)
         views = self._views_of(edge.consumer, instruction.target.buffer)
-        call = kernel.errors(edge.number, rows, accumulate=instruction.accumulate)
-        return in_turn(call, views.after_errors(edge.number, rows))
+        call = kernel.backward_input(edge.number, rows, accumulate=instruction.accumulate)
+        return sequence(call, views.after_errors(edge.number, rows))
 
     def _add(self, instruction: Instruction) -> Call:
         (other,) = instruction.sources
@@ -321,17 +321,17 @@ class Computations:
         kernel, whole = kernels[0], self._gradients(name)
         by_blocks = self._device.blocks_fit_caches
         learning = FusedUpdate(kernels, self._held(name), start=0, by_blocks=by_blocks)
-        if kernel.gradient_dtype == kernel.site.master:
+        if kernel.gradient_dtype == kernel.context.master:
             return learning.whole(whole)
-        narrow = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
-        call = learning.whole(narrow)
+        downcast = [self._device.zeros(gradient.shape, kernel.gradient_dtype) for gradient in whole]
+        call = learning.whole(downcast)
 
-        def widened() -> None:
+        def upcast() -> None:
             call()
-            for source, out in zip(narrow, whole, strict=True):
+            for source, out in zip(downcast, whole, strict=True):
                 self._device.copy(out, source)
 
-        return widened
+        return upcast
 
     def _learnt(self, instruction: Instruction) -> tuple[str, tuple[Kernel, ...]]:
         """The layer that an instruction learns, and its kernels of all portions whose errors it reads."""
@@ -366,7 +366,7 @@ class Computations:
     def _update(self, instruction: Instruction) -> Call:
         name, updates = _layer(instruction.target), self._updates
         if updates is None:
-            return nothing
+            return no_op
         applies = [
             (parameter.name, updates.bind(span, gradient.reshape(-1)))
             for parameter, span, gradient in zip(
@@ -424,7 +424,7 @@ class Computations:
 
     def _kernel(self, name: str, number: int | None, views: KernelArrays) -> Kernel:
         """A layer's kernel, bound to the arrays that every call of it takes for portions of this number."""
-        site = Site(
+        context = KernelContext(
             views.grid,
             views.rows,
             views.sources,
@@ -442,15 +442,15 @@ class Computations:
         summary = Buffer(BufferKind.SUMMARY, name)
         told = self.buffers.windows.get(summary.numbered(number))
         arrays = Arrays(
-            sources=tuple(held.array for held in views.heard),
-            state=views.state,
-            delta=views.delta,
-            errors=tuple(held.array for held in views.returned),
+            inputs=tuple(held.array for held in views.heard),
+            output=views.state,
+            grad_output=views.delta,
+            grad_inputs=tuple(held.array for held in views.returned),
             parameters=tuple(borrowed or self.vectors.views(name, self.vectors.read)),
             summaries=None if told is None else told.array,
-            partial=None if site.inputs is None else self._partial_sums(name, number, views.rows),
+            partial=None if context.input_rows is None else self._partial_sums(name, number, views.rows),
         )
-        return build(site, arrays, self._team)
+        return build(context, arrays, self._pool)
 
     def _partial_sums(self, name: str, number: int | None, rows: tuple[int, int]) -> PartialSums:
         """The sums of all machines for these rows, in the order of the machines; and errors of all rows."""

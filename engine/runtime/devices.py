@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import add_array, narrow_array, widen_array
+from partita.engine.numerics import add_array, downcast_array, upcast_array
 from partita.engine.parameters.optimizers import Optimizer, Update, sum_of_squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.task import CannotGoOn
@@ -65,9 +65,9 @@ class Device:
     def copy(self, target: Array, source: Array) -> None:
         """Writes numbers into an array of the same shape, whose precision may be another."""
         if target.dtype == np.uint16:
-            narrow_array(source, target)
+            downcast_array(source, target)
         else:
-            widen_array(source, target)
+            upcast_array(source, target)
 
     def add(self, target: Array, other: Array) -> None:
         """Adds numbers to others of the same shape and type, or bfloat16 to float32."""

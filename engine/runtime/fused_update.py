@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
@@ -80,7 +80,7 @@ class FusedUpdate:
         block = stop - first
         if self._kernel.gradient_by_rows and by_blocks:
             n_bytes = sum(each.size for each in held) * self._kernel.gradient_dtype.itemsize
-            block = max(1, int(LEARN_BLOCK_BYTES * self._kernel.site.threads / (n_bytes / block)))
+            block = max(1, int(LEARN_BLOCK_BYTES * self._kernel.context.threads / (n_bytes / block)))
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
     @property
@@ -119,7 +119,7 @@ class FusedUpdate:
         """
         if len(self._kernels) == 1 or not self._kernel.gradient_by_rows:
             return self._gradient(out, None)
-        return in_turn(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
+        return sequence(*(self._gradient(self._part_of(out, rows), rows) for rows in self._blocks))
 
     def _part_of(self, out: Sequence[Array], rows: tuple[int, int]) -> list[Array]:
         found = []
@@ -131,8 +131,11 @@ class FusedUpdate:
     def _gradient(self, out: Sequence[Array], rows: tuple[int, int] | None) -> Call:
         """Of all portions, one after another; of all rows where there are none."""
         asked = rows if self._kernel.gradient_by_rows else None
-        return in_turn(
-            *(kernel.gradient(out, asked, accumulate=n > 0) for n, kernel in enumerate(self._kernels))
+        return sequence(
+            *(
+                kernel.backward_parameters(out, asked, accumulate=n > 0)
+                for n, kernel in enumerate(self._kernels)
+            )
         )
 
     def _prepared(
@@ -140,7 +143,7 @@ class FusedUpdate:
     ) -> tuple[Call, Callable[[int], bool]]:
         dtype, begin = self._kernel.gradient_dtype, self._start
         out: list[Array] = []
-        applies: list[list[Apply]] = [[] for _ in range(self._kernel.site.threads)]
+        applies: list[list[Apply]] = [[] for _ in range(self._kernel.context.threads)]
         for held, offset in zip(self._held, self._offsets(rows), strict=False):
             part, start = held.part(rows), begin + held.before(rows[0])
             gradient = scratch.array(offset, part.shape, dtype)
@@ -162,7 +165,7 @@ class FusedUpdate:
                     for apply in applies[thread]:  # every one of them, whatever the others say
                         finite[thread] &= apply(1.0, later)
 
-            self._kernel.team.split(0, len(applies), work)
+            self._kernel.pool.split(0, len(applies), work)
             return all(finite)
 
         return call

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from partita.engine.kernels.calls import in_turn
-from partita.engine.kernels.kernel import Array, Call, nothing
+from partita.engine.kernels.calls import sequence
+from partita.engine.kernels.kernel import Array, Call, no_op
 from partita.engine.kernels.views import rows_of
 from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.window import Window
@@ -78,10 +78,10 @@ class KernelArrays:
         self.rows = own.hull[0]
         self.grid = self._narrow(grid, own.hull.columns)
         self.sources = tuple(self._narrow_source(*pair) for pair in zip(edges, self._columns, strict=True))
-        self.before_up = in_turn(*self._gathered)
+        self.before_up = sequence(*self._gathered)
         self.state = buffers.own(self._at(activations(grid.name)), own)
         self.after_up = self._brought(self._at(activations(grid.name)), own, out=True)
-        self.delta, self.before_delta = None, nothing
+        self.delta, self.before_delta = None, no_op
         first = next((self._at(edge.buffer) for edge in owned.edges(grid.name)), None)
         if first in buffers.windows:
             self.delta, self.before_delta = buffers.own(first, own), self._brought(first, own, out=False)
@@ -94,9 +94,9 @@ class KernelArrays:
             self._columns[source],
         )
         if columns is None or window is None or array is None or window.columns == columns:
-            return nothing
+            return no_op
         pairs = [(window.of(BoxSet((Box((run, columns)),)))[0], rows_of(array, run, held)) for run in rows]
-        return in_turn(*(self._copy(target, given) for target, given in pairs))
+        return sequence(*(self._copy(target, given) for target, given in pairs))
 
     def _at(self, buffer: Buffer) -> Buffer:
         """The buffer of these micro-batches."""
@@ -162,7 +162,7 @@ class KernelArrays:
     def _brought(self, buffer: Buffer, own: BoxSet, *, out: bool) -> Call:
         """Copies the machine's own tile out into its window, or in from there, where the two lie apart."""
         if buffer not in self._buffers.tiles:
-            return nothing
+            return no_op
         tile, place = self._buffers.tiles[buffer], self._buffers[buffer].of(own)[0]
         return self._copy(place, tile) if out else self._copy(tile, place)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.engine.kernels.kernel import Array
-from partita.engine.numerics import widen_array
+from partita.engine.numerics import upcast_array
 from partita.engine.runtime.buffers import Buffers, Vectors
 from partita.layers.losses import Loss
 from partita.layers.node import Node
@@ -134,4 +134,4 @@ class NonfiniteWatch:
 
 
 def _bad(values: Array) -> bool:
-    return values.dtype != np.int64 and not bool(np.isfinite(widen_array(values)).all())
+    return values.dtype != np.int64 and not bool(np.isfinite(upcast_array(values)).all())

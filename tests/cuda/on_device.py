@@ -15,7 +15,7 @@ import numba
 import pytest
 import torch
 
-from partita.engine.kernels import Array, Arrays, Call, Kernel, LossKernel, Site, Team
+from partita.engine.kernels import Array, Arrays, Call, Kernel, KernelContext, LossKernel, ThreadPool
 from partita.engine.kernels import build as build_kernel
 from partita.engine.kernels.cuda.tensors import array_of, numbers_of, on_host
 from partita.layers import Loss
@@ -41,9 +41,9 @@ def on_device(device: str, *modules: ModuleType) -> Iterator[list[Kernel]]:
         pytest.skip(f"there is no CUDA device that torch {torch.__version__} can use")
     built: list[Kernel] = []
 
-    def build(site: Site, arrays: Arrays, team: Team | None = None) -> Kernel:
-        kind = HostedLoss if isinstance(site.grid.layer, Loss) else Hosted
-        made = kind(site, arrays, team or Team(), torch.device(device))
+    def build(context: KernelContext, arrays: Arrays, pool: ThreadPool | None = None) -> Kernel:
+        kind = HostedLoss if isinstance(context.grid.layer, Loss) else Hosted
+        made = kind(context, arrays, pool or ThreadPool(), torch.device(device))
         built.append(made.kernel)
         return made
 
@@ -57,38 +57,42 @@ def on_device(device: str, *modules: ModuleType) -> Iterator[list[Kernel]]:
 class Hosted(Kernel):
     """A kernel on a device, for arrays of the host: they are taken there before each call, and back after."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team, device: torch.device) -> None:
-        super().__init__(site, arrays, team)
+    def __init__(
+        self, context: KernelContext, arrays: Arrays, pool: ThreadPool, device: torch.device
+    ) -> None:
+        super().__init__(context, arrays, pool)
         self._device, self._pairs = device, list[tuple[Array, torch.Tensor]]()
         there = Arrays(
-            sources=tuple(map(self._taken, arrays.sources)),
-            state=self._taken(arrays.state),
-            delta=None if arrays.delta is None else self._taken(arrays.delta),
-            errors=tuple(None if errors is None else self._taken(errors) for errors in arrays.errors),
+            inputs=tuple(map(self._taken, arrays.inputs)),
+            output=self._taken(arrays.output),
+            grad_output=None if arrays.grad_output is None else self._taken(arrays.grad_output),
+            grad_inputs=tuple(
+                None if errors is None else self._taken(errors) for errors in arrays.grad_inputs
+            ),
             parameters=tuple(map(self._taken, arrays.parameters)),
             summaries=None if arrays.summaries is None else self._taken(arrays.summaries),
         )
-        self.kernel = build_kernel(replace(site, device="cuda:0"), there, team)
+        self.kernel = build_kernel(replace(context, device="cuda:0"), there, pool)
         self.gradient_by_rows = self.kernel.gradient_by_rows
 
     @property
     def gradient_dtype(self) -> Any:
         return self.kernel.gradient_dtype
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
-        return self._around(self.kernel.up(block=block, first=first, last=last))
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+        return self._around(self.kernel.forward(block=block, first=first, last=last))
 
-    def delta(self) -> Call:
-        return self._around(self.kernel.delta())
+    def backward_activation(self) -> Call:
+        return self._around(self.kernel.backward_activation())
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
-        return self._around(self.kernel.errors(source, rows, accumulate=accumulate))
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+        return self._around(self.kernel.backward_input(source, rows, accumulate=accumulate))
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         there = [self._taken(array) for array in out]
-        return self._around(self.kernel.gradient(there, rows, accumulate=accumulate))
+        return self._around(self.kernel.backward_parameters(there, rows, accumulate=accumulate))
 
     def _taken(self, array: Array) -> Array:
         tensor = on_host(array).to(self._device, copy=True)

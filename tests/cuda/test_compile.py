@@ -85,9 +85,9 @@ def test_nodes(up: Any, down: Any, learns: tuple[tuple[str, str], ...], precisio
     short, long = arrays(types.int32, 1), arrays(types.int64, 1)
     tables = [*arrays(kind, 2), *short, *long, *short, *long, *long]
     given = [*tables, *arrays(kind, *(1 for _ in learns)), *arrays(kind, 2)]
-    compile_it(_kernels(up, node_text.upward_text, signature, 4)["states"], *given)
+    compile_it(_kernels(up, node_text.upward_text, signature, 4)["forward"], *given)
     kernels = _kernels(down, node_text.downward_text, signature, 4)
     given += arrays(kind, 2)
-    compile_it(kernels["errors"], *given, *long, *short, *short, *arrays(kind, 2), 0, 0, True)
+    compile_it(kernels["backward_input"], *given, *long, *short, *short, *arrays(kind, 2), 0, 0, True)
     for i in range(1, 1 + len(learns)):
         compile_it(kernels[f"gradient_{i}"], *given, *arrays(real, 1), 0, 0, 1, 0)

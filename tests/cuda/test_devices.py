@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from partita.engine import HostError, Session
-from partita.engine.numerics import narrow_array, widen_array
+from partita.engine.numerics import downcast_array, upcast_array
 from partita.engine.parameters.initialise import initialise
 from partita.engine.runtime.devices import Device
 from partita.engine.runtime.torch_device import TorchDevice
@@ -19,7 +19,7 @@ from partita.partitioner import Cluster, Machine, partition
 from tests.cuda.on_device import DEVICES, SIMULATED
 from tests.faults import toy
 
-BITS = narrow_array(np.array([1.0, -2.5, 1e30], np.float32), np.zeros(3, np.uint16))
+BITS = downcast_array(np.array([1.0, -2.5, 1e30], np.float32), np.zeros(3, np.uint16))
 KINDS = [np.dtype(kind) for kind in (np.float32, np.float64, np.uint16, np.int64)]
 
 
@@ -79,10 +79,10 @@ def test_arrays_are_added_copied_and_converted(device: TorchDevice) -> None:
     total, wide = device.taken(BITS.copy()), device.zeros((3,), np.dtype(np.float32))
     device.add(total, device.taken(BITS.copy()))
     device.copy(wide, total)
-    assert device.given(wide).tolist() == (2 * widen_array(BITS)).tolist()
-    narrow = device.zeros((3,), np.dtype(np.uint16))
-    device.copy(narrow, device.taken(widen_array(BITS)))
-    assert device.given(narrow).tolist() == BITS.tolist()
+    assert device.given(wide).tolist() == (2 * upcast_array(BITS)).tolist()
+    downcast = device.zeros((3,), np.dtype(np.uint16))
+    device.copy(downcast, device.taken(upcast_array(BITS)))
+    assert device.given(downcast).tolist() == BITS.tolist()
     place = device.zeros((1, 2), np.dtype(np.float64))
     place[0, 1] = device.sum_of_squares(device.taken(np.arange(4, dtype=np.float32)))
     assert device.given(place).tolist() == [[0, 14]]

@@ -32,8 +32,8 @@ def plain(text: str) -> dict[str, Any]:
         "strided": range,
         "device": lambda function: function,
         "cuda": SimpleNamespace(local=SimpleNamespace(array=lambda n, kind: np.full(n, np.nan, kind))),
-        "widen": lambda value: value,
-        "narrow": lambda value, like: value,
+        "upcast": lambda value: value,
+        "downcast": lambda value, like: value,
         "fma": lambda a, b, c: a * b + c,
         "exponential": math.exp,
         "hyperbolic_tangent": math.tanh,
@@ -79,7 +79,7 @@ def test_any_upward_equals_plain_python(text: str, seed: int) -> None:
     assert source is not None
     kernels = plain(upward_text(source, SIGNATURE, WIDTH))
     state = np.full((len(COUNTS), BATCH), np.nan)
-    kernels["states"](*table(nodes), nodes.weight, nodes.bias, state)
+    kernels["forward"](*table(nodes), nodes.weight, nodes.bias, state)
     np.testing.assert_allclose(state, nodes.states(function), rtol=1e-9, atol=1e-9)
 
 
@@ -91,14 +91,16 @@ def test_any_downward_equals_plain_python(text: str, seed: int) -> None:
     source = written(function)
     assert source is not None
     kernels = plain(downward_text(source, SIGNATURE, WIDTH))
-    errors, weight, bias = nodes.errors_and_gradients(function)
+    errors, weight, bias = nodes.backward(function)
     given_arrays = *table(nodes), nodes.weight, nodes.bias, nodes.state, nodes.error
     found = np.full((SENDERS + 2, BATCH), np.nan)
     for low, high in ((-1, 4), (4, SENDERS + 1)):  # two rows that are not here, and nobody hears
-        kernels["errors"](*given_arrays, *receivers(nodes), found[low + 1 : high + 1], low, high, False)
+        kernels["backward_input"](
+            *given_arrays, *receivers(nodes), found[low + 1 : high + 1], low, high, False
+        )
     np.testing.assert_allclose(found[1:-1], errors, rtol=1e-9, atol=1e-9)
     assert not found[[0, -1]].any()
-    kernels["errors"](*given_arrays, *receivers(nodes), found[1:-1], 0, SENDERS, True)
+    kernels["backward_input"](*given_arrays, *receivers(nodes), found[1:-1], 0, SENDERS, True)
     np.testing.assert_allclose(found[1:-1], 2 * errors, rtol=1e-9, atol=1e-9)
     weights, biases = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
     for start, stop in ((0, 2), (2, len(COUNTS))):
@@ -127,7 +129,7 @@ def test_a_place_outside_of_an_array_gives_no_number() -> None:
     source = written(function)
     assert source is not None
     nodes, state = Nodes(0), np.zeros((len(COUNTS), BATCH))
-    plain(upward_text(source, SIGNATURE, WIDTH))["states"](*table(nodes), nodes.weight, nodes.bias, state)
+    plain(upward_text(source, SIGNATURE, WIDTH))["forward"](*table(nodes), nodes.weight, nodes.bias, state)
     for n, count in enumerate(COUNTS):
         expected = nodes.given(n, 0)[0][-3] if count >= 3 else math.nan
         np.testing.assert_equal(state[n, 0], expected)

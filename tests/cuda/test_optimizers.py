@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from partita.engine.numerics import narrow_array
+from partita.engine.numerics import downcast_array
 from partita.engine.parameters import (
     LARS,
     SGD,
@@ -62,7 +62,7 @@ class Numbers:
     def step(self, count: int, gradient: np.ndarray) -> None:
         given = gradient.astype(self._real)
         if self.copy is not None:
-            given = narrow_array(given, np.zeros(N, np.uint16))
+            given = downcast_array(given, np.zeros(N, np.uint16))
         self.device.copy(self.gradient, self.device.taken(given))
         assert self.apply(UpdateContext(count, 0.5))
 

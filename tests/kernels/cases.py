@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Arrays, Kernel, Site, Team, build
+from partita.engine.kernels import Array, Arrays, Kernel, KernelContext, ThreadPool, build
 from partita.engine.kernels.reference import Reference
-from partita.engine.numerics import narrow_array, widen_array
+from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import Layer, Loss, Network
 from partita.layers.box import NOTHING, Box, BoxSet
 from partita.layers.graph import Grid
@@ -48,20 +48,22 @@ class Case:
     def rounded(self) -> Case:
         """The same in bfloat16."""
         return self._mapped(
-            lambda array: narrow_array(array.astype(np.float32), np.empty(array.shape, np.uint16))
+            lambda array: downcast_array(array.astype(np.float32), np.empty(array.shape, np.uint16))
         )
 
     @property
-    def widened(self) -> Case:
+    def upcast(self) -> Case:
         """In bfloat16, the same in float32; else itself."""
-        return self._mapped(widen_array) if self.dtype == np.uint16 else self
+        return self._mapped(upcast_array) if self.dtype == np.uint16 else self
 
     def _mapped(self, change: Callable[[Array], Array]) -> Case:
         inputs = tuple(array if array.dtype == np.int64 else change(array) for array in self.inputs)
         parameters = tuple(map(change, self.parameters))
         return replace(self, inputs=inputs, parameters=parameters, error=change(self.error))
 
-    def site(self, rows: tuple[int, int] | None = None, *, extra: int = 0, threads: int = 1) -> Site:
+    def context(
+        self, rows: tuple[int, int] | None = None, *, extra: int = 0, threads: int = 1
+    ) -> KernelContext:
         """Of a machine with these rows, whose windows are `extra` rows wider on each side than need be."""
         rows = rows or (0, self.grid.n_rows)
         windows = []
@@ -69,31 +71,31 @@ class Case:
             start, stop = self.needs(rows, source).hull[0]
             windows.append((max(start - extra, 0), min(stop + extra, self.sources[source].n_rows)))
         held = tuple(windows)
-        return Site(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
+        return KernelContext(self.grid, rows, self.sources, held, held, self.batch, self.precision, threads)
 
-    def arrays(self, site: Site) -> Arrays:
+    def arrays(self, context: KernelContext) -> Arrays:
         """What a kernel at this site works on; what it must write is NaN."""
-        windows = zip(self.inputs, site.windows, strict=True)
-        whole = zip(self.inputs, site.error_windows, strict=True)
+        windows = zip(self.inputs, context.windows, strict=True)
+        whole = zip(self.inputs, context.grad_windows, strict=True)
         return Arrays(
-            sources=tuple(array[start:stop].copy() for array, (start, stop) in windows),
-            state=unwritten(self.error[slice(*site.rows)]),
-            delta=self.error[slice(*site.rows)].copy(),
-            errors=tuple(unwritten(array[start:stop]) for array, (start, stop) in whole),
+            inputs=tuple(array[start:stop].copy() for array, (start, stop) in windows),
+            output=unwritten(self.error[slice(*context.rows)]),
+            grad_output=self.error[slice(*context.rows)].copy(),
+            grad_inputs=tuple(unwritten(array[start:stop]) for array, (start, stop) in whole),
             parameters=tuple(
                 array.copy()
                 if parameter.shared  # who does not own it has borrowed it
-                else array.reshape(-1)[slice(*parameter.span(site.rows))]
+                else array.reshape(-1)[slice(*parameter.span(context.rows))]
                 .copy()
                 .reshape(-1, *parameter.shape[1:])
                 for array, parameter in zip(self.parameters, self.grid.parameters, strict=True)
             ),
         )
 
-    def kernel(self, site: Site | None = None) -> Kernel:
+    def kernel(self, context: KernelContext | None = None) -> Kernel:
         """The layer's kernel, at this site or over the whole layer."""
-        site = site or self.site()
-        return build(site, self.arrays(site))
+        context = context or self.context()
+        return build(context, self.arrays(context))
 
     def needs(self, rows: tuple[int, int], source: int) -> BoxSet:
         """The rows of an input that these rows listen to."""
@@ -162,7 +164,7 @@ def play(given: Case, *cuts: int, extra: int = 0, threads: int = 1) -> Played:
         gradients.append(piece.gradients)
         for i in heard:
             begun[i] = piece.continue_errors(i, sums[i], begun[i])
-        piece.team.close()
+        piece.pool.close()
     joined = []
     for i, parameter in enumerate(given.grid.parameters):
         parts = [found[i] for found in gradients]
@@ -188,45 +190,45 @@ class _Piece:
     """One machine's rows: upward, delta and gradients at once; errors when asked."""
 
     def __init__(self, given: Case, rows: tuple[int, int], *, extra: int, threads: int) -> None:
-        self.given, self.site = given, given.site(rows, extra=extra, threads=threads)
+        self.given, self.context = given, given.context(rows, extra=extra, threads=threads)
         if len(given.error) == rows[1] - rows[0]:  # alone, it answers for the rows that feed nobody too
             whole = tuple((0, source.n_rows) for source in given.sources)
-            self.site = replace(self.site, error_windows=whole)
-        self.team = Team(threads, worth_a_thread=0)
-        self.arrays = given.arrays(self.site)
-        kernel = self.kernel = build(self.site, self.arrays, self.team)
-        kernel.up()()
-        kernel.delta()()
+            self.context = replace(self.context, grad_windows=whole)
+        self.pool = ThreadPool(threads, thread_operations=0)
+        self.arrays = given.arrays(self.context)
+        kernel = self.kernel = build(self.context, self.arrays, self.pool)
+        kernel.forward()()
+        kernel.backward_activation()()
         self.gradients = [np.full(p.shape, np.nan, kernel.gradient_dtype) for p in self.arrays.parameters]
-        kernel.gradient(self.gradients)()
+        kernel.backward_parameters(self.gradients)()
         self._check_that_gradients_add_up()
-        self.state = self.arrays.state
+        self.state = self.arrays.output
 
     def _check_that_gradients_add_up(self) -> None:
         """Added to themselves they are twice themselves, within rounding."""
         sums = [gradient.copy() for gradient in self.gradients]
-        self.kernel.gradient(sums, accumulate=True)()
-        rounding = {"float32": 1e-4, "float64": 1e-9, "bfloat16": 0.02}[self.site.precision]
-        for once, twice in zip(map(widen_array, self.gradients), map(widen_array, sums), strict=True):
+        self.kernel.backward_parameters(sums, accumulate=True)()
+        rounding = {"float32": 1e-4, "float64": 1e-9, "bfloat16": 0.02}[self.context.precision]
+        for once, twice in zip(map(upcast_array, self.gradients), map(upcast_array, sums), strict=True):
             scale = max(1.0, float(np.abs(once).max(initial=0.0)))
             np.testing.assert_allclose(twice, 2 * once, rtol=rounding, atol=rounding * scale)
 
     def continue_errors(self, source: int, sums: Array, begun: BoxSet) -> BoxSet:
         """Adds this machine's part to the sums of an input; returns which rows have begun now."""
-        alone = len(self.given.error) == self.site.n_rows
-        rows = self.site.error_windows[source]
-        asked = BoxSet.of_rows(rows) if alone else self.given.needs(self.site.rows, source)
+        alone = len(self.given.error) == self.context.n_rows
+        rows = self.context.grad_windows[source]
+        asked = BoxSet.of_rows(rows) if alone else self.given.needs(self.context.rows, source)
         self._ask(source, asked & begun, sums, accumulate=True)
         self._ask(source, asked - begun, sums, accumulate=False)
         return asked | begun
 
     def _ask(self, source: int, rows: BoxSet, sums: Array, *, accumulate: bool) -> None:
-        out, (first, _) = self.arrays.errors_of(source), self.site.error_windows[source]
+        out, (first, _) = self.arrays.grad_input(source), self.context.grad_windows[source]
         out[...] = unwritten(out)
         for start, stop in rows.spans if accumulate else ():
             out[start - first : stop - first] = sums[start:stop]
         before = is_unwritten(out)
-        self.kernel.errors(source, rows.spans, accumulate=accumulate)()
+        self.kernel.backward_input(source, rows.spans, accumulate=accumulate)()
         for start, stop in rows.spans:
             sums[start:stop] = out[start - first : stop - first]
             before[start - first : stop - first] = False
@@ -235,14 +237,12 @@ class _Piece:
 
 def assert_true(given: Case, played: Played, *, rtol: float = 1e-9, atol: float = 1e-9) -> None:
     """What was played equals the node definition in plain float64."""
-    given = given.widened
-    state = given.reference.states(given.inputs, given.parameters)
-    np.testing.assert_allclose(widen_array(played.state), state, rtol=rtol, atol=atol)
-    errors, gradients = given.reference.errors_and_gradients(
-        given.inputs, state, given.error, given.parameters
-    )
+    given = given.upcast
+    state = given.reference.forward(given.inputs, given.parameters)
+    np.testing.assert_allclose(upcast_array(played.state), state, rtol=rtol, atol=atol)
+    errors, gradients = given.reference.backward(given.inputs, state, given.error, given.parameters)
     for found, expected in zip((*played.errors, *played.gradients), (*errors, *gradients), strict=True):
-        np.testing.assert_allclose(widen_array(found), expected, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(upcast_array(found), expected, rtol=rtol, atol=atol)
 
 
 def assert_same_bits(found: Played, expected: Played) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.activations import LOOPS, activate, add_error, multiply_by_slope, warm
-from partita.engine.numerics import master, narrow_array, storage, widen_array
+from partita.engine.numerics import downcast_array, master, storage, upcast_array
 from partita.layers.activations import ACTIVATIONS
 
 FUNCTIONS = sorted(ACTIVATIONS)
@@ -16,7 +16,7 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-14, "bfloat16": 2.0**-7}
 
 
 def stored(numbers: Array, precision: str) -> Array:
-    return narrow_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
+    return downcast_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
 
 
 def sums(n: int, precision: str) -> Array:
@@ -28,18 +28,18 @@ def sums(n: int, precision: str) -> Array:
 
 
 def finite(numbers: Array, precision: str) -> Array:
-    wide = widen_array(numbers)
+    wide = upcast_array(numbers)
     return stored(np.where(np.isfinite(wide), wide, 1), precision)
 
 
 def all_of_it(function: str, given: Array, error: Array, before: Array) -> tuple[Array, ...]:
     """A state, the errors of its sums, and those written to an input, or added to what it holds."""
-    state, delta, written, added = given.copy(), error.copy(), before.copy(), before.copy()
+    state, delta, written, accumulated = given.copy(), error.copy(), before.copy(), before.copy()
     activate(function, state)
     multiply_by_slope(function, state, delta)
     add_error(function, state, error, written, accumulate=False)
-    add_error(function, state, error, added, accumulate=True)
-    return state, delta, written, added
+    add_error(function, state, error, accumulated, accumulate=True)
+    return state, delta, written, accumulated
 
 
 @pytest.mark.slow
@@ -78,13 +78,13 @@ def test_equals_the_definition(function: str, precision: str) -> None:
     value, slope = ACTIVATIONS[function]
     allowed = TOLERANCE[precision]
     given, ones = stored(np.linspace(-20, 20, 83), precision), stored(np.ones(83), precision)
-    state, delta, written, added = map(widen_array, all_of_it(function, given, ones, ones))
-    expected = [value(float(x)) for x in widen_array(given)]
+    state, delta, written, accumulated = map(upcast_array, all_of_it(function, given, ones, ones))
+    expected = [value(float(x)) for x in upcast_array(given)]
     slopes = np.array([slope(float(y)) for y in state])
     np.testing.assert_allclose(state, expected, rtol=allowed, atol=1e-16)
     for found in (delta, written):
         np.testing.assert_allclose(found, slopes, rtol=allowed, atol=allowed * 1e-2)
-    np.testing.assert_allclose(added, 1 + slopes, rtol=allowed)
+    np.testing.assert_allclose(accumulated, 1 + slopes, rtol=allowed)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -94,11 +94,11 @@ def test_a_bias_and_the_activation_in_one_pass(function: str, shape: tuple[int, 
     """As one after the other, but rounded once; from float32 sums as well."""
     given = stored(np.random.default_rng(0).normal(size=shape) * 3, precision)
     bias = stored(np.random.default_rng(1).normal(size=shape[0]), precision)
-    expected = widen_array(given) + widen_array(bias)[:, None]
+    expected = upcast_array(given) + upcast_array(bias)[:, None]
     activate(function, expected)
     in_place, apart = given.copy(), np.zeros_like(given)
     LOOPS[function].finish(in_place, bias)
-    LOOPS[function].finish_into(widen_array(given), bias, apart)
+    LOOPS[function].finish_into(upcast_array(given), bias, apart)
     assert in_place.tobytes() == apart.tobytes() == stored(expected, precision).tobytes()
 
 
@@ -107,8 +107,8 @@ def test_a_bias_and_the_activation_in_one_pass(function: str, shape: tuple[int, 
 def test_a_nan_stays_one(function: str, precision: str) -> None:
     state = stored(np.array([np.nan, 1.0]), precision)
     activate(function, state)
-    assert np.isnan(widen_array(state)[0])
-    assert np.isfinite(widen_array(state)[1])
+    assert np.isnan(upcast_array(state)[0])
+    assert np.isfinite(upcast_array(state)[1])
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -174,8 +174,8 @@ def test_the_definitions_of_losses_are_right(loss: Any) -> None:
     target = np.array([[1, 2]]) if labelled else np.full((3, 2), 0.75)
     given = case(loss, (3,), batch=2, target=target)
     reference, (scores, target) = Reference(given.grid, given.sources), given.inputs
-    errors, _ = reference.errors_and_gradients(given.inputs, reference.states(given.inputs), given.error)
+    errors, _ = reference.backward(given.inputs, reference.forward(given.inputs), given.error)
     expected = differences(
-        lambda moved: float((reference.states([moved, target]) * given.error).sum()), scores
+        lambda moved: float((reference.forward([moved, target]) * given.error).sum()), scores
     )
     np.testing.assert_allclose(errors[0], expected, rtol=1e-6, atol=1e-8)

@@ -146,7 +146,7 @@ def test_gradients_equal_differences() -> None:
     played = play(given_case)
 
     def reached(inputs: Array, weight: Array, bias: Array) -> float:
-        return float((given_case.reference.states([inputs], [weight, bias]) * given_case.error).sum())
+        return float((given_case.reference.forward([inputs], [weight, bias]) * given_case.error).sum())
 
     x, (weight, bias) = given_case.inputs[0], given_case.parameters
     expected = (

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Arrays, Call, Kernel, Site, Team, build
-from partita.engine.numerics import master, narrow_array, storage, widen_array
+from partita.engine.kernels import Array, Arrays, Call, Kernel, KernelContext, ThreadPool, build
+from partita.engine.numerics import downcast_array, master, storage, upcast_array
 from partita.layers import Dense
 from tests.draws import examples
 from tests.kernels.cases import Case, activations, assert_true, batches, case, cut_points, play, seeds
@@ -23,7 +23,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 0.06}
 
 
 def stored(numbers: Array, precision: str) -> Array:
-    return narrow_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
+    return downcast_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Played:
 
     @property
     def state(self) -> Array:
-        return widen_array(self.arrays.state)
+        return upcast_array(self.arrays.output)
 
     def gradients(self, n_rows: int) -> tuple[Array, ...]:
         """Arrays for the gradients of so many rows."""
@@ -49,23 +49,25 @@ def played(layer: Dense, *shape: int, batch: int, precision: str, threads: int =
     """The kernel before its first step; what it reads are normal numbers that the precision can hold."""
     drawn = case(layer, shape, batch=batch)
     kept = [stored(numbers, precision) for numbers in (*drawn.inputs, *drawn.parameters, drawn.error)]
-    exact = [widen_array(numbers).astype(np.float64) for numbers in kept]
+    exact = [upcast_array(numbers).astype(np.float64) for numbers in kept]
     given_case = Case(drawn.grid, drawn.sources, (exact[0],), tuple(exact[1:-1]), exact[-1])
     arrays = Arrays(
-        sources=(kept[0],),
-        state=stored(np.full(drawn.error.shape, np.nan), precision),
-        delta=kept[-1],
-        errors=(stored(np.full(drawn.inputs[0].shape, 7.0), precision),),
+        inputs=(kept[0],),
+        output=stored(np.full(drawn.error.shape, np.nan), precision),
+        grad_output=kept[-1],
+        grad_inputs=(stored(np.full(drawn.inputs[0].shape, 7.0), precision),),
         parameters=tuple(kept[1:-1]),
     )
     own, window = (0, drawn.grid.n_rows), (0, shape[0])
-    site = Site(drawn.grid, own, drawn.sources, (window,), (window,), batch, precision, threads)
-    return Played(given_case, arrays, build(site, arrays, Team(threads, worth_a_thread=0)), precision)
+    context = KernelContext(drawn.grid, own, drawn.sources, (window,), (window,), batch, precision, threads)
+    return Played(
+        given_case, arrays, build(context, arrays, ThreadPool(threads, thread_operations=0)), precision
+    )
 
 
 def assert_near(found: Array, expected: Array, precision: str) -> None:
     allowed = TOLERANCE[precision]
-    np.testing.assert_allclose(widen_array(found), expected, rtol=allowed, atol=allowed)
+    np.testing.assert_allclose(upcast_array(found), expected, rtol=allowed, atol=allowed)
 
 
 @given(st.data(), st.integers(1, 7), shapes, activations, st.booleans(), batches, seeds)
@@ -94,37 +96,37 @@ def test_a_sum_in_blocks_equals_the_whole(
     layer = Dense(5, activation=activation, use_bias=use_bias)
     whole = played(layer, 6, 2, 3, batch=4, precision=precision)
     last = len(blocks) - 1
-    calls = [whole.kernel.up(block=b, first=i == 0, last=i == last) for i, b in enumerate(blocks)]
-    expected = whole.given.reference.states(whole.given.inputs, whole.given.parameters)
+    calls = [whole.kernel.forward(block=b, first=i == 0, last=i == last) for i, b in enumerate(blocks)]
+    expected = whole.given.reference.forward(whole.given.inputs, whole.given.parameters)
     for _ in range(2):
         for call in calls:
             call()
-        assert_near(whole.arrays.state, expected, precision)
+        assert_near(whole.arrays.output, expected, precision)
 
 
 def test_a_sum_of_blocks_in_bfloat16_is_rounded_once() -> None:
     """64 + 7 x 0.25 is 65.75, which becomes 66; rounded after each term it would stay 64."""
     layer = played(Dense(1, use_bias=False), 8, batch=1, precision="bfloat16")
-    layer.arrays.sources[0][...] = stored(np.full((8, 1), 0.25), "bfloat16")
-    layer.arrays.sources[0][0] = stored(np.full(1, 64.0), "bfloat16")
+    layer.arrays.inputs[0][...] = stored(np.full((8, 1), 0.25), "bfloat16")
+    layer.arrays.inputs[0][0] = stored(np.full(1, 64.0), "bfloat16")
     layer.arrays.parameters[0][...] = stored(np.ones((1, 8)), "bfloat16")
     for i in range(8):
-        layer.kernel.up(block=(i, i + 1), first=i == 0, last=i == 7)()
+        layer.kernel.forward(block=(i, i + 1), first=i == 0, last=i == 7)()
     assert layer.state == 66
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_errors_of_some_rows_are_written_or_added(precision: str) -> None:
     layer = played(Dense(5), 6, 2, batch=4, precision=precision)
-    out, kernel = layer.arrays.errors_of(0), layer.kernel
-    state = layer.given.reference.states(layer.given.inputs, layer.given.parameters)
-    (expected,), _ = layer.given.reference.errors_and_gradients(
+    out, kernel = layer.arrays.grad_input(0), layer.kernel
+    state = layer.given.reference.forward(layer.given.inputs, layer.given.parameters)
+    (expected,), _ = layer.given.reference.backward(
         layer.given.inputs, state, layer.given.error, layer.given.parameters
     )
-    kernel.errors(0, ((0, 2), (3, 4)), accumulate=False)()
+    kernel.backward_input(0, ((0, 2), (3, 4)), accumulate=False)()
     assert_near(out[[0, 1, 3]], expected[[0, 1, 3]], precision)
-    assert (widen_array(out[[2, 4, 5]]) == 7).all()
-    kernel.errors(0, ((1, 3),), accumulate=True)()
+    assert (upcast_array(out[[2, 4, 5]]) == 7).all()
+    kernel.backward_input(0, ((1, 3),), accumulate=True)()
     assert_near(out[1], 2 * expected[1], precision)
     assert_near(out[2], 7 + expected[2], precision)
 
@@ -134,17 +136,17 @@ def test_errors_of_some_rows_are_written_or_added(precision: str) -> None:
 @settings(max_examples=examples(8))
 def test_gradients_of_runs_of_rows_are_those_of_the_whole(precision: str, cuts: list[int]) -> None:
     layer = played(Dense(9, activation="relu"), 4, 3, batch=5, precision=precision)
-    state = layer.given.reference.states(layer.given.inputs, layer.given.parameters)
-    layer.kernel.up()()
-    layer.kernel.delta()()
-    _, expected = layer.given.reference.errors_and_gradients(
+    state = layer.given.reference.forward(layer.given.inputs, layer.given.parameters)
+    layer.kernel.forward()()
+    layer.kernel.backward_activation()()
+    _, expected = layer.given.reference.backward(
         layer.given.inputs, state, layer.given.error, layer.given.parameters
     )
     whole = layer.gradients(9)
-    layer.kernel.gradient(whole)()
+    layer.kernel.backward_parameters(whole)()
     for rows in pairwise([0, *sorted(set(cuts)), 9]):
         piece = layer.gradients(rows[1] - rows[0])
-        layer.kernel.gradient(piece, rows)()
+        layer.kernel.backward_parameters(piece, rows)()
         for found, all_rows, true in zip(piece, whole, expected, strict=True):
             assert_near(found, true[slice(*rows)], precision)
             assert_near(all_rows, true, precision)
@@ -157,29 +159,29 @@ def test_a_whole_step_is_near_float64(activation: str, precision: str) -> None:
     given_case, kernel = layer.given, layer.kernel
     gradients = layer.gradients(8)
     calls = [
-        kernel.up(),
-        kernel.delta(),
-        kernel.errors(0, ((0, 50),), accumulate=False),
-        kernel.gradient(gradients),
+        kernel.forward(),
+        kernel.backward_activation(),
+        kernel.backward_input(0, ((0, 50),), accumulate=False),
+        kernel.backward_parameters(gradients),
     ]
-    state = given_case.reference.states(given_case.inputs, given_case.parameters)
+    state = given_case.reference.forward(given_case.inputs, given_case.parameters)
     for call in calls:
         call()
-    assert_near(layer.arrays.state, state, precision)
+    assert_near(layer.arrays.output, state, precision)
     # Downward from the states that were found: where a state is rounded its slope is another, and not worse.
-    errors, true = given_case.reference.errors_and_gradients(
+    errors, true = given_case.reference.backward(
         given_case.inputs, layer.state.astype(np.float64), given_case.error, given_case.parameters
     )
-    for found, expected in zip((layer.arrays.errors_of(0), *gradients), (*errors, *true), strict=True):
+    for found, expected in zip((layer.arrays.grad_input(0), *gradients), (*errors, *true), strict=True):
         scale = np.abs(expected).max()
         assert_near(found, expected, precision) if precision != "bfloat16" else np.testing.assert_allclose(
-            widen_array(found), expected, atol=0.02 * scale
+            upcast_array(found), expected, atol=0.02 * scale
         )
 
 
 def test_a_float32_case_of_the_other_tests_too() -> None:
-    narrow = case(Dense(8, activation="sigmoid"), (50,), batch=16, dtype=np.float32)
-    assert_true(narrow, play(narrow), rtol=1e-4, atol=1e-4)
+    downcast = case(Dense(8, activation="sigmoid"), (50,), batch=16, dtype=np.float32)
+    assert_true(downcast, play(downcast), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -188,10 +190,10 @@ def test_threads_do_not_show_in_what_is_not_a_product(precision: str) -> None:
         played(Dense(9, activation="sigmoid"), 6, batch=8, precision=precision, threads=n) for n in (1, 2)
     )
     for layer in (one, two):
-        layer.arrays.state[...] = stored(np.random.default_rng(0).normal(size=(9, 8)), precision)
-        layer.kernel.delta()()
-        layer.kernel.team.close()
-    assert one.arrays.own_errors.tobytes() == two.arrays.own_errors.tobytes()
+        layer.arrays.output[...] = stored(np.random.default_rng(0).normal(size=(9, 8)), precision)
+        layer.kernel.backward_activation()()
+        layer.kernel.pool.close()
+    assert one.arrays.own_grad.tobytes() == two.arrays.own_grad.tobytes()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -199,13 +201,13 @@ def test_a_step_allocates_nothing(precision: str) -> None:
     layer = played(Dense(60, activation="sigmoid"), 70, batch=64, precision=precision)
     kernel, gradients = layer.kernel, layer.gradients(60)
     calls: list[Call] = [
-        kernel.up(block=(0, 30), first=True, last=False),
-        kernel.up(block=(30, 70), first=False, last=True),
-        kernel.delta(),
-        kernel.errors(0, ((0, 40),), accumulate=False),
-        kernel.errors(0, ((40, 70),), accumulate=True),
-        kernel.gradient(gradients),
-        kernel.up(),
+        kernel.forward(block=(0, 30), first=True, last=False),
+        kernel.forward(block=(30, 70), first=False, last=True),
+        kernel.backward_activation(),
+        kernel.backward_input(0, ((0, 40),), accumulate=False),
+        kernel.backward_input(0, ((40, 70),), accumulate=True),
+        kernel.backward_parameters(gradients),
+        kernel.forward(),
     ]
     for _ in range(2):
         tracemalloc.start()
@@ -213,4 +215,4 @@ def test_a_step_allocates_nothing(precision: str) -> None:
             call()
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert most < layer.arrays.state.nbytes / 4
+    assert most < layer.arrays.output.nbytes / 4

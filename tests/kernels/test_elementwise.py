@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Site, build
+from partita.engine.kernels import KernelContext, build
 from partita.layers import Activation, Add, Layer
 from tests.draws import examples
 from tests.kernels.cases import (
@@ -57,15 +57,15 @@ def test_pieces_and_threads_give_the_bits_of_the_whole(
 def test_continues_sums_and_clears_rows_that_nobody_feeds() -> None:
     for layer, n_inputs in ((Activation("tanh"), 1), (Add(), 2)):
         given_case = case(layer, *[(6, 2)] * n_inputs, batch=4)
-        site = given_case.site((2, 4))
-        wide = Site(**{**site.__dict__, "error_windows": ((0, 6),) * n_inputs})
+        context = given_case.context((2, 4))
+        wide = KernelContext(**{**context.__dict__, "grad_windows": ((0, 6),) * n_inputs})
         arrays = given_case.arrays(wide)
-        kernel, out = build(wide, arrays), arrays.errors_of(0)
-        kernel.up()()
+        kernel, out = build(wide, arrays), arrays.grad_input(0)
+        kernel.forward()()
         out[...] = 7.0
-        kernel.errors(0, ((1, 3),), accumulate=False)()
+        kernel.backward_input(0, ((1, 3),), accumulate=False)()
         alone = out[2].copy()
         assert (out[[0, 3, 4, 5]] == 7).all()
         assert not out[1].any()
-        kernel.errors(0, ((1, 3),), accumulate=True)()
+        kernel.backward_input(0, ((1, 3),), accumulate=True)()
         np.testing.assert_allclose(out[2], 2 * alone, rtol=1e-14)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita.engine.kernels import Array
 from partita.engine.kernels.reference import differences
-from partita.engine.numerics import narrow_array, widen_array
+from partita.engine.numerics import downcast_array, upcast_array
 from partita.layers import LocallyConnected2D
 from tests.draws import examples
 from tests.kernels.cases import (
@@ -116,19 +116,21 @@ def test_bfloat16_rounds_what_it_stores_and_nothing_else(
 ) -> None:
     """States and errors are those of float32 on the same numbers, rounded; gradients those of float32."""
     given_case = case(replace(layer, activation="linear"), picture, batch=batch, seed=seed, dtype=np.float32)
-    narrow = given_case.rounded
-    cuts = data.draw(cut_points(narrow.grid.n_rows))
-    whole, wide = play(narrow), play(narrow.widened)
-    assert_same_bits(whole, Played(_rounded(wide.state), (_rounded(wide.errors[0]),), wide.gradients))
-    assert_same_bits(play(narrow, threads=3), whole)
-    pieces = play(narrow, *cuts)  # the errors of rows that pieces share are rounded on their way
+    rounded = given_case.rounded
+    cuts = data.draw(cut_points(rounded.grid.n_rows))
+    whole, wide = play(rounded), play(rounded.upcast)
+    assert_same_bits(whole, Played(_rounded(wide.output), (_rounded(wide.errors[0]),), wide.gradients))
+    assert_same_bits(play(rounded, threads=3), whole)
+    pieces = play(rounded, *cuts)  # the errors of rows that pieces share are rounded on their way
     assert_same_bits(Played(pieces.state, whole.errors, pieces.gradients), whole)
     (found,), (expected,) = pieces.errors, wide.errors
-    np.testing.assert_allclose(widen_array(found), expected, rtol=2.0**-7, atol=2.0**-6 * abs(expected).max())
+    np.testing.assert_allclose(
+        upcast_array(found), expected, rtol=2.0**-7, atol=2.0**-6 * abs(expected).max()
+    )
 
 
 def _rounded(array: Array) -> Array:
-    return narrow_array(array, np.empty(array.shape, np.uint16))
+    return downcast_array(array, np.empty(array.shape, np.uint16))
 
 
 def test_learns_in_blocks_what_it_learns_whole() -> None:
@@ -137,9 +139,9 @@ def test_learns_in_blocks_what_it_learns_whole() -> None:
     whole, block = (
         [np.full((rows, *p.shape[1:]), np.nan, np.float32) for p in given_case.parameters] for rows in (9, 2)
     )
-    kernel.gradient(whole)()
+    kernel.backward_parameters(whole)()
     for start, stop in ((0, 2), (2, 4), (7, 9)):
-        kernel.gradient(block, (start, stop))()
+        kernel.backward_parameters(block, (start, stop))()
         for found, expected in zip(block, whole, strict=True):
             assert found.tobytes() == expected[start:stop].tobytes()
 
@@ -147,14 +149,14 @@ def test_learns_in_blocks_what_it_learns_whole() -> None:
 def test_calls_may_be_made_again_and_read_what_is_there_then() -> None:
     given_case = case(LocallyConnected2D(3, 3), (6, 6, 2), batch=4)
     kernel = given_case.kernel()
-    up, arrays = kernel.up(), kernel.arrays
+    up, arrays = kernel.forward(), kernel.arrays
     up()
-    before = arrays.state.copy()
+    before = arrays.output.copy()
     up()
-    np.testing.assert_array_equal(arrays.state, before)
+    np.testing.assert_array_equal(arrays.output, before)
     arrays.parameters[1][...] += 1
     up()
-    np.testing.assert_allclose(arrays.state, before + 1, rtol=1e-12)
+    np.testing.assert_allclose(arrays.output, before + 1, rtol=1e-12)
 
 
 def test_gradient_of_a_weight_on_padding_is_zero() -> None:
@@ -169,7 +171,7 @@ def test_gradients_equal_differences() -> None:
     played = play(given_case)
 
     def reached(inputs: Array, weight: Array, bias: Array) -> float:
-        return float((given_case.reference.states([inputs], [weight, bias]) * given_case.error).sum())
+        return float((given_case.reference.forward([inputs], [weight, bias]) * given_case.error).sum())
 
     x, (weight, bias) = given_case.inputs[0], given_case.parameters
     expected = (
@@ -182,5 +184,5 @@ def test_gradients_equal_differences() -> None:
 
 
 def test_float32_stays_near_float64() -> None:
-    narrow = case(LocallyConnected2D(5, 3, activation="sigmoid"), (8, 8, 3), batch=16, dtype=np.float32)
-    assert_true(narrow, play(narrow), rtol=1e-4, atol=1e-4)
+    single = case(LocallyConnected2D(5, 3, activation="sigmoid"), (8, 8, 3), batch=16, dtype=np.float32)
+    assert_true(single, play(single), rtol=1e-4, atol=1e-4)

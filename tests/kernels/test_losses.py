@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels import Array, LossKernel, build
-from partita.engine.numerics import widen_array
+from partita.engine.numerics import upcast_array
 from partita.layers import BinaryCrossEntropy, HalfSquaredError, Loss, OneVsRest, SoftmaxCrossEntropy
 from tests.draws import examples
 from tests.kernels.cases import Case, case, seeds, unwritten
@@ -41,31 +41,33 @@ class Judged:
         edges = [0, *sorted(set(cuts) - {0, n}), n]
         self.errors = unwritten(given.inputs[0])
         self.kernels: list[LossKernel] = []
-        whole = given.site()
+        whole = given.context()
         summaries = np.zeros((len(edges) - 1, layer.summary_rows, given.batch), whole.master)
         for rows in pairwise(edges):
             windows = (rows, whole.windows[1])
-            site = replace(whole, windows=windows, error_windows=windows)
+            context = replace(whole, windows=windows, grad_windows=windows)
             arrays = replace(
-                given.arrays(site),
-                errors=(self.errors[slice(*rows)], None),
+                given.arrays(context),
+                grad_inputs=(self.errors[slice(*rows)], None),
                 summaries=summaries if len(edges) > 2 and layer.summary_rows else None,
             )
-            kernel = build(site, arrays)
+            kernel = build(context, arrays)
             assert isinstance(kernel, LossKernel)
             self.kernels.append(kernel)
         if len(edges) > 2:
             for piece, kernel in enumerate(self.kernels):
                 kernel.summarise(piece)()
         for kernel in self.kernels:
-            kernel.up()()
+            kernel.forward()()
         self.ask(accumulate=False)
 
     def ask(self, *, accumulate: bool) -> None:
         """The errors, row after row."""
         for kernel in self.kernels:
-            start, stop = kernel.site.windows[0]
-            kernel.errors(0, tuple((row, row + 1) for row in range(start, stop)), accumulate=accumulate)()
+            start, stop = kernel.context.windows[0]
+            kernel.backward_input(
+                0, tuple((row, row + 1) for row in range(start, stop)), accumulate=accumulate
+            )()
 
     def metrics(self, count: int = BATCH) -> tuple[float, int]:
         """Of all machines."""
@@ -75,23 +77,23 @@ class Judged:
     @property
     def state(self) -> Array:
         """The loss of each example."""
-        found: Array = sum(widen_array(kernel.arrays.state) for kernel in self.kernels)
+        found: Array = sum(upcast_array(kernel.arrays.output) for kernel in self.kernels)
         return found
 
 
 def expected_errors(given: Case) -> Array:
     """Of the mean loss."""
-    given = given.widened
-    states = given.reference.states(given.inputs)
+    given = given.upcast
+    states = given.reference.forward(given.inputs)
     mean = np.full_like(states, 1 / given.batch)
-    return given.reference.errors_and_gradients(given.inputs, states, mean)[0][0]
+    return given.reference.backward(given.inputs, states, mean)[0][0]
 
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_equals_the_definition_and_sends_the_errors_of_the_mean(loss: Loss) -> None:
     given = given_case(loss)
     judged = Judged(given)
-    np.testing.assert_allclose(judged.state, given.reference.states(given.inputs), rtol=1e-12)
+    np.testing.assert_allclose(judged.state, given.reference.forward(given.inputs), rtol=1e-12)
     np.testing.assert_allclose(judged.errors, expected_errors(given), rtol=1e-9, atol=1e-15)
     once = judged.errors.copy()
     judged.ask(accumulate=True)
@@ -144,11 +146,11 @@ def test_equals_torch(loss: Loss, dtype: type) -> None:
 def test_bfloat16_is_rounded_once(loss: Loss, cuts: tuple[int, ...]) -> None:
     given = given_case(loss, n=600, dtype=np.float32).rounded
     judged = Judged(given, *cuts)
-    wide = given.widened
-    expected = wide.reference.states(wide.inputs)
+    wide = given.upcast
+    expected = wide.reference.forward(wide.inputs)
     np.testing.assert_allclose(judged.state, expected, rtol=2.0**-8 * (1 + len(cuts)))
     assert judged.metrics()[0] == pytest.approx(expected.sum(), rel=1e-5)  # not of rounded losses
-    np.testing.assert_allclose(widen_array(judged.errors), expected_errors(given), rtol=2.0**-7)
+    np.testing.assert_allclose(upcast_array(judged.errors), expected_errors(given), rtol=2.0**-7)
 
 
 @pytest.mark.parametrize("loss", LABELLED)
@@ -177,7 +179,7 @@ def test_large_scores_neither_overflow_nor_vanish(loss: Loss, cuts: tuple[int, .
     judged = Judged(given, *cuts)
     wide = case(loss, *(source.shape for source in given.sources[:1]), batch=BATCH, target=given.inputs[1])
     wide = replace(wide, inputs=(given.inputs[0].astype(np.float64), given.inputs[1]))
-    np.testing.assert_allclose(judged.state, wide.reference.states(wide.inputs), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(judged.state, wide.reference.forward(wide.inputs), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(judged.errors, expected_errors(wide), rtol=1e-5, atol=1e-7)
 
 

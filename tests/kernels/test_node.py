@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Kernel, NodeCompileError, Team, build, check_gradients
+from partita.engine.kernels import Kernel, NodeCompileError, ThreadPool, build, check_gradients
 from partita.engine.kernels.node import NodeKernel
 from partita.engine.kernels.nodes.loops import down_loops, up_loop
 from partita.engine.kernels.nodes.vectors import Signature
@@ -166,17 +166,17 @@ def test_in_bfloat16_sums_are_taken_in_float32(layer: Node) -> None:
 def test_blocks_of_a_sum_are_taken_when_all_have_arrived() -> None:
     given_case = case(OwnDense(3), (4,), batch=2)
     kernel = given_case.kernel()
-    kernel.up(block=(2, 4), first=True, last=False)()
-    assert np.isnan(kernel.arrays.state).all()
-    kernel.up(block=(0, 2), first=False, last=True)()
-    expected = given_case.reference.states(given_case.inputs, given_case.parameters)
-    np.testing.assert_allclose(kernel.arrays.state, expected)
+    kernel.forward(block=(2, 4), first=True, last=False)()
+    assert np.isnan(kernel.arrays.output).all()
+    kernel.forward(block=(0, 2), first=False, last=True)()
+    expected = given_case.reference.forward(given_case.inputs, given_case.parameters)
+    np.testing.assert_allclose(kernel.arrays.output, expected)
 
 
 def state_of(given_case: Case) -> Any:
     kernel = given_case.kernel()
-    kernel.up()()
-    return kernel.arrays.state
+    kernel.forward()()
+    return kernel.arrays.output
 
 
 def factorial(n):  # type: ignore[no-untyped-def]
@@ -286,30 +286,30 @@ def test_what_cannot_be_compiled_is_refused_with_the_users_line(
     assert len(text.splitlines()) <= 6
 
 
-def kernel_of(layer: Layer, team: Team | None = None) -> Kernel:
+def kernel_of(layer: Layer, pool: ThreadPool | None = None) -> Kernel:
     given_case = case(layer, (4,), batch=2)
-    site = given_case.site()
-    kernel = build(site, given_case.arrays(site), team)
-    kernel.arrays.state[...] = 1
+    context = given_case.context()
+    kernel = build(context, given_case.arrays(context), pool)
+    kernel.arrays.output[...] = 1
     return kernel
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_users_function_raises_comes_out_with_the_layers_name(threads: int) -> None:
-    team = Team(threads, worth_a_thread=0)
-    kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"), team)
-    kernel.arrays.sources[0][3, 1] = 1e7
+    pool = ThreadPool(threads, thread_operations=0)
+    kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"), pool)
+    kernel.arrays.inputs[0][3, 1] = 1e7
     with pytest.raises(ZeroDivisionError, match="nothing to divide by") as caught:
-        kernel.up()()
+        kernel.forward()()
     assert "in the upward function of Node root 'mine', root (File" in caught.value.__notes__[0]
-    team.close()
+    pool.close()
 
 
 def test_errors_of_the_wrong_length_are_refused() -> None:
     kernel = kernel_of(Node(OneToOne(), root, root_errors, name="mine"))
-    kernel.arrays.own_errors[2, 0] = 1e7
+    kernel.arrays.own_grad[2, 0] = 1e7
     with pytest.raises(ValueError, match="as long as incoming") as caught:
-        kernel.errors(0, ((0, 4),), accumulate=False)()
+        kernel.backward_input(0, ((0, 4),), accumulate=False)()
     assert "downward function of Node root 'mine'" in caught.value.__notes__[0]
 
 
@@ -327,16 +327,16 @@ def beyond_as_it_stands(incoming):  # type: ignore[no-untyped-def]
 def test_reading_outside_an_array_raises_instead_of_reading_elsewhere(upward: Any) -> None:
     kernel = kernel_of(Node(OneToOne(), upward, name="mine"))
     with pytest.raises(IndexError) as caught:
-        kernel.up()()
+        kernel.forward()()
     assert f"Node {upward.__name__} 'mine'" in caught.value.__notes__[0]
 
 
 def test_training_a_node_without_downward_says_what_to_do() -> None:
     kernel = kernel_of(Node(OneToOne(), root, name="mine"))
     with pytest.raises(ValueError, match=r"Node root 'mine' has no downward function.*@root\.downward"):
-        kernel.errors(0, ((0, 4),), accumulate=False)
+        kernel.backward_input(0, ((0, 4),), accumulate=False)
     with pytest.raises(ValueError, match="no downward"):
-        kernel.gradient(())
+        kernel.backward_parameters(())
 
 
 def changes_its_weight(incoming, weight, state, error):  # type: ignore[no-untyped-def]

@@ -33,7 +33,7 @@ NAMES = (
     *("slope", "leaky", "leaky_slope", "upward", "upward_leaky", "upward_slope", "upward_leaky_slope"),
     *("own_0", "own_1", "own_2", "own_3", "h_0", "h_0_0", "h_1", "C0", "R", "R1", "v_x", "x", "e", "n", "m"),
     *("state", "error", "n_state", "own_state", "first", "edge", "begin", "sums", "at", "s_0", "u1", "y1"),
-    *("np", "math", "max", "float", "int", "compiled", "compiled_checked", "widen", "fan_in", "total"),
+    *("np", "math", "max", "float", "int", "compiled", "compiled_checked", "upcast", "fan_in", "total"),
 )
 NUMBERS = (True, False, 1, 1.0, 0, 0.0, -0.0, 2, -2, -3, 0.5, math.inf, -math.inf, math.nan)
 
@@ -138,8 +138,8 @@ def test_loops_over_examples_and_kernels_of_a_gpu_mean_the_same(program: Program
         table = np.arange(count), one, np.array([count]), one, one
         states = np.zeros((2, 1, 1))
         with np.errstate(all="ignore"):
-            loops["states"](x, np.zeros(1), *table, count, states[0], 0, 1)
-            kernels["states"](x, *table, states[1])
+            loops["forward"](x, np.zeros(1), *table, count, states[0], 0, 1)
+            kernels["forward"](x, *table, states[1])
         np.testing.assert_allclose(states.ravel(), answer(program.function, incoming), rtol=1e-12)
 
 
@@ -161,7 +161,7 @@ def test_parameters_may_be_called_as_what_every_node_is_given() -> None:
     one = np.zeros(1, int)
     table = np.ones((1, 1)), np.zeros(1, int), one, np.ones(1, int), one, one
     given_arrays = np.array([3.0]), np.array([5.0]), np.array([[7.0]]), np.array([[11.0]])
-    kernels["errors"](*table, *given_arrays, np.array([0, 1]), one, one, out, 0, 1, False)
+    kernels["backward_input"](*table, *given_arrays, np.array([0, 1]), one, one, out, 0, 1, False)
     assert out[0, 0] == 33.0
 
 
@@ -183,9 +183,9 @@ def scaled(incoming):  # type: ignore[no-untyped-def]
 def test_a_helpers_number_is_not_taken_for_the_nodes() -> None:
     given_case = case(Node(Full(), scaled, nodes=(1,)), (1,), batch=1)
     kernel = given_case.kernel()
-    kernel.arrays.sources[0][...] = -1
-    kernel.up()()
-    np.testing.assert_allclose(kernel.arrays.state, -0.3)
+    kernel.arrays.inputs[0][...] = -1
+    kernel.forward()()
+    np.testing.assert_allclose(kernel.arrays.output, -0.3)
 
 
 factor = 2.0
@@ -203,8 +203,8 @@ def test_a_global_counts_as_it_is_when_the_node_is_compiled(monkeypatch: pytest.
     for value in (2.0, 3.0, True, 2.0):
         monkeypatch.setitem(globals(), "factor", value)
         kernel = case(Node(Full(), multiplied, nodes=(1,)), (1,), batch=1).kernel()
-        kernel.up()()
-        np.testing.assert_allclose(kernel.arrays.state, value * kernel.arrays.sources[0])
+        kernel.forward()()
+        np.testing.assert_allclose(kernel.arrays.output, value * kernel.arrays.inputs[0])
 
 
 def reassigns(incoming, state, error):  # type: ignore[no-untyped-def]
@@ -257,9 +257,9 @@ def test_a_weighted_sum_forgets_nothing_that_its_loop_assigns() -> None:
     layer = Node(Full(), sums_and_keeps, learns=(("weight", per_edge()),), nodes=(2,))
     given_case = case(layer, (3,), batch=2)
     kernel = given_case.kernel()
-    kernel.up()()
-    expected = given_case.reference.states(given_case.inputs, given_case.parameters)
-    np.testing.assert_allclose(kernel.arrays.state, expected)
+    kernel.forward()()
+    expected = given_case.reference.forward(given_case.inputs, given_case.parameters)
+    np.testing.assert_allclose(kernel.arrays.output, expected)
 
 
 @pytest.mark.parametrize(("one", "other"), [*itertools.combinations((True, 1, 1.0, 0.0, -0.0, False), 2)])

@@ -178,7 +178,7 @@ def test_a_sum_whose_errors_pass_as_they_are_needs_no_copy_of_them() -> None:
         )
         kernel = given_case.kernel()
         assert isinstance(kernel, NodeKernel)
-        assert kernel.played.arrays.delta is kernel.arrays.delta
+        assert kernel.played.arrays.grad_output is kernel.arrays.grad_output
         assert_true(given_case, play(given_case))
 
 
@@ -243,11 +243,11 @@ def _assert_true_in_pieces(data: st.DataObject, given_case: Case) -> None:
 def test_gradients_of_blocks_of_rows_are_those_of_the_whole(wiring: Any) -> None:
     given_case = case(node(UPWARD["loop"], DOWNWARD["delta"], wiring, 5), (4, 3, 2), batch=4)
     kernel = given_case.kernel()
-    kernel.up()()
+    kernel.forward()()
     whole = [np.full(p.shape, np.nan) for p in given_case.parameters]
-    kernel.gradient(whole)()
+    kernel.backward_parameters(whole)()
     for rows in ((0, 1), (1, 3)):
         block = [np.full((2 if rows[0] else 1, *p.shape[1:]), np.nan) for p in given_case.parameters]
-        kernel.gradient(block, rows)()
+        kernel.backward_parameters(block, rows)()
         for found, expected in zip(block, whole, strict=True):
             assert found.tobytes() == expected[slice(*rows)].tobytes()

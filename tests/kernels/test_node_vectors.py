@@ -68,7 +68,7 @@ class Nodes:
         pairs = np.ndindex(len(COUNTS), BATCH)
         return np.array([answer(function, *self.given(n, e)) for n, e in pairs], float).reshape(-1, BATCH)
 
-    def errors_and_gradients(self, function: FunctionType) -> tuple[Array, Array, Array]:
+    def backward(self, function: FunctionType) -> tuple[Array, Array, Array]:
         errors, weight, bias = np.zeros_like(self.x), np.zeros_like(self.weight), np.zeros_like(self.bias)
         for n, e in np.ndindex(len(COUNTS), BATCH):
             edges = slice(self.offsets[n], self.offsets[n + 1])
@@ -89,7 +89,7 @@ def test_any_upward_equals_plain_python(text: str, seed: int, tile: int) -> None
     assert source is not None
     loops = as_plain_python(upward_text(source, SIGNATURE), tile=tile)
     state = np.full((len(COUNTS), BATCH), np.nan)
-    loops["states"](*nodes.table, nodes.weight, nodes.bias, state, 0, len(COUNTS))
+    loops["forward"](*nodes.table, nodes.weight, nodes.bias, state, 0, len(COUNTS))
     np.testing.assert_allclose(state, nodes.states(function), rtol=1e-9, atol=1e-9)
 
 
@@ -101,17 +101,17 @@ def test_any_downward_equals_plain_python(text: str, seed: int, tile: int) -> No
     source = written(function)
     assert source is not None
     loops = as_plain_python(downward_text(source, SIGNATURE), tile=tile)
-    errors, weight, bias = nodes.errors_and_gradients(function)
+    errors, weight, bias = nodes.backward(function)
     found, given_arrays = np.zeros((SENDERS, BATCH)), (nodes.weight, nodes.bias, nodes.state, nodes.error)
     starts, stops = np.full(len(COUNTS), -1), np.full(len(COUNTS), SENDERS)
     for low, high in ((0, 4), (4, SENDERS)):
-        loops["errors"](*nodes.table, starts, stops, *given_arrays, found[low:high], low, high)
+        loops["backward_input"](*nodes.table, starts, stops, *given_arrays, found[low:high], low, high)
     np.testing.assert_allclose(found, errors, rtol=1e-9, atol=1e-9)
     weights, biases = np.zeros_like(weight), np.zeros_like(bias)
     for start, stop in ((0, 2), (2, len(COUNTS))):
         begin = nodes.offsets[start]
         sums = weights[begin : nodes.offsets[stop]], biases[start:stop]
-        loops["gradients"](*nodes.table, *given_arrays, *sums, start, stop, begin, start)
+        loops["backward_parameters"](*nodes.table, *given_arrays, *sums, start, stop, begin, start)
     np.testing.assert_allclose(weights, weight, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(biases, bias, rtol=1e-9, atol=1e-9)
 
@@ -256,7 +256,7 @@ def test_numbers_are_of_one_type() -> None:
     text = "def function(incoming):\n    return 0.1 * incoming[0] + 2 * len(incoming) * incoming[0]\n"
     source = written(function_of(text))
     assert source is not None
-    loops = upward_text(source, Signature((), 1, "bfloat16")).partition("def states")[2]
+    loops = upward_text(source, Signature((), 1, "bfloat16")).partition("def forward")[2]
     assert "0.1" not in loops
     assert "R(u" in loops
 

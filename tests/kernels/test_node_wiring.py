@@ -36,8 +36,8 @@ def test_each_node_hears_its_edges(
     monkeypatch.setattr(module, "_EDGES_AT_ONCE", at_once)
     given_case = case(Node(wiring, first_of, nodes=nodes), shape, batch=1)
     for rows in ((0, given_case.grid.n_rows), (1, given_case.grid.n_rows)):
-        site = given_case.site(rows)
-        found, first = Wiring.of(site), site.windows[0][0] * given_case.sources[0].nodes_per_row
+        context = given_case.context(rows)
+        found, first = Wiring.of(context), context.windows[0][0] * given_case.sources[0].nodes_per_row
         offsets, senders = wiring.edges(rows, given_case.grid.shape, shape)
         assert found.edges.tolist() == offsets[:-1].tolist()
         assert found.owns.tolist() == list(range(len(offsets) - 1))
@@ -55,10 +55,10 @@ def test_each_node_hears_its_edges(
 
 def test_filters_at_a_place_share_a_list() -> None:
     given_case = case(Node(Patch(2), first_of, nodes=(8,)), (4, 4, 2), batch=1)
-    assert len(Wiring.of(given_case.site()).senders) == 9 * 8
+    assert len(Wiring.of(given_case.context()).senders) == 9 * 8
 
 
 def test_nodes_that_share_weights_find_those_of_their_filter() -> None:
-    found = Wiring.of(case(Conv2D(2, 2), (3, 3, 1), batch=1).site())
+    found = Wiring.of(case(Conv2D(2, 2), (3, 3, 1), batch=1).context())
     assert found.owns.tolist() == [0, 1] * 4
     assert found.edges.tolist() == [0, 4] * 4

@@ -95,7 +95,7 @@ def test_errors_equal_differences() -> None:
     given_case = case(LocalContrastNormalisation2D(3, floor=0.7), (4, 3, 2), batch=2)
 
     def reached(inputs: Array) -> float:
-        return float((given_case.reference.states([inputs]) * given_case.error).sum())
+        return float((given_case.reference.forward([inputs]) * given_case.error).sum())
 
     expected = differences(reached, given_case.inputs[0])
     np.testing.assert_allclose(play(given_case).errors[0], expected, rtol=1e-6, atol=1e-6)
@@ -134,7 +134,7 @@ def test_a_state_that_is_no_number_spreads_over_its_neighbourhood() -> None:
     given_case = case(LocalContrastNormalisation2D(3), (6, 6, 1), batch=2)
     given_case.inputs[0][2, 3, 0, 1] = np.nan
     kernel = given_case.kernel()
-    kernel.up()()
-    state = kernel.arrays.state
+    kernel.forward()()
+    state = kernel.arrays.output
     assert np.isnan(state[1:4, 2:5, 0, 1]).all()
     assert np.isnan(state).sum() == 9

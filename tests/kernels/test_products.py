@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from partita.engine.kernels import Array, Team
+from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.products.blas import blas_on_one_thread
 from partita.engine.kernels.products.product import product, product_by
-from partita.engine.numerics import aligned, master, narrow_array, storage, widen_array
+from partita.engine.numerics import aligned, downcast_array, master, storage, upcast_array
 from partita.partitioner.cluster.products import LIBRARIES, Choice, Library, Products, ProductShape
 
 PRECISIONS = ["float32", "float64", "bfloat16"]
 ROUNDING = {"float32": 2.0**-24, "float64": 2.0**-53, "bfloat16": 2.0**-8}
-TEAM = Team(1)
+TEAM = ThreadPool(1)
 FIXED = Products()
 sizes = st.one_of(st.integers(1, 4), st.integers(1, 40))
 
@@ -36,7 +36,7 @@ def threads_as_before() -> Iterator[None]:
 
 
 def stored(numbers: Array, precision: str) -> Array:
-    return narrow_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
+    return downcast_array(numbers.astype(master(precision)), np.zeros(numbers.shape, storage(precision)))
 
 
 def matrix(
@@ -49,7 +49,7 @@ def matrix(
 
 
 def wide(numbers: Array) -> Array:
-    return widen_array(np.ascontiguousarray(numbers)).astype(np.float64)
+    return upcast_array(np.ascontiguousarray(numbers)).astype(np.float64)
 
 
 def assert_product(a: Array, b: Array, out: Array, precision: str, *, roundings: int = 1) -> None:
@@ -79,16 +79,16 @@ def test_equals_float64_however_the_factors_lie(
     a = matrix(m, k, precision, transposed=transposed[0], margin=margins[0], seed=seed)
     b = matrix(k, n, precision, transposed=transposed[1], margin=margins[1], seed=seed + 1)
     whole = stored(np.full((m + 2, n), 7.0), precision)
-    product(a, b, whole[1:-1], team=TEAM, choices=FIXED)()
+    product(a, b, whole[1:-1], pool=TEAM, choices=FIXED)()
     assert_product(a, b, whole[1:-1], precision)
-    np.testing.assert_array_equal(widen_array(whole[[0, -1]]), 7)
+    np.testing.assert_array_equal(upcast_array(whole[[0, -1]]), 7)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_call_reads_what_the_arrays_hold_by_then(precision: str) -> None:
     a, b = matrix(5, 4, precision), matrix(4, 3, precision)
     out = stored(np.zeros((5, 3)), precision)
-    call = product(a, b, out, team=TEAM, choices=FIXED)
+    call = product(a, b, out, pool=TEAM, choices=FIXED)
     for seed in (1, 2):
         a[...] = matrix(5, 4, precision, seed=seed)
         call()
@@ -105,8 +105,8 @@ def test_every_library_computes_large_products(
     a = matrix(120, 130, precision, transposed=transposed[0], margin=3)
     b = matrix(130, 110, precision, transposed=transposed[1])
     out = np.zeros((120, 110), storage(precision))
-    with closing(Team(threads, worth_a_thread=0)) as team:
-        product_by(Choice(library, threads), a, b, out, team=team)()
+    with closing(ThreadPool(threads, thread_operations=0)) as pool:
+        product_by(Choice(library, threads), a, b, out, pool=pool)()
     assert_product(a, b, out, precision)
 
 
@@ -120,7 +120,7 @@ def test_every_library_adds_products(library: Library, precision: str) -> None:
     out = stored(np.zeros((120, 110)), precision)
     for begin, accumulate in ((0, False), (130, True)):
         terms = slice(begin, begin + 130)
-        product_by(choice, a[:, terms], b[terms], out, team=TEAM, accumulate=accumulate)()
+        product_by(choice, a[:, terms], b[terms], out, pool=TEAM, accumulate=accumulate)()
     allowed = 2 if precision == "bfloat16" else 1  # which is rounded once for each half
     assert_product(a, b, out, precision, roundings=allowed)
 
@@ -146,9 +146,9 @@ def test_a_product_is_computed_by_the_library_that_the_plan_says(library: Librar
     a, b = matrix(150, 260, "float32", transposed=True), matrix(260, 170, "float32")
     out, expected = np.zeros((150, 170), "f"), np.zeros((150, 170), "f")
     choices = Told(Choice(library, 2))
-    with blas_on_one_thread(), closing(Team(2)) as team:
-        product(a, b, out, team=team, choices=choices)()
-        product_by(Choice(library, 2), a, b, expected, team=team)()
+    with blas_on_one_thread(), closing(ThreadPool(2)) as pool:
+        product(a, b, out, pool=pool, choices=choices)()
+        product_by(Choice(library, 2), a, b, expected, pool=pool)()
     assert choices.asked == [ProductShape(150, 260, 170, "TN", "float32", 2)]
     np.testing.assert_array_equal(out.view("u4"), expected.view("u4"))
 
@@ -166,7 +166,7 @@ def test_the_same_product_has_the_same_bits_wherever_memory_lies(
         a = placed(matrix(96, 200, precision, transposed=layout[0] == "T"))
         b = placed(matrix(200, 130, precision, transposed=layout[1] == "T", seed=1))
         out = aligned((96, 130), a.dtype)
-        product_by(Choice(library, 1), a, b, out, team=TEAM)()
+        product_by(Choice(library, 1), a, b, out, pool=TEAM)()
         found.append(out.tobytes())
         del padding
     assert len(set(found)) == 1
@@ -209,9 +209,9 @@ def test_torch_is_told_its_threads_even_where_it_has_them() -> None:
             patch.setattr(torch, "set_num_threads", asked.append)
             patch.setattr(torch, "get_num_threads", lambda: 2)
             for _ in range(2):
-                product_by(Choice("torch", 2), a, b, out, team=team)()
+                product_by(Choice("torch", 2), a, b, out, pool=pool)()
 
-    with closing(Team(2)) as team:
+    with closing(ThreadPool(2)) as pool:
         thread = threading.Thread(target=play)
         thread.start()
         thread.join()
@@ -220,7 +220,7 @@ def test_torch_is_told_its_threads_even_where_it_has_them() -> None:
 
 def test_torch_uses_the_threads_that_were_given_on_every_thread_that_calls() -> None:
     out = stored(np.zeros((64, 64)), "bfloat16")
-    call = product(matrix(64, 64, "bfloat16"), matrix(64, 64, "bfloat16"), out, team=TEAM, choices=FIXED)
+    call = product(matrix(64, 64, "bfloat16"), matrix(64, 64, "bfloat16"), out, pool=TEAM, choices=FIXED)
     found: list[int] = []
     torch.set_num_threads(2)
 
@@ -237,11 +237,11 @@ def test_torch_uses_the_threads_that_were_given_on_every_thread_that_calls() -> 
 SMALL_NETWORK = """
 import sys
 import numpy as np
-from partita.engine.kernels import Team
+from partita.engine.kernels import ThreadPool
 from partita.engine.kernels.products.product import product
 from partita.partitioner.cluster.products import Products
 a, b, out = (np.ones((64, 64), np.float32) for _ in range(3))
-product(a, b, out, team=Team(1), choices=Products())()
+product(a, b, out, pool=ThreadPool(1), choices=Products())()
 assert out[0, 0] == 64
 print("torch" in sys.modules)
 """

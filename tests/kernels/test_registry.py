@@ -75,15 +75,17 @@ def signatures() -> dict[str, int]:
 
 def prepared(given_case: Case, rows: tuple[int, int]) -> list[Call]:
     """Every call of the kernel of these rows."""
-    kernel = given_case.kernel(given_case.site(rows))
-    calls = [kernel.up()]
+    kernel = given_case.kernel(given_case.context(rows))
+    calls = [kernel.forward()]
     for source in range(1 if isinstance(kernel, LossKernel) else len(given_case.sources)):
-        window = kernel.site.error_windows[source]
-        calls += [kernel.errors(source, (window,), accumulate=accumulate) for accumulate in (False, True)]
+        window = kernel.context.grad_windows[source]
+        calls += [
+            kernel.backward_input(source, (window,), accumulate=accumulate) for accumulate in (False, True)
+        ]
     if isinstance(kernel, LossKernel):
         return [*calls, lambda: nothing_of(kernel.metrics(given_case.batch))]
     out = [np.zeros(p.shape, kernel.gradient_dtype) for p in kernel.arrays.parameters]
-    return [*calls, kernel.delta(), kernel.gradient(out)]
+    return [*calls, kernel.backward_activation(), kernel.backward_parameters(out)]
 
 
 def nothing_of(value: object) -> None:
@@ -135,6 +137,6 @@ def test_a_layer_that_nobody_can_play_is_refused(layer: Layer, n_inputs: int, wh
 
 def test_a_given_layer_is_not_played() -> None:
     given_case = case(Dense(1), (3,), batch=1)
-    site = given_case.site()
+    context = given_case.context()
     with pytest.raises(ValueError, match="Input 'input_0' has no kernel"):
-        given_case.kernel(replace(site, grid=given_case.sources[0], sources=()))
+        given_case.kernel(replace(context, grid=given_case.sources[0], sources=()))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from partita.engine.kernels import Array, Team
+from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.products.tiles import product, turned_lanes
 from partita.engine.kernels.tiles.scratch import Scratch
 from tests.draws import examples
 from tests.kernels.test_products import assert_product, matrix
 
 PRECISIONS = ["float32", "float64"]
-TEAM = Team(1)
+TEAM = ThreadPool(1)
 sizes = st.one_of(st.integers(1, 20), st.integers(90, 110))
 terms = st.one_of(st.integers(1, 20), st.sampled_from([128, 255, 256, 257, 511, 512, 513, 600]))
 layouts = st.tuples(st.booleans(), st.booleans())
@@ -40,7 +40,7 @@ def test_equals_float64_however_the_factors_lie(
 ) -> None:
     a, b = factors(shape, transposed, precision, margin=margin)
     whole = np.full((shape[0] + 2, shape[2]), 7, precision)
-    product(a, b, whole[1:-1], team=TEAM)()
+    product(a, b, whole[1:-1], pool=TEAM)()
     assert_product(a, b, whole[1:-1], precision)
     np.testing.assert_array_equal(whole[[0, -1]], 7)
 
@@ -53,19 +53,19 @@ def test_neither_layout_nor_threads_nor_cuts_show_in_the_bits(
     m, _, n = shape
     a, b = factors(shape, (False, False), precision)
     expected = np.zeros((m, n), precision)
-    product(a, b, expected, team=TEAM)()
+    product(a, b, expected, pool=TEAM)()
     in_columns = [np.ascontiguousarray(one.T).T for one in (a, b)]
-    team = Team(threads, worth_a_thread=0)
+    pool = ThreadPool(threads, thread_operations=0)
     try:
         for left in (a, in_columns[0]):
             for right in (b, in_columns[1]):
                 out = np.full((m, n), 7, precision)
-                product(left, right, out, team=team)()
+                product(left, right, out, pool=pool)()
                 np.testing.assert_array_equal(out, expected)
     finally:
-        team.close()
+        pool.close()
     out = np.zeros((m - m // 3, n - n // 2), precision)
-    product(a[m // 3 :], b[:, n // 2 :], out, team=TEAM)()
+    product(a[m // 3 :], b[:, n // 2 :], out, pool=TEAM)()
     np.testing.assert_array_equal(out, expected[m // 3 :, n // 2 :])
 
 
@@ -74,10 +74,10 @@ def test_added_products_are_the_chain_of_all_terms(transposed: bool) -> None:
     """To the bit: whether examples come at once or in portions does not show in a gradient."""
     a, b = factors((61, 96, 83), (False, transposed), "float32")
     whole, out = np.zeros((61, 83), np.float32), np.full((61, 83), 7, np.float32)
-    product(a, b, whole, team=TEAM)()
+    product(a, b, whole, pool=TEAM)()
     for n in range(3):
         terms = slice(32 * n, 32 * n + 32)
-        product(a[:, terms], b[terms], out, team=TEAM, accumulate=n > 0)()
+        product(a[:, terms], b[terms], out, pool=TEAM, accumulate=n > 0)()
     np.testing.assert_array_equal(out, whole)
 
 
@@ -85,7 +85,7 @@ def test_an_element_is_a_chain_in_ascending_order() -> None:
     a = np.ones((3, 700), np.float32)
     a[:, 0], a[:, -1] = 2.0**24, -(2.0**24)
     out = np.zeros((3, 5), np.float32)
-    product(a, np.ones((700, 5), np.float32), out, team=TEAM)()
+    product(a, np.ones((700, 5), np.float32), out, pool=TEAM)()
     np.testing.assert_array_equal(out, 0)  # every one of the others is lost to the first
 
 
@@ -94,7 +94,7 @@ def test_products_share_a_scratch_and_read_what_the_arrays_hold_by_then() -> Non
     for size in (40, 90, 17):
         a, b = factors((size, 30, size + 1), (False, True), "float32")
         out = np.zeros((size, size + 1), np.float32)
-        calls.append((product(a, b, out, team=TEAM, scratch=scratch), a, b, out))
+        calls.append((product(a, b, out, pool=TEAM, scratch=scratch), a, b, out))
     for factor in (1, 2):
         for call, a, b, out in calls:
             b *= np.float32(factor)
@@ -104,7 +104,7 @@ def test_products_share_a_scratch_and_read_what_the_arrays_hold_by_then() -> Non
 
 def test_a_sum_of_nothing_is_zero() -> None:
     out = np.full((3, 4), 7, np.float32)
-    product(np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32), out, team=TEAM)()
+    product(np.zeros((3, 0), np.float32), np.zeros((0, 4), np.float32), out, pool=TEAM)()
     np.testing.assert_array_equal(out, 0)
 
 

@@ -1,4 +1,4 @@
-"""Turning matrices: every shape, widened on the way, nothing written beside them."""
+"""Turning matrices: every shape, upcast on the way, nothing written beside them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.engine.kernels.tiles.transposition import transpose
-from partita.engine.numerics import compiled, narrow_array, widen_array
+from partita.engine.numerics import compiled, downcast_array, upcast_array
 from tests.draws import examples
 
 
@@ -30,11 +30,11 @@ def _transpose(
 def test_columns_become_rows(rows: int, columns: int, more: int, precision: str) -> None:
     values = np.random.default_rng(rows).normal(size=(rows, columns + more))
     if precision == "bfloat16":
-        x = narrow_array(values.astype(np.float32), np.empty(values.shape, np.uint16))
+        x = downcast_array(values.astype(np.float32), np.empty(values.shape, np.uint16))
     else:
         x = values.astype(precision)
     out = np.full((columns + 1, rows + more), np.nan, "float32" if precision == "bfloat16" else precision)
     _transpose(x.reshape(-1), 0, columns + more, out.reshape(-1), 0, rows + more, rows, columns)
-    np.testing.assert_array_equal(out[:columns, :rows], widen_array(x)[:, :columns].T)
+    np.testing.assert_array_equal(out[:columns, :rows], upcast_array(x)[:, :columns].T)
     assert np.isnan(out[columns:]).all()
     assert np.isnan(out[:, rows:]).all()

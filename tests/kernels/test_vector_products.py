@@ -19,7 +19,7 @@ from partita.engine.kernels.tiles.vector_products import (
     Walk,
     multiply,
 )
-from partita.engine.numerics import compiled, fma, narrow_array, widen
+from partita.engine.numerics import compiled, downcast_array, fma, upcast
 from tests.draws import examples
 
 _SPARE = 40
@@ -52,14 +52,14 @@ def _chains(
                 for step in range(extent.steps):
                     a = from_left.at + leap * from_left.leap_stride + step * from_left.step_stride
                     b = from_right.at + leap * from_right.leap_stride + step * from_right.step_stride
-                    total = fma(widen(left[a + row * from_left.row_stride]), widen(right[b + lane]), total)
+                    total = fma(upcast(left[a + row * from_left.row_stride]), upcast(right[b + lane]), total)
             out[place] = total
 
 
 def _numbers(draw: np.random.Generator, size: int, precision: str) -> Array:
     values = draw.normal(size=size)
     if precision == "bfloat16":
-        return narrow_array(values.astype(np.float32), np.empty(size, np.uint16))
+        return downcast_array(values.astype(np.float32), np.empty(size, np.uint16))
     return values.astype(precision)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from partita.engine.numerics import (
+    downcast,
+    downcast_array,
     master,
-    narrow,
-    narrow_array,
     storage,
-    widen,
-    widen_array,
+    upcast,
+    upcast_array,
 )
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +38,7 @@ def test_how_numbers_lie_in_memory(precision: str, stored: type, kept: type) -> 
 
 
 def narrowed(numbers: Array) -> Array:
-    return narrow_array(numbers, np.zeros(numbers.shape, np.uint16))
+    return downcast_array(numbers, np.zeros(numbers.shape, np.uint16))
 
 
 def torch_narrowed(numbers: Array) -> Array:
@@ -48,12 +48,12 @@ def torch_narrowed(numbers: Array) -> Array:
 
 def test_every_bfloat16_is_widened_exactly_and_comes_back() -> None:
     bits = np.arange(2**16, dtype=np.uint16)
-    wide = widen_array(bits)
+    wide = upcast_array(bits)
     assert wide.dtype == np.float32
     np.testing.assert_array_equal(wide, torch.from_numpy(bits).view(torch.bfloat16).float().numpy())
     back, numbers = narrowed(wide), ~np.isnan(wide)
     np.testing.assert_array_equal(back[numbers], bits[numbers])
-    assert np.isnan(widen_array(back[~numbers])).all()
+    assert np.isnan(upcast_array(back[~numbers])).all()
 
 
 @given(arrays.arrays(np.uint32, st.integers(1, 70)))
@@ -61,7 +61,7 @@ def test_any_float32_is_narrowed_as_torch_does(bits: Array) -> None:
     numbers = bits.view(np.float32)
     found, real = narrowed(numbers), ~np.isnan(numbers)
     np.testing.assert_array_equal(found[real], torch_narrowed(numbers)[real])
-    assert np.isnan(widen_array(found[~real])).all()
+    assert np.isnan(upcast_array(found[~real])).all()
 
 
 def test_ties_go_to_the_even_neighbour_and_large_numbers_to_infinity() -> None:
@@ -74,31 +74,31 @@ def test_ties_go_to_the_even_neighbour_and_large_numbers_to_infinity() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_other_types_are_copied(dtype: type) -> None:
     numbers = np.random.default_rng(0).normal(size=(3, 5)).astype(dtype)
-    wide = widen_array(numbers)
+    wide = upcast_array(numbers)
     assert wide is not numbers
     np.testing.assert_array_equal(wide, numbers)
     out = np.zeros_like(numbers)
-    assert narrow_array(numbers, out) is out
+    assert downcast_array(numbers, out) is out
     np.testing.assert_array_equal(out, numbers)
 
 
 def test_whole_arrays_are_written_where_asked() -> None:
     numbers = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     out = np.zeros((3, 5), np.float32)
-    assert widen_array(narrowed(numbers), out) is out
+    assert upcast_array(narrowed(numbers), out) is out
     np.testing.assert_allclose(out, numbers, rtol=2**-8)
 
 
 @numba.njit  # not cached: an edit of the conversions must show here
 def _doubled(numbers: Array) -> None:
     for i in range(len(numbers)):
-        numbers[i] = narrow(widen(numbers[i]) * 2, numbers[i])
+        numbers[i] = downcast(upcast(numbers[i]) * 2, numbers[i])
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64", "bfloat16"])
 def test_one_loop_serves_every_precision(precision: str) -> None:
     given_numbers = np.array([1.5, -0.25, 3.0], master(precision))
     stored = np.zeros(3, storage(precision))
-    narrow_array(given_numbers, stored)
+    downcast_array(given_numbers, stored)
     _doubled(stored)
-    np.testing.assert_array_equal(widen_array(stored), given_numbers * 2)
+    np.testing.assert_array_equal(upcast_array(stored), given_numbers * 2)

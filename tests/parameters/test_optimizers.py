@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.numerics import narrow_array, widen_array
+from partita.engine.numerics import downcast_array, upcast_array
 from partita.engine.parameters import (
     LARS,
     SGD,
@@ -192,7 +192,7 @@ def test_what_accumulates_and_is_copied_changes_nothing_else(
         assert update(optimizer, alone, gradient, its_state, moment)
         decay = values.dtype.type(optimizer.weight_decay if isinstance(optimizer, LARS) else 0.0)
         expected += values.dtype.type(0.25) * (gradient + decay * before)
-        assert np.array_equal(copy, narrow_array(values, np.zeros_like(copy)))
+        assert np.array_equal(copy, downcast_array(values, np.zeros_like(copy)))
     assert np.array_equal(values, alone)
     assert np.array_equal(accumulated, expected)
     assert all(np.array_equal(state[name], its_state[name]) for name in state)
@@ -200,11 +200,11 @@ def test_what_accumulates_and_is_copied_changes_nothing_else(
 
 @every_rule
 def test_a_bfloat16_gradient_is_the_number_that_its_bits_say(optimizer: Optimizer) -> None:
-    bits = narrow_array(numbers(129, np.float32), np.zeros(129, np.uint16))
+    bits = downcast_array(numbers(129, np.float32), np.zeros(129, np.uint16))
     values, state = numbers(129, np.float32, seed=1), optimizer.state(129)
     other, its_state = values.copy(), optimizer.state(129)
     update(optimizer, values, bits, state)
-    update(optimizer, other, widen_array(bits), its_state)
+    update(optimizer, other, upcast_array(bits), its_state)
     assert np.array_equal(values, other)
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.numerics import narrow_array, widen_array
+from partita.engine.numerics import downcast_array, upcast_array
 from partita.engine.parameters import LARS, SGD, Adam, Cosine, UpdateContext, Vector
 from partita.engine.parameters.optimizers import Squares, all_finite, sum_of_squares
 from tests.draws import examples
@@ -39,8 +39,8 @@ def test_a_sum_of_squares_is_taken_in_float64(n: int, dtype: npt.DTypeLike, seed
 
 
 def test_a_sum_of_squares_of_bfloat16() -> None:
-    bits = narrow_array(np.linspace(-3, 3, 100, dtype=np.float32), np.zeros(100, np.uint16))
-    assert sum_of_squares(bits) == pytest.approx(float(np.sum(widen_array(bits).astype(float) ** 2)))
+    bits = downcast_array(np.linspace(-3, 3, 100, dtype=np.float32), np.zeros(100, np.uint16))
+    assert sum_of_squares(bits) == pytest.approx(float(np.sum(upcast_array(bits).astype(float) ** 2)))
 
 
 @given(n=st.integers(1, 100), place=st.integers(0, 99), bad=st.sampled_from([math.nan, math.inf, -math.inf]))
@@ -48,11 +48,11 @@ def test_one_number_that_is_not_finite_is_found(n: int, place: int, bad: float) 
     vector = np.full(n, 3e38, np.float32)
     assert all_finite(vector)
     assert all_finite(vector.astype(np.float64))
-    assert all_finite(narrow_array(vector, np.zeros(n, np.uint16)))
+    assert all_finite(downcast_array(vector, np.zeros(n, np.uint16)))
     vector[place % n] = bad
     assert not all_finite(vector)
     assert not all_finite(vector.astype(np.float64))
-    assert not all_finite(narrow_array(vector, np.zeros(n, np.uint16)))
+    assert not all_finite(downcast_array(vector, np.zeros(n, np.uint16)))
 
 
 @given(clip=st.floats(1e-3, 100), seed=st.integers(0, 99))

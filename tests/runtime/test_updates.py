@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.engine.numerics import narrow_array
+from partita.engine.numerics import downcast_array
 from partita.engine.parameters import SGD, Adam, AdamW, InverseTime, Momentum, Optimizer
 from partita.engine.runtime.buffers import Vectors
 from partita.engine.runtime.updates import GradientAccumulation, LocalOptimizer
@@ -56,7 +56,7 @@ def test_ranges_are_updated_as_the_whole_is(
     assert whole.parameters.tobytes() == cut.parameters.tobytes()
     assert np.array_equal(many.accumulated, total)
     if cut.copy is not None:
-        assert np.array_equal(cut.copy, narrow_array(cut.parameters, np.zeros_like(cut.copy)))
+        assert np.array_equal(cut.copy, downcast_array(cut.parameters, np.zeros_like(cut.copy)))
 
 
 def test_a_bfloat16_gradient_updates_masters() -> None:
@@ -64,7 +64,7 @@ def test_a_bfloat16_gradient_updates_masters() -> None:
     before = vectors.parameters.copy()
     optimizer = LocalOptimizer(SGD(0.5), vectors)
     optimizer.advance()
-    bits = narrow_array(np.full(before.size, 0.25, np.float32), np.zeros(before.size, np.uint16))
+    bits = downcast_array(np.full(before.size, 0.25, np.float32), np.zeros(before.size, np.uint16))
     assert optimizer.bind(slice(0, before.size), bits)(1.0)
     assert np.array_equal(vectors.parameters, before - np.float32(0.125))
 

@@ -164,7 +164,7 @@ def truth(graph: Graph, batch: Arrays, parameters: Arrays) -> tuple[Arrays, Arra
         if isinstance(grid.layer, Loss):
             errors[grid.name] += 1 / n_examples
         sources = [states[source] for source in grid.sources]
-        down, found = layers[grid.name].errors_and_gradients(
+        down, found = layers[grid.name].backward(
             sources, states[grid.name], errors[grid.name], own[grid.name]
         )
         gradients |= {p.name: gradient for p, gradient in zip(grid.parameters, found, strict=True)}

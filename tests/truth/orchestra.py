@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.numerics import master, stored, widen_array
+from partita.engine.numerics import master, stored, upcast_array
 from partita.engine.parameters.layout import gather, scatter
 from partita.engine.parameters.optimizers import Optimizer
 from partita.engine.protocol.events import Received, Send
@@ -259,7 +259,7 @@ class Orchestra:
                 rows = self.plan.ownership.rows(name, player.index)
                 if rows and name not in self.plan.graph.losses:
                     portions = player.buffers.collected(activations(name), rows)
-                    own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
+                    own = np.concatenate([upcast_array(portion) for portion in portions], axis=-1)
                     np.testing.assert_array_equal(own, whole[rows.hull.slices], err_msg=f"copies of {name}")
 
     def _collect(
@@ -276,6 +276,6 @@ class Orchestra:
             return
         if self.players[0].program.kind.overlap > 1:
             return  # others have taken their place
-        own = np.concatenate([widen_array(portion) for portion in portions], axis=-1)
+        own = np.concatenate([upcast_array(portion) for portion in portions], axis=-1)
         whole = into.setdefault(str(buffer), np.zeros((*shape, self.plan.batch), own.dtype))
         whole[rows.hull.slices] += own

@@ -213,7 +213,7 @@ def losses(
 ) -> tuple[float, float]:
     """The mean loss of the examples, ours and torch's."""
     given_case = case(loss, (N,), batch=BATCH, target=target)
-    ours = given_case.reference.states(given_case.inputs).mean()
+    ours = given_case.reference.forward(given_case.inputs).mean()
     return float(ours), float(theirs(torch.from_numpy(given_case.inputs[0].T.copy()), their_target))
 
 

@@ -12,7 +12,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.llvm_vectors import lanes_of
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, VECTORS, Extent, Walk, multiply
-from partita.engine.numerics import ZERO, compiled, narrow, widen
+from partita.engine.numerics import ZERO, compiled, downcast, upcast
 
 
 @compiled
@@ -155,7 +155,7 @@ def find_errors_of_few(
         for column in range(columns):
             for c in range(channels):
                 for e in range(batch):
-                    before = widen(out[row, column, c, e])
+                    before = upcast(out[row, column, c, e])
                     sums[column, e, c] = before if accumulate else type(before)(0)
         rows = receivers(start + row, g.y, first, first + delta.shape[0])
         for group in range(g.groups):
@@ -167,7 +167,7 @@ def find_errors_of_few(
         for column in range(columns):
             for c in range(channels):
                 for e in range(batch):
-                    out[row, column, c, e] = narrow(sums[column, e, c], out[row, column, c, e])
+                    out[row, column, c, e] = downcast(sums[column, e, c], out[row, column, c, e])
 
 
 @compiled

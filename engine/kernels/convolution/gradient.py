@@ -16,7 +16,7 @@ from partita.engine.kernels.convolution.geometry import Geometry, are_joined, in
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import NOWHERE, Extent, Walk, multiply
-from partita.engine.numerics import compiled, compiled_reassociating, widen
+from partita.engine.numerics import compiled, compiled_reassociating, upcast
 
 
 @compiled
@@ -51,7 +51,7 @@ def find_weight_gradient(
 
 @compiled
 def _turn(delta: Array, turned: Array, begin: int, end: int) -> None:
-    """`[column, filter, example]` as `[column, example, filter]`, widened."""
+    """`[column, filter, example]` as `[column, example, filter]`, upcast."""
     columns, filters, batch = delta.shape
     errors, out = delta.reshape(-1), turned.reshape(-1)
     for column in range(columns):
@@ -98,7 +98,7 @@ def add_bias_gradient(delta: Array, totals: Array) -> None:
 
 @compiled_reassociating
 def _sum(errors: Array) -> Any:
-    total = widen(errors[0])
+    total = upcast(errors[0])
     for e in range(1, len(errors)):
-        total += widen(errors[e])
+        total += upcast(errors[e])
     return total

@@ -17,7 +17,7 @@ from partita.engine.kernels.activations import LOOPS
 from partita.engine.kernels.convolution.geometry import Geometry, Receivers, are_joined, inside, receivers
 from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.tiles.vector_products import NOWHERE, ROWS, Extent, Walk, multiply
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import compiled, downcast, upcast
 
 CACHED_BYTES = 1 << 19
 """Weights that a core's own cache holds beside their inputs. More are taken block by block, each for a whole
@@ -131,7 +131,7 @@ def pack(weight: Array, packed: Array, g: Geometry, begin: int, end: int) -> Non
             for tap_y in range(weight.shape[1]):
                 for tap_x in range(weight.shape[2]):
                     for c in range(first, min(first + ROWS, channels)):
-                        value = widen(weight[group * filters + f, tap_y, tap_x, c])
+                        value = upcast(weight[group * filters + f, tap_y, tap_x, c])
                         packed[tile, tap_y, tap_x, f, c - first] = value
 
 
@@ -155,13 +155,13 @@ def find_errors(
         for column in range(errors.shape[0]):
             for c in range(errors.shape[1]):
                 for e in range(errors.shape[2]):
-                    before = widen(errors[column, c, e])
+                    before = upcast(errors[column, c, e])
                     sums[column, c, e] = before if accumulate else type(before)(0)
         _add_rows(sums, packed, delta, first, receivers(start + row, g.y, first, first + delta.shape[0]), g)
         for column in range(errors.shape[0]):
             for c in range(errors.shape[1]):
                 for e in range(errors.shape[2]):
-                    errors[column, c, e] = narrow(sums[column, c, e], errors[column, c, e])
+                    errors[column, c, e] = downcast(sums[column, c, e], errors[column, c, e])
 
 
 @compiled

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from partita.engine.kernels.kernel import Call, nothing
+from partita.engine.kernels.kernel import Call, no_op
 
 _VALUES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "relu": torch.relu_,
@@ -36,7 +36,7 @@ def slope_times(function: str, state: torch.Tensor, error: torch.Tensor, wide: t
 def multiply_by_slope(function: str, state: torch.Tensor, error: torch.Tensor, wide: torch.dtype) -> Call:
     """Prepares to turn errors of states into errors of sums, in place."""
     if function == "linear":
-        return nothing
+        return no_op
 
     def call() -> None:
         error.copy_(slope_times(function, state, error, wide))

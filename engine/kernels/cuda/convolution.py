@@ -14,9 +14,9 @@ from torch.nn.functional import conv2d
 
 from partita.engine.kernels.convolution.geometry import Geometry
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
-from partita.engine.kernels.cuda.tensors import TensorKernel, added, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.cuda.tensors import TensorKernel, accumulated, rows_of, tensor_of
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import Conv2D, Patch
 from partita.layers.box import Spans
 
@@ -29,46 +29,46 @@ class Conv2DKernel(TensorKernel):
 
     gradient_by_rows = False
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        layer, (_, width, channels) = site.grid.layer, site.sources[0].shape
-        connectivity = site.grid.connectivity
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        layer, (_, width, channels) = context.grid.layer, context.sources[0].shape
+        connectivity = context.grid.connectivity
         assert isinstance(layer, Conv2D) and isinstance(connectivity, Patch)
         self._function = layer.activation
-        self._geometry = y, x, groups = Geometry.of(connectivity, site.sources[0].shape)
+        self._geometry = y, x, groups = Geometry.of(connectivity, context.sources[0].shape)
         self._settings = (y.stride, x.stride), 0, (y.dilation, x.dilation), groups
-        self._weight = self.parameters[0].reshape(site.grid.parameters[0].shape).permute(0, 3, 1, 2)
+        self._weight = self.parameters[0].reshape(context.grid.parameters[0].shape).permute(0, 3, 1, 2)
         self._reach = (y.size - 1) * y.dilation + 1
-        self._width = (site.grid.shape[1] - 1) * x.stride + (x.size - 1) * x.dilation + 1
+        self._width = (context.grid.shape[1] - 1) * x.stride + (x.size - 1) * x.dilation + 1
         self._columns = slice(
             max(0, -x.before), min(width, self._width - x.before)
         )  # that some patch reaches
         self._padded = self.zeros(
-            site.batch, channels, self._height(site.n_rows), self._width, dtype=self.state.dtype
+            context.batch, channels, self._height(context.n_rows), self._width, dtype=self.output.dtype
         )
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Turns the input and pads it, and turns what comes of it back."""
         bias = self.parameters[1] if len(self.parameters) > 1 else None
-        top, window = self._top(self.site.rows[0]), self.site.windows[0]
+        top, window = self._top(self.context.rows[0]), self.context.windows[0]
         low, high = (min(max(row, window[0]), window[1]) for row in (top, top + self._padded.shape[2]))
         inside = self._inside(self._padded)[:, :, low - top : high - top]
-        source = _turned(rows_of(self.sources[0], (low, high), window))[..., self._columns]
+        source = _turned(rows_of(self.inputs[0], (low, high), window))[..., self._columns]
 
         def call() -> None:
             inside.copy_(source)
-            self.state.copy_(_back(conv2d(self._padded, self._weight, bias, *self._settings)))
-            activate(self._function, self.state)
+            self.output.copy_(_back(conv2d(self._padded, self._weight, bias, *self._settings)))
+            activate(self._function, self.output)
 
         return call
 
-    def delta(self) -> Call:
+    def backward_activation(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
-        return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
+        return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of every row of the input that is asked for, from the places whose patches reach it."""
-        window, out = self.site.error_windows[0], self.errors_of(0)
+        window, out = self.context.grad_windows[0], self.grad_input(0)
         calls = [self._errors_of_run(run, rows_of(out, run, window)) for run in rows]
 
         def call() -> None:
@@ -81,10 +81,10 @@ class Conv2DKernel(TensorKernel):
 
     def _errors_of_run(self, run: tuple[int, int], place: torch.Tensor) -> Call:
         """Adds to the errors of a run of rows."""
-        y, first, last = self._geometry.y, *self.site.rows
+        y, first, last = self._geometry.y, *self.context.rows
         low = max(first, -((self._reach - 1 - run[0] - y.before) // y.stride))
         high = max(low, min(last, (run[1] - 1 + y.before) // y.stride + 1))
-        delta = _turned(rows_of(self.own_errors, (low, high), self.site.rows))
+        delta = _turned(rows_of(self.own_grad, (low, high), self.context.rows))
         top, (batch, channels, *_) = self._top(low), self._padded.shape
         shape = [batch, channels, self._height(high - low), self._width]
         start, stop = max(run[0], top), min(run[1], top + shape[2])
@@ -95,16 +95,16 @@ class Conv2DKernel(TensorKernel):
                 _back(found[:, :, start - top : stop - top])
             )
 
-        return call if low < high and start < stop else nothing
+        return call if low < high and start < stop else no_op
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """Products of errors and inputs, summed over the places of the machine's rows and the examples."""
         assert rows is None, "all rows share the weights"
         if accumulate:
-            return added(lambda terms: self.gradient(terms, rows), out)
-        delta, weight = self.own_errors, tensor_of(out[0]).view(self.site.grid.parameters[0].shape)
+            return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
+        delta, weight = self.own_grad, tensor_of(out[0]).view(self.context.grid.parameters[0].shape)
         bias = tensor_of(out[1]) if len(out) > 1 else None
         shape = list(self._weight.shape)
 

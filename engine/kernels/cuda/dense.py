@@ -10,8 +10,8 @@ import torch
 
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, PartialKernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, PartialKernel
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers.box import Spans
 
 
@@ -22,22 +22,22 @@ class DenseKernel(TensorKernel):
     whole.
     """
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self._function, self._per_row = site.grid.layer.activation, site.sources[0].nodes_per_row
-        self._inputs = site.inputs or (0, site.sources[0].n_rows)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self._function, self._per_row = context.grid.layer.activation, context.sources[0].nodes_per_row
+        self._inputs = context.input_rows or (0, context.sources[0].n_rows)
         n_inputs = (self._inputs[1] - self._inputs[0]) * self._per_row
         self._weight = self.parameters[0].reshape(-1, n_inputs)
         self._bias = self.parameters[1].reshape(-1, 1) if len(self.parameters) > 1 else None
-        self._sums = columns(self.state)
+        self._sums = columns(self.output)
         if self._sums.dtype != self.wide:
             self._sums = self.zeros(*self._sums.shape)
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """One product of a block of the weight's columns with a block of the input's rows."""
         rows = block or self._inputs
         weight, inputs = self._weight_of(rows), self._states_of(rows)
-        state, sums, bias = columns(self.state), self._sums, self._bias
+        state, sums, bias = columns(self.output), self._sums, self._bias
 
         def whole() -> None:
             if bias is None:
@@ -60,13 +60,13 @@ class DenseKernel(TensorKernel):
 
         return whole if first and last else part
 
-    def delta(self) -> Call:
+    def backward_activation(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
-        return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
+        return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The transposed weight times the errors: the sum over the machine's receivers, all at once."""
-        out, delta, window = self.errors_of(source), columns(self._deltas()[0]), self.site.error_windows[0]
+        out, delta, window = self.grad_input(source), columns(self._deltas()[0]), self.context.grad_windows[0]
         pairs = [(self._weight_of(run).T, columns(rows_of(out, run, window))) for run in rows]
 
         def call() -> None:
@@ -81,9 +81,9 @@ class DenseKernel(TensorKernel):
     @property
     def gradient_dtype(self) -> np.dtype[Any]:
         """As states are stored: a product's own output."""
-        return self.site.dtype
+        return self.context.dtype
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """The outer products of errors and inputs, summed over the examples."""
@@ -110,11 +110,11 @@ class DenseKernel(TensorKernel):
 
     def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
         """Errors of sums, the rows of the layer that they are of, and those whose biases are here."""
-        return self.own_errors, self.site.rows, self.site.rows
+        return self.own_grad, self.context.rows, self.context.rows
 
     def _states_of(self, rows: tuple[int, int]) -> torch.Tensor:
         """These rows of the input, `[nodes, example]`."""
-        return columns(rows_of(self.sources[0], rows, self.site.windows[0]))
+        return columns(rows_of(self.inputs[0], rows, self.context.windows[0]))
 
     def _weight_of(self, rows: tuple[int, int]) -> torch.Tensor:
         """Its columns for these rows of the input."""
@@ -128,9 +128,9 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
     def multiply(self, rows: tuple[int, int]) -> Call:
         """One product with the machine's inputs, and the biases that the machine has."""
         whole, biased, per_row = (
-            (0, self.site.grid.n_rows),
-            self.partial.biased,
-            self.site.grid.nodes_per_row,
+            (0, self.context.grid.n_rows),
+            self.partial.bias_rows,
+            self.context.grid.nodes_per_row,
         )
         sums, inputs = tensor_of(self.partial.sums), self._states_of(self._inputs)
         out = columns(rows_of(sums, rows, whole))
@@ -148,10 +148,10 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
 
         return call
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds up the sums of all machines, and applies the activation."""
         terms = [columns(tensor_of(term)) for term in self.partial.terms]
-        state, sums = columns(self.state), self._sums
+        state, sums = columns(self.output), self._sums
 
         def call() -> None:
             sums.copy_(terms[0])
@@ -164,11 +164,11 @@ class DenseByInputsKernel(DenseKernel, PartialKernel):
         return call
 
     def _deltas(self) -> tuple[torch.Tensor, tuple[int, int], tuple[int, int]]:
-        deltas = self.partial.deltas
+        deltas = self.partial.grad_output
         assert deltas is not None, "nothing comes down to this layer"
-        return tensor_of(deltas), (0, self.site.grid.n_rows), self.partial.biased
+        return tensor_of(deltas), (0, self.context.grid.n_rows), self.partial.bias_rows
 
 
-def dense_kernel(site: Site, arrays: Arrays, team: Team) -> TensorKernel:
+def dense_kernel(context: KernelContext, arrays: Arrays, pool: ThreadPool) -> TensorKernel:
     """The kernel of a dense layer, however it is cut."""
-    return (DenseKernel if site.inputs is None else DenseByInputsKernel)(site, arrays, team)
+    return (DenseKernel if context.input_rows is None else DenseByInputsKernel)(context, arrays, pool)

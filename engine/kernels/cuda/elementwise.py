@@ -14,13 +14,19 @@ from partita.layers.box import BoxSet, Spans
 class _OneToOneKernel(TensorKernel):
     """What they share: node i returns what it owes to node i of an input."""
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Writes what the own rows return; zero to those to which nobody listens."""
-        own, window, out = self.site.rows, self.site.error_windows[source], self.errors_of(source)
-        asked, mine = BoxSet.of_rows(*rows), BoxSet.of_rows(own)
-        heard = [rows_of(out, span, window) for span in (asked & mine).spans]
-        places = [slice(start - own[0], stop - own[0]) for start, stop in (asked & mine).spans]
-        rest = [] if accumulate else [rows_of(out, span, window) for span in (asked - mine).spans]
+        own, window, out = self.context.rows, self.context.grad_windows[source], self.grad_input(source)
+        heard = [rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans]
+        places = [
+            (slice(run[0] - own[0], run[1] - own[0]))
+            for run in (BoxSet.of_rows(*rows) & BoxSet.of_rows(own)).spans
+        ]
+        rest = (
+            []
+            if accumulate
+            else [rows_of(out, run, window) for run in (BoxSet.of_rows(*rows) - BoxSet.of_rows(own)).spans]
+        )
 
         def call() -> None:
             for place in rest:
@@ -35,17 +41,20 @@ class _OneToOneKernel(TensorKernel):
 
     def returned(self, rows: slice) -> torch.Tensor:
         """The errors of an input, of these of the own rows."""
-        return self.own_errors[rows]
+        return self.own_grad[rows]
 
 
 class ActivationKernel(_OneToOneKernel):
     """An activation function of every node."""
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Copies the rows and applies the function in place."""
-        layer, source = self.site.grid.layer, rows_of(self.sources[0], self.site.rows, self.site.windows[0])
+        layer, source = (
+            self.context.grid.layer,
+            rows_of(self.inputs[0], self.context.rows, self.context.windows[0]),
+        )
         assert isinstance(layer, Activation)
-        function, state = layer.function, self.state
+        function, state = layer.function, self.output
 
         def call() -> None:
             activate(function, state.copy_(source))
@@ -54,20 +63,20 @@ class ActivationKernel(_OneToOneKernel):
 
     def returned(self, rows: slice) -> torch.Tensor:
         """The errors times the slope."""
-        layer = self.site.grid.layer
+        layer = self.context.grid.layer
         assert isinstance(layer, Activation)
-        return slope_times(layer.function, self.state[rows], self.own_errors[rows], self.wide)
+        return slope_times(layer.function, self.output[rows], self.own_grad[rows], self.wide)
 
 
 class AddKernel(_OneToOneKernel):
     """The sum of the inputs, in their order. Every input receives the layer's own errors."""
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Adds input after input."""
-        state, wide = self.state, self.wide
+        state, wide = self.output, self.wide
         first_term, *others = (
-            rows_of(term, self.site.rows, window)
-            for term, window in zip(self.sources, self.site.windows, strict=True)
+            rows_of(term, self.context.rows, window)
+            for term, window in zip(self.inputs, self.context.windows, strict=True)
         )
 
         def call() -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import torch
 
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.cuda.activations import activate, multiply_by_slope
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.local_loops import loops, threads
-from partita.engine.kernels.cuda.tensors import TensorKernel, added, array_of, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.cuda.tensors import TensorKernel, accumulated, array_of, rows_of, tensor_of
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.numerics.cuda import bound
 from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
@@ -22,27 +22,27 @@ from partita.layers.connectivity import Patch
 class LocallyConnectedKernel(TensorKernel):
     """`state = activation(bias + sum over the patch of weight * input)` for the machine's rows."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        layer = site.grid.layer
-        assert isinstance(site.grid.connectivity, Patch)
-        self._function, self._loops = layer.activation, loops(site.master)
-        self._geometry = PatchGeometry.of(site.grid.connectivity, site.sources[0].shape)
-        self._inputs = shared(_picture(self.sources[0]))
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        layer = context.grid.layer
+        assert isinstance(context.grid.connectivity, Patch)
+        self._function, self._loops = layer.activation, loops(context.master)
+        self._geometry = PatchGeometry.of(context.grid.connectivity, context.sources[0].shape)
+        self._inputs = shared(_picture(self.inputs[0]))
         self._weight = shared(self._shaped(self.parameters[0]))
-        self._device = self.state.device.index
+        self._device = self.output.device.index
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The sums, and the activation of them."""
-        state = self.state
+        state = self.output
         sums = state if state.dtype == self.wide else self.zeros(*state.shape)
         if len(self.parameters) > 1:
             bias = self.parameters[1].reshape(-1)
         else:
             bias = self.zeros(state.shape[:-1].numel(), dtype=state.dtype)
         given = self._inputs, self._weight, shared(array_of(bias)), shared(array_of(sums))
-        places = self.site.rows[0], self.site.windows[0][0], self._geometry
-        n_threads = threads(len(bias), self.site.batch)
+        places = self.context.rows[0], self.context.windows[0][0], self._geometry
+        n_threads = threads(len(bias), self.context.batch)
         add = bound(self._loops.sums, n_threads, *given, *places, device=self._device)
 
         def finish() -> None:
@@ -50,38 +50,38 @@ class LocallyConnectedKernel(TensorKernel):
             if sums is not state:
                 state.copy_(sums)
 
-        return in_turn(add, finish)
+        return sequence(add, finish)
 
-    def delta(self) -> Call:
+    def backward_activation(self) -> Call:
         """Multiplies the errors by the slope of the activation."""
-        return multiply_by_slope(self._function, self.state, self.own_errors, self.wide)
+        return multiply_by_slope(self._function, self.output, self.own_grad, self.wide)
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Gathers, for each node of the input, from the places whose patches hold it, in ascending order."""
-        picture, (window, _) = self.errors_of(0), self.site.error_windows[0]
+        picture, (window, _) = self.grad_input(0), self.context.grad_windows[0]
         out, delta, cells = (
             shared(_picture(picture)),
-            shared(array_of(self.own_errors)),
+            shared(array_of(self.own_grad)),
             picture[0, :, :, 0].numel(),
         )
         calls = []
         for run in rows:
-            given = out, self._weight, delta, run, window, self.site.rows, accumulate, self._geometry
-            n_threads = threads((run[1] - run[0]) * cells, self.site.batch)
+            given = out, self._weight, delta, run, window, self.context.rows, accumulate, self._geometry
+            n_threads = threads((run[1] - run[0]) * cells, self.context.batch)
             calls.append(bound(self._loops.errors, n_threads, *given, device=self._device))
-        return in_turn(*calls)
+        return sequence(*calls)
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """Products of errors and inputs, summed over the examples; zero where a patch lies on the padding."""
         if accumulate:
-            return added(lambda terms: self.gradient(terms, rows), out)
-        asked = rows or self.site.rows
-        delta, weight = rows_of(self.own_errors, asked, self.site.rows), self._shaped(tensor_of(out[0]))
+            return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
+        asked = rows or self.context.rows
+        delta, weight = rows_of(self.own_grad, asked, self.context.rows), self._shaped(tensor_of(out[0]))
         given = self._inputs, shared(array_of(delta)), shared(weight)
-        places = asked[0], self.site.windows[0][0], self._geometry
-        n_weights, filters = tensor_of(out[0]).numel(), self.site.grid.shape[2]
+        places = asked[0], self.context.windows[0][0], self._geometry
+        n_weights, filters = tensor_of(out[0]).numel(), self.context.grid.shape[2]
         n_threads = threads(n_weights // filters, filters)
         multiply = bound(self._loops.gradient, n_threads, *given, *places, device=self._device)
         if len(out) == 1:
@@ -91,10 +91,10 @@ class LocallyConnectedKernel(TensorKernel):
         def add() -> None:
             torch.sum(delta, -1, dtype=bias.dtype, out=bias)
 
-        return in_turn(multiply, add)
+        return sequence(multiply, add)
 
     def _shaped(self, weight: torch.Tensor) -> Array:
-        geometry, (_, columns, filters) = self._geometry, self.site.grid.shape
+        geometry, (_, columns, filters) = self._geometry, self.context.grid.shape
         run = geometry.size_x * geometry.channels
         return array_of(weight.view(-1, columns, filters, geometry.size_y, run))
 

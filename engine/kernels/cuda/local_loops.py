@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.engine.kernels.patches import PatchGeometry, inside, receivers
-from partita.engine.numerics import fma, narrow, widen
+from partita.engine.numerics import downcast, fma, upcast
 from partita.engine.numerics.cuda import cuda, kernel, on_device, strided
 
 TILE = 4
@@ -67,14 +67,14 @@ def _sums(x: Any, weight: Any, bias: Any, out: Any, first: int, window: int, g: 
         low_x, high_x = inside(left, g.size_x, g.width)
         sums = cuda.local.array(TILE, R)
         for t in range(TILE):
-            sums[t] = widen(bias[node])
+            sums[t] = upcast(bias[node])
         for y in range(low_y, high_y):
             for k in range(low_x * g.channels, high_x * g.channels):
-                w = widen(weight[row, column, f, y, k])
+                w = upcast(weight[row, column, f, y, k])
                 for t in range(TILE):
                     e = lane + t * lanes
                     if e < batch:
-                        value = widen(x[top + y - window, left * g.channels + k, e])
+                        value = upcast(x[top + y - window, left * g.channels + k, e])
                         sums[t] = fma(w, value, sums[t])
         for t in range(TILE):
             e = lane + t * lanes
@@ -103,22 +103,22 @@ def _errors(
         sums = cuda.local.array(TILE, R)
         for t in range(TILE):
             e = lane + t * lanes
-            sums[t] = widen(out[y - window, cell, e]) if accumulate and e < batch else R(0)
+            sums[t] = upcast(out[y - window, cell, e]) if accumulate and e < batch else R(0)
         for row in range(low_row, high_row):
             tap_y = y + g.before_y - row * g.stride_y
             for column in range(low_column, high_column):
                 k = (reach - column * g.stride_x) * g.channels + cell % g.channels
                 for f in range(filters):
-                    w = widen(weight[row - places[0], column, f, tap_y, k])
+                    w = upcast(weight[row - places[0], column, f, tap_y, k])
                     for t in range(TILE):
                         e = lane + t * lanes
                         if e < batch:
-                            error = widen(delta[row - places[0], column, f, e])
+                            error = upcast(delta[row - places[0], column, f, e])
                             sums[t] = fma(w, error, sums[t])
         for t in range(TILE):
             e = lane + t * lanes
             if e < batch:
-                out[y - window, cell, e] = narrow(sums[t], out[y - window, cell, e])
+                out[y - window, cell, e] = downcast(sums[t], out[y - window, cell, e])
 
 
 def _gradient(x: Any, delta: Any, out: Any, first: int, window: int, g: PatchGeometry) -> None:
@@ -133,11 +133,11 @@ def _gradient(x: Any, delta: Any, out: Any, first: int, window: int, g: PatchGeo
             sums[t] = R(0)
         if 0 <= height < g.height and 0 <= width + k // g.channels < g.width:
             for e in range(delta.shape[3]):
-                value = widen(x[height - window, width * g.channels + k, e])
+                value = upcast(x[height - window, width * g.channels + k, e])
                 for t in range(TILE):
                     f = tile * TILE + t
                     if f < filters:
-                        sums[t] = fma(widen(delta[row, column, f, e]), value, sums[t])
+                        sums[t] = fma(upcast(delta[row, column, f, e]), value, sums[t])
         for t in range(TILE):
             f = tile * TILE + t
             if f < filters:

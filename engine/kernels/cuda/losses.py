@@ -7,28 +7,28 @@ from abc import abstractmethod
 import torch
 
 from partita.engine.kernels.cuda.tensors import TensorKernel, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Arrays, Call, LossKernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Arrays, Call, KernelContext, LossKernel
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers.box import Spans
 
 
 class _ScoresKernel(TensorKernel, LossKernel):
     """What the losses share: which scores are here, and where their errors go."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.scores = columns(self.sources[0])
-        self.first = site.windows[0][0] * site.sources[0].nodes_per_row
-        self.judged = self.zeros(3, site.batch, dtype=torch.float64)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.scores = columns(self.inputs[0])
+        self.first = context.windows[0][0] * context.sources[0].nodes_per_row
+        self.judged = self.zeros(3, context.batch, dtype=torch.float64)
         """Of each example the loss, whether the scores are right, and whether its label names no score."""
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """The errors of the scores in these rows; nothing stands above a loss."""
         assert source == 0, "a target has no error"
         per_row, window, out = (
-            self.site.sources[0].nodes_per_row,
-            self.site.error_windows[0],
-            self.errors_of(0),
+            self.context.sources[0].nodes_per_row,
+            self.context.grad_windows[0],
+            self.grad_input(0),
         )
         places = [
             (slice(a * per_row - self.first, b * per_row - self.first), columns(rows_of(out, (a, b), window)))
@@ -59,7 +59,7 @@ class _ScoresKernel(TensorKernel, LossKernel):
     def _judge(self, losses: torch.Tensor) -> None:
         """Keeps what each example costs."""
         self.judged[0] = losses
-        self.state[0] = losses
+        self.output[0] = losses
 
     @abstractmethod
     def _errors(self, here: slice, scores: torch.Tensor) -> torch.Tensor:
@@ -75,18 +75,18 @@ class _LabelKernel(_ScoresKernel):
     n_summary: int
     """How many numbers for each example a machine tells the others."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.labels = columns(self.sources[1])[0]
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.labels = columns(self.inputs[1])[0]
         self.whole = arrays.summaries is None
-        self.summaries = self.zeros(1, self.n_summary, site.batch)
+        self.summaries = self.zeros(1, self.n_summary, context.batch)
         if arrays.summaries is not None:
             self.summaries = tensor_of(arrays.summaries)
         self.numbers = self.first + torch.arange(len(self.scores), device=self.labels.device)[:, None]
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The loss of each example, as far as it is of the scores here."""
-        summarise, classes = self.summarise(0), self.site.sources[0].n_nodes
+        summarise, classes = self.summarise(0), self.context.sources[0].n_nodes
 
         def call() -> None:
             if self.whole:
@@ -107,9 +107,9 @@ class _LabelKernel(_ScoresKernel):
         return (self.labels == self.numbers[here]).to(self.wide)
 
     def _refuse(self) -> None:
-        wrong, classes = int(self.labels[self.judged[2] > 0][0]), self.site.sources[0].n_nodes
+        wrong, classes = int(self.labels[self.judged[2] > 0][0]), self.context.sources[0].n_nodes
         raise ValueError(
-            f"{self.site.grid.layer.kind} '{self.site.grid.name}' was given the label {wrong}; "
+            f"{self.context.label} was given the label {wrong}; "
             f"with {classes} scores, labels are 0 to {classes - 1}"
         )
 
@@ -119,9 +119,9 @@ class SoftmaxCrossEntropyKernel(_LabelKernel):
 
     n_summary = 2
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.kept = self.zeros(2, site.batch)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.kept = self.zeros(2, context.batch)
         """The largest score, and what turns an exponential relative to it into an error."""
 
     def summarise(self, piece: int) -> Call:
@@ -176,11 +176,11 @@ class OneAgainstAllKernel(_LabelKernel):
 class _TargetKernel(_ScoresKernel):
     """What the losses share that compare each score with a number of its own."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.target = columns(rows_of(self.sources[1], site.windows[0], site.windows[1]))
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.target = columns(rows_of(self.inputs[1], context.windows[0], context.windows[1]))
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """The sum over the scores, for each example."""
         return lambda: self._judge(self._losses(self.scores.double(), self.target.double()))
 

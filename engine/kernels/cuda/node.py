@@ -16,19 +16,26 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from partita.engine.kernels.calls import in_turn
+from partita.engine.kernels.calls import sequence
 from partita.engine.kernels.cuda.arrays import shared
 from partita.engine.kernels.cuda.node_text import downward_text, upward_text
-from partita.engine.kernels.cuda.tensors import TensorKernel, added, array_of, columns, rows_of, tensor_of
-from partita.engine.kernels.kernel import Array, Arrays, Call, Site, nothing
+from partita.engine.kernels.cuda.tensors import (
+    TensorKernel,
+    accumulated,
+    array_of,
+    columns,
+    rows_of,
+    tensor_of,
+)
+from partita.engine.kernels.kernel import Array, Arrays, Call, KernelContext, no_op
 from partita.engine.kernels.node import signature_of
 from partita.engine.kernels.nodes.arithmetic import NotUnderstood
 from partita.engine.kernels.nodes.compiler import NodeCompileError
 from partita.engine.kernels.nodes.source import meaning, written
 from partita.engine.kernels.nodes.vectors import Signature
 from partita.engine.kernels.nodes.wiring import Wiring
-from partita.engine.kernels.parallel import Team
-from partita.engine.numerics import master, widen
+from partita.engine.kernels.thread_pool import ThreadPool
+from partita.engine.numerics import master, upcast
 from partita.engine.numerics.cuda import FUNCTIONS, bound, cuda, kernel, on_device, strided
 from partita.layers.box import Spans
 
@@ -44,66 +51,66 @@ class NodeKernel(TensorKernel):
         NodeCompileError: a function does what a GPU's kernel cannot.
     """
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        definition, self._wiring = site.grid.layer.definition, Wiring.of(site)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        definition, self._wiring = context.grid.layer.definition, Wiring.of(context)
         assert definition is not None
         self._functions = definition.upward, definition.downward
-        self.gradient_by_rows = not site.grid.shares_weights
-        self._signature, self._device = signature_of(site), self.state.device.index
-        wiring, x = self._wiring, self._shared(columns(self.sources[0]))
+        self.gradient_by_rows = not context.grid.shares_weights
+        self._signature, self._device = signature_of(context), self.output.device.index
+        wiring, x = self._wiring, self._shared(columns(self.inputs[0]))
         tables = (wiring.senders, wiring.firsts, wiring.counts, wiring.edges, wiring.owns)
         flats = (self._shared(parameter.reshape(-1)) for parameter in self.parameters)
-        self._given = (x, *map(self._table, tables), *flats, self._shared(columns(self.state)))
+        self._given = (x, *map(self._table, tables), *flats, self._shared(columns(self.output)))
         self._up = self._compiled(definition.upward, upward_text)
         self._down = {} if definition.downward is None else self._compiled(definition.downward, downward_text)
         self._receivers: tuple[Any, ...] | None = None
 
     def _compiled(self, function: Callable[..., Any], write: Callable[..., str]) -> dict[str, Any]:
         try:
-            outside = self.site.grid.layer.padding_value
+            outside = self.context.grid.layer.padding_value
             return _kernels(function, write, self._signature, self._wiring.width, outside, meaning(function))
         except NotUnderstood as found:
-            what = f"{self.site.grid.layer.kind} '{self.site.grid.name}': {function.__name__}"
+            what = f"{self.context.label}: {function.__name__}"
             raise NodeCompileError(
-                f"{what} cannot run on {self.site.device}, which takes arithmetic, loops and functions of "
+                f"{what} cannot run on {self.context.device}, which takes arithmetic, loops and functions of "
                 f"numbers alone ({found}); write it so, or give the layer to a machine whose device is 'cpu'"
             ) from found
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Computes the states; a sum in blocks is taken at once when all of them are there."""
         if not last:
-            return nothing
-        return bound(self._up["states"], self.state.numel(), *self._given, device=self._device)
+            return no_op
+        return bound(self._up["forward"], self.output.numel(), *self._given, device=self._device)
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Computes errors of the input, receivers in ascending order."""
         delta, out, window = (
-            self._shared(columns(self.own_errors)),
-            self.errors_of(0),
-            self.site.error_windows[0],
+            self._shared(columns(self.own_grad)),
+            self.grad_input(0),
+            self.context.grad_windows[0],
         )
         if self._receivers is None:
-            self._receivers = tuple(map(self._table, _receivers(self._wiring, len(columns(self.sources[0])))))
-        per_row, first_sender = self.site.sources[0].nodes_per_row, self.site.windows[0][0]
+            self._receivers = tuple(map(self._table, _receivers(self._wiring, len(columns(self.inputs[0])))))
+        per_row, first_sender = self.context.sources[0].nodes_per_row, self.context.windows[0][0]
         calls = []
         for start, stop in rows:
             place = columns(rows_of(out, (start, stop), window))
             asked = ((start - first_sender) * per_row, (stop - first_sender) * per_row, accumulate)
             given = *self._given, delta, *self._receivers, self._shared(place), *asked
-            calls.append(bound(self._downward("errors"), place.numel(), *given, device=self._device))
-        return in_turn(*calls)
+            calls.append(bound(self._downward("backward_input"), place.numel(), *given, device=self._device))
+        return sequence(*calls)
 
-    def gradient(
+    def backward_parameters(
         self, out: Sequence[Array], rows: tuple[int, int] | None = None, *, accumulate: bool = False
     ) -> Call:
         """Computes gradients, summed over the examples."""
         if accumulate:
-            return added(lambda terms: self.gradient(terms, rows), out)
-        wiring, grid, asked = self._wiring, self.site.grid, rows or self.site.rows
-        start, stop = ((row - self.site.rows[0]) * grid.nodes_per_row for row in asked)
+            return accumulated(lambda terms: self.backward_parameters(terms, rows), out)
+        wiring, grid, asked = self._wiring, self.context.grid, rows or self.context.rows
+        start, stop = ((row - self.context.rows[0]) * grid.nodes_per_row for row in asked)
         step = grid.shape[-1] if grid.shares_weights else stop - start
-        delta = self._shared(columns(self.own_errors))
+        delta = self._shared(columns(self.own_grad))
         calls = []
         for i, ((_, kind), array) in enumerate(zip(self._signature.parameters, out, strict=True), start=1):
             numbers = wiring.edges if kind == "e" else wiring.owns
@@ -111,12 +118,12 @@ class NodeKernel(TensorKernel):
             given = *self._given, delta, self._shared(tensor_of(array).view(-1)), start, stop, step, begin
             n_threads = step * (wiring.width if kind == "e" else 1)
             calls.append(bound(self._downward(f"gradient_{i}"), n_threads, *given, device=self._device))
-        return in_turn(*calls)
+        return sequence(*calls)
 
     def _downward(self, name: str) -> Any:
         if not self._down:
             raise ValueError(
-                f"{self.site.grid.layer.kind} '{self.site.grid.name}' has no downward function, and training "
+                f"{self.context.label} has no downward function, and training "
                 f"needs one; give it one with @{self._functions[0].__name__}.downward"
             )
         return self._down[name]
@@ -124,7 +131,7 @@ class NodeKernel(TensorKernel):
     def _table(self, table: npt.NDArray[Any]) -> Any:
         """A table of the wiring, there; never empty, as there is nothing to point to."""
         held = np.ascontiguousarray(table if table.size else np.zeros(1, table.dtype))
-        return self._shared(torch.from_numpy(held).to(self.state.device))
+        return self._shared(torch.from_numpy(held).to(self.output.device))
 
     def _shared(self, tensor: torch.Tensor) -> Any:
         return shared(array_of(tensor if tensor.numel() else self.zeros(1, dtype=tensor.dtype)))
@@ -191,12 +198,12 @@ def _heard(x: Any, senders: Any, first: int, k: int, e: int) -> Any:
     if k < 0:
         return R(math.nan)
     sender = senders[first + k]
-    return widen(x[sender, e]) if sender >= 0 else OUTSIDE
+    return upcast(x[sender, e]) if sender >= 0 else OUTSIDE
 
 
 def _number(parameter: Any, edge: int, k: int) -> Any:
     """The number of edge number `k`."""
-    return widen(parameter[edge + k]) if k >= 0 else R(math.nan)
+    return upcast(parameter[edge + k]) if k >= 0 else R(math.nan)
 
 
 def _kept(array: Any, k: int) -> Any:

@@ -1,7 +1,8 @@
 """A node's functions as kernels for a GPU: text that numba.cuda compiles, from the tree of what they do.
 
-Each thread has one example: of a node (`states`), of a sender, whose receivers it visits in ascending order
-(`errors`), or all of one number of a parameter (`gradients`). So nobody adds to what another thread writes,
+Each thread has one example: of a node (`forward`), of a sender, whose receivers it visits in ascending order
+(`backward_input`), or all of one number of a parameter (`gradient_1` ...). So nobody adds to what another
+thread writes,
 and no bit depends on how many threads there are. What is not needed for the number at hand is left out of
 the function; what is left runs once for each.
 
@@ -67,16 +68,16 @@ def upward_text(source: Written, signature: Signature, width: int) -> str:
     module = _Module(function, signature, width)
     lines = module.lines
     with (
-        lines.inside(f"def states({TABLE}, {signature.flat}state):"),
+        lines.inside(f"def forward({TABLE}, {signature.flat}state):"),
         lines.inside("for i in strided(state.shape[0] * state.shape[1]):"),
     ):
         lines("n, e = i // state.shape[1], i % state.shape[1]")
-        module.node(Output(0, None, function.results[0]), "state[n, e] = narrow({}, state[n, e])")
+        module.node(Output(0, None, function.results[0]), "state[n, e] = downcast({}, state[n, e])")
     return module.text
 
 
 def downward_text(source: Written, signature: Signature, width: int) -> str:
-    """The kernels `errors` and, for each parameter, `gradient_1` and so on; as `upward_text`.
+    """The kernels `backward_input` and, for each parameter, `gradient_1` and so on; as `upward_text`.
 
     All take `TABLE, parameters, state, error`, then what `_errors` and `_gradient` say.
     """
@@ -95,17 +96,17 @@ def _errors(module: _Module) -> None:
     """Writes the errors of senders `[low, high)`, as the window of the input counts them, into `out`."""
     lines, given = module.lines, "starts, receivers, taps, out, low, high, accumulate"
     with (
-        lines.inside(f"def errors({TABLE}, {module.signature.flat}state, error, {given}):"),
+        lines.inside(f"def backward_input({TABLE}, {module.signature.flat}state, error, {given}):"),
         lines.inside("for i in strided((high - low) * state.shape[1]):"),
     ):
         lines("place, e = i // state.shape[1], i % state.shape[1]", "sender = low + place")
-        lines("total = widen(out[place, e]) if accumulate else R(0)", "begin, end = 0, 0")
+        lines("total = upcast(out[place, e]) if accumulate else R(0)", "begin, end = 0, 0")
         with lines.inside("if 0 <= sender < starts.size - 1:"):  # others are heard by nobody here
             lines("begin, end = starts[sender], starts[sender + 1]")
         with lines.inside("for j in range(begin, end):"):
             lines("n, tap = receivers[j], taps[j]")
             module.sum(0, by_edge=True)
-        lines("out[place, e] = narrow(total, out[place, e])")
+        lines("out[place, e] = downcast(total, out[place, e])")
 
 
 def _gradient(module: _Module, i: int, *, by_edge: bool) -> None:
@@ -186,9 +187,9 @@ class _Module:
         lines("first, edge, own, fan_in = firsts[n], edges[n], owns[n], counts[n]")
         for name, kind in self.signature.parameters:
             if kind == "n":
-                lines(f"n_{name} = widen(p_{name}[own])")
+                lines(f"n_{name} = upcast(p_{name}[own])")
         if self._is_downward:
-            lines("own_state, own_error = widen(state[n, e]), widen(error[n, e])")
+            lines("own_state, own_error = upcast(state[n, e]), upcast(error[n, e])")
         for name in sorted(self._function.arrays):
             lines(f"a_{name} = cuda.local.array({max(self.width, 1)}, R)")
         for name in sorted(Flow(body).exposed & kinds.keys()):  # only read where it is not used

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import torch
 
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
-from partita.engine.kernels.kernel import Arrays, Call, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Arrays, Call, KernelContext
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import LocalContrastNormalisation2D
 from partita.layers.box import Spans
 from partita.layers.normalisation import Neighbourhood
@@ -24,41 +24,41 @@ class LocalContrastNormalisationKernel(TensorKernel):
     The way up keeps both for the way down. Sums over windows are float64.
     """
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        layer, wiring, source = site.grid.layer, site.grid.connectivity, site.sources[0].shape
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        layer, wiring, source = context.grid.layer, context.grid.connectivity, context.sources[0].shape
         assert isinstance(layer, LocalContrastNormalisation2D) and isinstance(wiring, Neighbourhood)
         left = len(layer.windows[1]) // 2 - wiring.axes(source)[1].before
-        self._own, self._heard = (left, left + site.grid.shape[1]), (0, source[1])  # columns of the input
+        self._own, self._heard = (left, left + context.grid.shape[1]), (0, source[1])  # columns of the input
         self._floor, (self._rows, self._columns) = layer.floor, layer.windows
-        kept = self.zeros(2, site.n_rows, site.grid.shape[1], 1, site.batch, dtype=torch.float64)
+        kept = self.zeros(2, context.n_rows, context.grid.shape[1], 1, context.batch, dtype=torch.float64)
         self._mean, self._deviation = kept[0], kept[1]
 
-    def up(self, *, block: Run | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: Run | None = None, first: bool = True, last: bool = True) -> Call:
         """Mean and deviation of every window, then the states."""
-        own, window = self.site.rows, self.site.windows[0]
+        own, window = self.context.rows, self.context.windows[0]
 
         def call() -> None:
-            x = self.sources[0].double()
+            x = self.inputs[0].double()
             n_channels = x.shape[2]
             self._mean.copy_(self._averaged(x.sum(2, keepdim=True)) / n_channels)
             squares = self._averaged(x.square().sum(2, keepdim=True)) / n_channels
             self._deviation.copy_((squares - self._mean.square()).clamp_(min=0).sqrt_())
             states = rows_of(x, own, window)[:, slice(*self._own)]
-            self.state.copy_((states - self._mean) / self._divisor)
+            self.output.copy_((states - self._mean) / self._divisor)
 
         return call
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """A place's own share, less what the windows that hold it return."""
-        out, window = self.errors_of(0), self.site.error_windows[0]
+        out, window = self.grad_input(0), self.context.grad_windows[0]
         places = [(run, rows_of(out, run, window)) for run in rows]
 
         def call() -> None:
-            scaled = self.own_errors / self._divisor
+            scaled = self.own_grad / self._divisor
             total = scaled.sum(2, keepdim=True)
             varies = self._deviation > self._floor
-            slope = torch.where(varies, (scaled * self.state).sum(2, keepdim=True) / self._deviation, 0)
+            slope = torch.where(varies, (scaled * self.output).sum(2, keepdim=True) / self._deviation, 0)
             for run, place in places:
                 found = self._errors_of_run(run, scaled, total - slope * self._mean, slope)
                 place.copy_(found.add_(place) if accumulate else found)
@@ -69,7 +69,7 @@ class LocalContrastNormalisationKernel(TensorKernel):
         self, run: Run, scaled: torch.Tensor, shift: torch.Tensor, slope: torch.Tensor
     ) -> torch.Tensor:
         """Given what each place owes to every node of its window, and for each unit of the node's state."""
-        own, window, n_channels = self.site.rows, self.site.windows[0], self.site.grid.shape[2]
+        own, window, n_channels = self.context.rows, self.context.windows[0], self.context.grid.shape[2]
         shape = (run[1] - run[0], self._heard[1], *scaled.shape[2:])
         found = torch.zeros(shape, dtype=torch.float64, device=scaled.device)
         for start, stop in _common(run, own):
@@ -78,7 +78,7 @@ class LocalContrastNormalisationKernel(TensorKernel):
         found.sub_(self._returned(shift, run) / n_channels)
         for start, stop in _common(run, window):
             returned = self._returned(slope, (start, stop)) / n_channels
-            x = rows_of(self.sources[0], (start, stop), window)
+            x = rows_of(self.inputs[0], (start, stop), window)
             found[start - run[0] : stop - run[0]].sub_(returned * x)
         return found
 
@@ -89,12 +89,12 @@ class LocalContrastNormalisationKernel(TensorKernel):
     def _averaged(self, of: torch.Tensor) -> torch.Tensor:
         """Weighted sums of what is heard over the windows around the machine's places."""
         over_columns = _weighed(of, self._columns, 1, self._heard, self._own)
-        return _weighed(over_columns, self._rows, 0, self.site.windows[0], self.site.rows)
+        return _weighed(over_columns, self._rows, 0, self.context.windows[0], self.context.rows)
 
     def _returned(self, of: torch.Tensor, asked: Run) -> torch.Tensor:
         """The same of the machine's places, over windows around the asked rows; windows are symmetric."""
         over_columns = _weighed(of, self._columns, 1, self._own, self._heard)
-        return _weighed(over_columns, self._rows, 0, self.site.rows, asked)
+        return _weighed(over_columns, self._rows, 0, self.context.rows, asked)
 
 
 def _weighed(of: torch.Tensor, weights: Sequence[float], axis: int, given: Run, asked: Run) -> torch.Tensor:

@@ -11,9 +11,9 @@ from abc import abstractmethod
 import torch
 
 from partita.engine.kernels.cuda.tensors import TensorKernel, rows_of
-from partita.engine.kernels.kernel import Arrays, Call, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Arrays, Call, KernelContext
 from partita.engine.kernels.patches import PatchGeometry
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import AveragePool2D
 from partita.layers.box import Spans
 from partita.layers.connectivity import Patch
@@ -25,16 +25,16 @@ class _PoolKernel(TensorKernel):
     padding = 0.0
     """The state of nodes outside the picture."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        connectivity = site.grid.connectivity
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        connectivity = context.grid.connectivity
         assert isinstance(connectivity, Patch)
-        self._geometry = g = PatchGeometry.of(connectivity, site.sources[0].shape)
-        (_, columns, _), (_, last), (window, end) = site.grid.shape, site.rows, site.windows[0]
+        self._geometry = g = PatchGeometry.of(connectivity, context.sources[0].shape)
+        (_, columns, _), (_, last), (window, end) = context.grid.shape, context.rows, context.windows[0]
         beyond = (columns - 1) * g.stride_x + g.size_x - g.before_x - g.width
         self._sides = max(0, g.before_x), max(0, beyond)
         below = (last - 1) * g.stride_y + g.size_y - g.before_y - end
-        self._x, self._inside = self.sources[0], self.sources[0]
+        self._x, self._inside = self.inputs[0], self.inputs[0]
         if any((*self._sides, g.before_y, max(0, below))):  # padding around the picture
             rows, width = end - window, sum(self._sides) + g.width
             shape = (g.before_y + rows + max(0, below), width, *self._x.shape[2:])
@@ -45,19 +45,19 @@ class _PoolKernel(TensorKernel):
         """What is no padding on the left or right."""
         return padded[:, self._sides[0] : self._sides[0] + self._geometry.width]
 
-    def up(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
+    def forward(self, *, block: tuple[int, int] | None = None, first: bool = True, last: bool = True) -> Call:
         """Pools every patch."""
-        top, own, g = self._top, self.site.rows, self._geometry
+        top, own, g = self._top, self.context.rows, self._geometry
         taps = [self._tap(self._x, top, own, y, c) for y in range(g.size_y) for c in range(g.size_x)]
 
         def call() -> None:
-            if self._inside is not self.sources[0]:
-                self._inside.copy_(self.sources[0])
+            if self._inside is not self.inputs[0]:
+                self._inside.copy_(self.inputs[0])
             self._pool(taps)
 
         return call
 
-    def errors(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
+    def backward_input(self, source: int, rows: Spans, *, accumulate: bool) -> Call:
         """Spreads the error of each place over its patch."""
         places = [self._errors_of_run(run, accumulate=accumulate) for run in rows]
 
@@ -68,8 +68,8 @@ class _PoolKernel(TensorKernel):
         return call
 
     def _errors_of_run(self, run: tuple[int, int], *, accumulate: bool) -> Call:
-        (first, last), g = self.site.rows, self._geometry
-        place = rows_of(self.errors_of(0), run, self.site.error_windows[0])
+        (first, last), g = self.context.rows, self._geometry
+        place = rows_of(self.grad_input(0), run, self.context.grad_windows[0])
         steps: list[tuple[int, tuple[int, int], int, int]] = []
         for y in reversed(range(g.size_y)):  # from low rows of places to high ones
             low = max(first, -((y - g.before_y - run[0]) // g.stride_y))
@@ -96,7 +96,7 @@ class _PoolKernel(TensorKernel):
         self, picture: torch.Tensor, top: int, places: tuple[int, int], y: int, column: int
     ) -> torch.Tensor:
         """The nodes that are tap `(y, column)` of these rows of places; the picture begins at row `top`."""
-        g, width = self._geometry, self.site.grid.shape[1]
+        g, width = self._geometry, self.context.grid.shape[1]
         column += self._sides[0] - g.before_x
         top += g.before_y
         begin, end = places[0] * g.stride_y + y - top, (places[1] - 1) * g.stride_y + y - top
@@ -107,8 +107,8 @@ class _PoolKernel(TensorKernel):
     @property
     def _top(self) -> int:
         """The row of the picture at which `_x` begins."""
-        padded = self._geometry.before_y if self._inside is not self.sources[0] else 0
-        return self.site.windows[0][0] - padded
+        padded = self._geometry.before_y if self._inside is not self.inputs[0] else 0
+        return self.context.windows[0][0] - padded
 
     @abstractmethod
     def _pool(self, taps: list[torch.Tensor]) -> None:
@@ -130,54 +130,54 @@ class MaxPoolKernel(_PoolKernel):
 
     padding = -math.inf
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self._winners = self.zeros(*self.state.shape, dtype=torch.int16)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self._winners = self.zeros(*self.output.shape, dtype=torch.int16)
 
     def _pool(self, taps: list[torch.Tensor]) -> None:
         self._winners.zero_()
-        self.state.copy_(taps[0])
+        self.output.copy_(taps[0])
         for k, tap in enumerate(taps[1:], start=1):
-            larger = tap > self.state
+            larger = tap > self.output
             self._winners.masked_fill_(larger, k)
-            self.state.copy_(torch.where(larger, tap, self.state))
+            self.output.copy_(torch.where(larger, tap, self.output))
 
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        return torch.where(self._winners[own] == k, self.own_errors[own], 0)
+        return torch.where(self._winners[own] == k, self.own_grad[own], 0)
 
 
 class AveragePoolKernel(_PoolKernel):
     """The mean of the patch, or of what of it lies inside the picture."""
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        layer, g = site.grid.layer, self._geometry
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        layer, g = context.grid.layer, self._geometry
         assert isinstance(layer, AveragePool2D)
-        rows = _inside(range(*site.rows), g.stride_y, g.before_y, g.size_y, g.height)
-        columns = _inside(range(site.grid.shape[1]), g.stride_x, g.before_x, g.size_x, g.width)
+        rows = _inside(range(*context.rows), g.stride_y, g.before_y, g.size_y, g.height)
+        columns = _inside(range(context.grid.shape[1]), g.stride_x, g.before_x, g.size_x, g.width)
         if layer.count_include_pad:
             rows, columns = torch.full_like(rows, g.size_y), torch.full_like(columns, g.size_x)
-        self._counts = (rows[:, None] * columns)[:, :, None, None].to(self.state.device, self.wide)
+        self._counts = (rows[:, None] * columns)[:, :, None, None].to(self.output.device, self.wide)
 
     def _pool(self, taps: list[torch.Tensor]) -> None:
-        total = self.zeros(*self.state.shape)
+        total = self.zeros(*self.output.shape)
         for tap in taps:
             total.add_(tap)
-        self.state.copy_(total.div_(self._counts))
+        self.output.copy_(total.div_(self._counts))
 
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        return self.own_errors[own].to(self.wide) / self._counts[own]
+        return self.own_grad[own].to(self.wide) / self._counts[own]
 
 
 class L2PoolKernel(_PoolKernel):
     """The square root of the sum of squares; no error where it is zero."""
 
     def _pool(self, taps: list[torch.Tensor]) -> None:
-        total = self.zeros(*self.state.shape)
+        total = self.zeros(*self.output.shape)
         for tap in taps:
             total.add_(tap.to(self.wide).square())
-        self.state.copy_(total.sqrt_())
+        self.output.copy_(total.sqrt_())
 
     def _share(self, k: int, own: slice, tap: torch.Tensor) -> torch.Tensor:
-        norm, error = self.state[own].to(self.wide), self.own_errors[own].to(self.wide)
+        norm, error = self.output[own].to(self.wide), self.own_grad[own].to(self.wide)
         return torch.where(norm > 0, tap.to(self.wide) * (error / norm), 0)

@@ -19,8 +19,8 @@ from partita.engine.kernels.cuda.node import NodeKernel
 from partita.engine.kernels.cuda.normalisation import LocalContrastNormalisationKernel
 from partita.engine.kernels.cuda.pooling import AveragePoolKernel, L2PoolKernel, MaxPoolKernel
 from partita.engine.kernels.cuda.tensors import TensorKernel
-from partita.engine.kernels.kernel import Arrays, Kernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Arrays, Kernel, KernelContext
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.layers import (
     Activation,
     Add,
@@ -38,7 +38,7 @@ from partita.layers import (
     SoftmaxCrossEntropy,
 )
 
-KERNELS: Final[dict[type[Layer], Callable[[Site, Arrays, Team], TensorKernel]]] = {
+KERNELS: Final[dict[type[Layer], Callable[[KernelContext, Arrays, ThreadPool], TensorKernel]]] = {
     Activation: ActivationKernel,
     Add: AddKernel,
     AveragePool2D: AveragePoolKernel,
@@ -55,19 +55,19 @@ KERNELS: Final[dict[type[Layer], Callable[[Site, Arrays, Team], TensorKernel]]] 
 }
 
 
-def maker(site: Site) -> Callable[[Site, Arrays, Team], Kernel]:
+def maker(context: KernelContext) -> Callable[[KernelContext, Arrays, ThreadPool], Kernel]:
     """What makes the kernel of a site.
 
     Raises:
         ValueError: the layer has none on a GPU.
     """
-    found = KERNELS.get(type(site.grid.layer))
+    found = KERNELS.get(type(context.grid.layer))
     if found is not None:
         return found
-    if site.grid.layer.definition is not None and len(site.sources) == 1:
+    if context.grid.layer.definition is not None and len(context.sources) == 1:
         return NodeKernel
     raise ValueError(
-        f"{site.grid.layer.kind} '{site.grid.name}' has no kernel on {site.device}, and no definition of "
+        f"{context.label} has no kernel on {context.device}, and no definition of "
         "one input; add a kernel to partita.engine.kernels.cuda.table, or give the layer to a machine whose "
         "device is 'cpu'"
     )

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 import numpy as np
 import torch
 
-from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, Site
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.kernel import Array, Arrays, Call, Kernel, KernelContext
+from partita.engine.kernels.thread_pool import ThreadPool
 
 TYPES: Final[dict[np.dtype[Any], torch.dtype]] = {
     np.dtype(np.float32): torch.float32,
@@ -60,7 +60,7 @@ def rows_of(tensor: torch.Tensor, rows: tuple[int, int], window: tuple[int, int]
     return tensor[rows[0] - window[0] : rows[1] - window[0]]
 
 
-def added(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
+def accumulated(write: Callable[[Sequence[Array]], Call], out: Sequence[Array]) -> Call:
     """A call that adds to tensors what `write` would write into them, by way of tensors beside them."""
     places = list(map(tensor_of, out))
     terms = [torch.empty_like(place) for place in places]
@@ -82,22 +82,22 @@ class TensorKernel(Kernel):
         wide: the type of sums.
     """
 
-    def __init__(self, site: Site, arrays: Arrays, team: Team) -> None:
-        super().__init__(site, arrays, team)
-        self.sources = tuple(map(tensor_of, arrays.sources))
-        self.state = tensor_of(arrays.state)
+    def __init__(self, context: KernelContext, arrays: Arrays, pool: ThreadPool) -> None:
+        super().__init__(context, arrays, pool)
+        self.inputs = tuple(map(tensor_of, arrays.inputs))
+        self.output = tensor_of(arrays.output)
         self.parameters = tuple(map(tensor_of, arrays.parameters))
-        self.wide = TYPES[site.master]
+        self.wide = TYPES[context.master]
 
     @property
-    def own_errors(self) -> torch.Tensor:
+    def own_grad(self) -> torch.Tensor:
         """The errors of the machine's rows."""
-        return tensor_of(self.arrays.own_errors)
+        return tensor_of(self.arrays.own_grad)
 
-    def errors_of(self, source: int) -> torch.Tensor:
+    def grad_input(self, source: int) -> torch.Tensor:
         """The tensor of an input's error window."""
-        return tensor_of(self.arrays.errors_of(source))
+        return tensor_of(self.arrays.grad_input(source))
 
     def zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Room beside the arrays; for sums, unless another type is asked for."""
-        return torch.zeros(shape, dtype=dtype or self.wide, device=self.state.device)
+        return torch.zeros(shape, dtype=dtype or self.wide, device=self.output.device)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from partita.engine.kernels.nodes.compiler import NodeCompileError, Refusal
 from partita.engine.kernels.nodes.source import first_line
 from partita.engine.kernels.nodes.vectors import Signature
-from partita.engine.numerics import master, narrow_array, storage, widen_array
+from partita.engine.numerics import downcast_array, master, storage, upcast_array
 
 Array = npt.NDArray[Any]
 Play = Callable[["Inputs"], Array]
@@ -161,12 +161,12 @@ def stored(numbers: Array, signature: Signature) -> Array:
     kind = storage(signature.precision)
     if kind == master(signature.precision):
         return numbers.astype(kind)
-    return narrow_array(numbers.astype(master(signature.precision)), np.empty(numbers.shape, kind))
+    return downcast_array(numbers.astype(master(signature.precision)), np.empty(numbers.shape, kind))
 
 
 def numbers(array: Array) -> Array:
     """Stored numbers in float64."""
-    return (widen_array(array) if array.dtype == np.uint16 else array).astype(np.float64)
+    return (upcast_array(array) if array.dtype == np.uint16 else array).astype(np.float64)
 
 
 class _TooLong(BaseException):

@@ -13,7 +13,7 @@ from partita.engine.kernels.kernel import Array
 from partita.engine.kernels.products.tiles import multiply_blocks, turned_lanes
 from partita.engine.kernels.tiles.transposition import transpose
 from partita.engine.kernels.tiles.vector_products import Extent, Walk
-from partita.engine.numerics import NO, compiled, narrow, widen
+from partita.engine.numerics import NO, compiled, downcast, upcast
 
 
 class Full(NamedTuple):
@@ -67,7 +67,7 @@ def full_errors(
     in_place = out.dtype == sums.dtype
     if accumulate and not in_place:
         for i in range(first, last):
-            sums[i] = widen(out[i])
+            sums[i] = upcast(out[i])
     multiply_blocks(
         sums,
         Walk(first, f.batch, 0, 0),
@@ -80,7 +80,7 @@ def full_errors(
     )
     if not in_place:
         for i in range(first, last):
-            out[i] = narrow(sums[i], out[i])
+            out[i] = downcast(sums[i], out[i])
 
 
 @compiled

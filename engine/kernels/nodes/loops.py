@@ -38,30 +38,30 @@ _NUMBERS = (types.Float, types.Integer, types.Boolean)
 
 
 @dataclass(frozen=True)
-class UpLoop:
+class ForwardLoop:
     """Runs `upward`.
 
     Attributes:
-        states: as `vectors.upward_text` writes it.
+        forward: as `vectors.upward_text` writes it.
         in_vectors: whether the examples are innermost.
     """
 
-    states: Callable[..., None]
+    forward: Callable[..., None]
     in_vectors: bool
 
 
 @dataclass(frozen=True)
-class DownLoops:
+class BackwardLoops:
     """Run `downward`.
 
     Attributes:
-        errors: as `vectors.downward_text` writes it.
-        gradients: the same; None if there are no parameters.
+        backward_input: as `vectors.downward_text` writes it.
+        backward_parameters: the same; None if there are no parameters.
         in_vectors: whether the examples are innermost.
     """
 
-    errors: Callable[..., None]
-    gradients: Callable[..., None] | None
+    backward_input: Callable[..., None]
+    backward_parameters: Callable[..., None] | None
     in_vectors: bool
 
 
@@ -142,7 +142,7 @@ def _loops_of_sum(found: WeightedSum, up: Function, down: Function | None, signa
     return SumLoops(weight, names["finish"], turns["turn"])
 
 
-def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
+def up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:
     """Compiles `upward` and the loop around it.
 
     Raises:
@@ -153,10 +153,10 @@ def up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
 
 
 @lru_cache(maxsize=128)
-def kept_up_loop(upward: Callable[..., Any], signature: Signature, meant: Hashable) -> UpLoop:
+def kept_up_loop(upward: Callable[..., Any], signature: Signature, meant: Hashable) -> ForwardLoop:
     """As `up_loop`, for a function whose names stand for this."""
     loop = _up_loop(upward, signature)
-    found = difference(upward, signature, "upward", upward_play(loop.states))
+    found = difference(upward, signature, "upward", upward_play(loop.forward))
     _settle([found], signature, lambda exact: up_loop(upward, exact))
     return loop
 
@@ -173,11 +173,11 @@ def _settle(
     again(replace(signature, precision="float64"))
 
 
-def _up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
+def _up_loop(upward: Callable[..., Any], signature: Signature) -> ForwardLoop:
     table, flats, state, _ = _nothing(signature)
 
     def warm(names: Names) -> None:
-        names["states"](*table, *flats, state, 0, 0)
+        names["forward"](*table, *flats, state, 0, 0)
 
     around = scalars.upward_text(signature)
     names, in_vectors = _first_ready(upward, "upward", vectors.upward_text, around, signature, warm)
@@ -187,10 +187,10 @@ def _up_loop(upward: Callable[..., Any], signature: Signature) -> UpLoop:
             reason = f"It returns {function.returns}; it must return one number, the state."
             raise Uncompilable(*first_line(upward), reason)
         names = ready(around, warm, upward=function.call)
-    return UpLoop(names["states"], in_vectors)
+    return ForwardLoop(names["forward"], in_vectors)
 
 
-def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
+def down_loops(downward: Callable[..., Any], signature: Signature) -> BackwardLoops:
     """Compiles `downward` and the loops around it; as `up_loop`.
 
     Raises:
@@ -201,22 +201,24 @@ def down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
 
 
 @lru_cache(maxsize=128)
-def kept_down_loops(downward: Callable[..., Any], signature: Signature, meant: Hashable) -> DownLoops:
+def kept_down_loops(downward: Callable[..., Any], signature: Signature, meant: Hashable) -> BackwardLoops:
     """As `down_loops`, for a function whose names stand for this."""
     loops = _down_loops(downward, signature)
-    found = difference(downward, signature, "downward", downward_play(loops.errors, loops.gradients))
+    found = difference(
+        downward, signature, "downward", downward_play(loops.backward_input, loops.backward_parameters)
+    )
     _settle([found], signature, lambda exact: down_loops(downward, exact))
     return loops
 
 
-def _down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops:
+def _down_loops(downward: Callable[..., Any], signature: Signature) -> BackwardLoops:
     table, flats, state, sums = _nothing(signature)
 
     def warm(names: Names) -> None:
         bounds = np.empty(0, np.int32)
-        names["errors"](*table, bounds, bounds, *flats, state, state, _as_sums(state), 0, 0)
+        names["backward_input"](*table, bounds, bounds, *flats, state, state, _as_sums(state), 0, 0)
         if sums:
-            names["gradients"](*table, *flats, state, state, *sums, 0, 0, 0, 0)
+            names["backward_parameters"](*table, *flats, state, state, *sums, 0, 0, 0, 0)
 
     around = scalars.downward_text(signature)
     names, in_vectors = _first_ready(downward, "downward", vectors.downward_text, around, signature, warm)
@@ -224,7 +226,7 @@ def _down_loops(downward: Callable[..., Any], signature: Signature) -> DownLoops
         function = _compiled_for(downward, signature, more=2)
         _check_downward(downward, function, signature)
         names = ready(around, warm, downward=function.call)
-    return DownLoops(names["errors"], names.get("gradients"), in_vectors)
+    return BackwardLoops(names["backward_input"], names.get("backward_parameters"), in_vectors)
 
 
 def _first_ready(

@@ -12,7 +12,7 @@ IMPORTS = """\
 import numpy as np
 
 from partita.engine.kernels.nodes.tiles import gather, numbers_of
-from partita.engine.numerics import narrow, widen
+from partita.engine.numerics import downcast, upcast
 
 """
 
@@ -21,12 +21,12 @@ def upward_text(signature: Signature) -> str:
     """The loop around `upward`, a function that its module has."""
     return f"""{_head(signature)}
 @compiled
-def states({TABLE}, {signature.flat}state, start, stop):
+def forward({TABLE}, {signature.flat}state, start, stop):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(start, stop):
 {_node(signature)}        for e in range(state.shape[1]):
             value = upward(tile[e, :fan_in]{_arguments(signature)})
-            state[n, e] = narrow(R(value), state[n, e])
+            state[n, e] = downcast(R(value), state[n, e])
 """
 
 
@@ -34,11 +34,11 @@ def downward_text(signature: Signature) -> str:
     """The loops around `downward`, a function that its module has."""
     flat, given = signature.flat, f"{signature.flat}state, error"
     n_parameters = len(signature.parameters)
-    call = f"downward(tile[e, :fan_in]{_arguments(signature)}, widen(state[n, e]), widen(error[n, e]))"
+    call = f"downward(tile[e, :fan_in]{_arguments(signature)}, upcast(state[n, e]), upcast(error[n, e]))"
     results = "".join(f"r_{i}, " for i in range(n_parameters + 1))
     text = f"""{_head(signature)}
 @compiled
-def errors({TABLE}, least, most, {given}, out, low, high):
+def backward_input({TABLE}, least, most, {given}, out, low, high):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(state.shape[0]):
         if most[n] < low or least[n] >= high:
@@ -58,7 +58,7 @@ def errors({TABLE}, least, most, {given}, out, low, high):
     return f"""{text}
 
 @compiled
-def gradients({TABLE}, {given}, {sums}start, stop, from_edge, from_own):
+def backward_parameters({TABLE}, {given}, {sums}start, stop, from_edge, from_own):
     tile = np.empty((x.shape[1], width), R)
 {_rooms(signature)}    for n in range(start, stop):
 {_node(signature)}        for e in range(state.shape[1]):
@@ -87,7 +87,7 @@ def _node(signature: Signature) -> str:
         if kind == "e":
             lines.append(f"n_{name} = numbers_of(p_{name}, edge, fan_in, room_{name})")
         else:
-            lines.append(f"n_{name} = widen(p_{name}[own])")
+            lines.append(f"n_{name} = upcast(p_{name}[own])")
     return "".join(f"        {line}\n" for line in lines)
 
 

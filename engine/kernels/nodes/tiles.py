@@ -13,7 +13,7 @@ from numba.core import imputils as untyped_results
 from numba.extending import intrinsic
 from numba.np import arrayobj as untyped_arrays
 
-from partita.engine.numerics import compiled, widen
+from partita.engine.numerics import compiled, upcast
 
 cgutils: Any = untyped_utils
 imputils: Any = untyped_results
@@ -152,12 +152,12 @@ def gather(x: Any, padding: Any, senders: Any, first: int, fan_in: int, tile: An
     for k in range(fan_in):
         sender = senders[first + k]
         for e in range(tile.shape[0]):
-            tile[e, k] = widen(x[sender, e] if sender >= 0 else padding[e])
+            tile[e, k] = upcast(x[sender, e] if sender >= 0 else padding[e])
 
 
 @compiled
 def numbers_of(parameter: Any, edge: int, fan_in: int, room: Any) -> Any:
     """A node's part of a parameter of the edges, which its functions must not change."""
     for k in range(fan_in):
-        room[k] = widen(parameter[edge + k])
+        room[k] = upcast(parameter[edge + k])
     return _read_only(room[:fan_in])

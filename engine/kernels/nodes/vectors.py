@@ -48,7 +48,7 @@ import math
 import numpy as np
 
 from partita.engine.kernels.nodes.tiles import add_freely, multiply_add_freely, part, row, stack, within
-from partita.engine.numerics import fma, narrow, widen
+from partita.engine.numerics import downcast, fma, upcast
 from partita.engine.numerics.functions import exponential, hyperbolic_tangent
 
 """
@@ -89,7 +89,7 @@ class Signature:
 
 
 def upward_text(source: Written, signature: Signature) -> str:
-    """The module with `states`, which runs `upward`.
+    """The module with `forward`, which runs `upward`.
 
     Raises:
         NotUnderstood: the function is to run example by example.
@@ -100,7 +100,7 @@ def upward_text(source: Written, signature: Signature) -> str:
     body = (*function.body, Output(0, None, function.results[0]))
     module = _Module(function, signature)
     module.loop(
-        f"states({TABLE}, {signature.flat}state, start, stop)",
+        f"forward({TABLE}, {signature.flat}state, start, stop)",
         "for n in range(start, stop):",
         body,
         each_tile=["result = part(state, n, at, m)"],
@@ -109,7 +109,7 @@ def upward_text(source: Written, signature: Signature) -> str:
 
 
 def downward_text(source: Written, signature: Signature) -> str:
-    """The module with `errors`, and `gradients` if there are parameters, which run `downward`.
+    """The module with `backward_input`, and `backward_parameters` where there are any, which run `downward`.
 
     Raises:
         NotUnderstood: the function is to run example by example.
@@ -122,7 +122,7 @@ def downward_text(source: Written, signature: Signature) -> str:
     errors, *gradients = [_output(i, result) for i, result in enumerate(function.results)]
     module, flat = _Module(function, signature), f"{signature.flat}state, error"
     module.loop(
-        f"errors({TABLE}, least, most, {flat}, out, low, high)",
+        f"backward_input({TABLE}, least, most, {flat}, out, low, high)",
         "for n in range(state.shape[0]):",
         (*function.body, errors),
         each_node=["if most[n] < low or least[n] >= high:", "    continue"],
@@ -130,7 +130,7 @@ def downward_text(source: Written, signature: Signature) -> str:
     if gradients:
         names = "".join(f"g_{i + 1}, " for i in range(len(gradients)))
         module.loop(
-            f"gradients({TABLE}, {flat}, {names}start, stop, from_edge, from_own)",
+            f"backward_parameters({TABLE}, {flat}, {names}start, stop, from_edge, from_own)",
             "for n in range(start, stop):",
             (*function.body, *gradients),
         )
@@ -227,7 +227,7 @@ class _Module:
             at_node = "own" if wired else "begin + n"
             for name, kind in self._signature.parameters:
                 if kind == "n":
-                    lines(f"n_{name} = widen(p_{name}[{at_node}])")
+                    lines(f"n_{name} = upcast(p_{name}[{at_node}])")
             with lines.inside(f"for at in range(0, state.shape[1], {TILE}):"):
                 lines(f"m = {TILE} if state.shape[1] - at > {TILE} else state.shape[1] - at", *each_tile)
                 for name in sorted(Flow(body).exposed - varying.names):  # only read where it is not used

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from partita.engine.kernels.kernel import Site
+from partita.engine.kernels.kernel import KernelContext
 from partita.layers.connectivity import PADDING
 
 Table = npt.NDArray[Any]
@@ -49,12 +49,12 @@ class Wiring:
         return int(self.counts.max(initial=0))
 
     @classmethod
-    def of(cls, site: Site) -> Wiring:
+    def of(cls, context: KernelContext) -> Wiring:
         """The wiring of a site of one input."""
-        (source,), (start, stop), grid = site.sources, site.rows, site.grid
-        wiring, n_nodes = grid.connectivity, site.n_rows * grid.nodes_per_row
+        (source,), (start, stop), grid = context.sources, context.rows, context.grid
+        wiring, n_nodes = grid.connectivity, context.n_rows * grid.nodes_per_row
         step = max(1, _EDGES_AT_ONCE // max(wiring.fan_in(source.shape) * grid.nodes_per_row, 1))
-        first_sender = site.windows[0][0] * source.nodes_per_row
+        first_sender = context.windows[0][0] * source.nodes_per_row
         parts, n_listed = [], 0
         for row in range(start, stop, step):
             offsets, indices = wiring.edges((row, min(row + step, stop)), grid.shape, source.shape)

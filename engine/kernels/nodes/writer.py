@@ -84,7 +84,7 @@ class Outside(Writing):
             case Item(array, index) if array in self.own:
                 return f"a_{array}[{self.text(index)}]"
             case Item(array, index):
-                return f"widen(p_{array}[edge + {self.text(index)}])"
+                return f"upcast(p_{array}[edge + {self.text(index)}])"
         return super().leaf(expression)
 
 
@@ -111,7 +111,7 @@ class Inside(Outside):
                 return "result[e]"
             case Argument(name):
                 view = self._known_before("y", f"part({name.removeprefix('@')}, n, at, m)")
-                return f"widen({view}[e])"
+                return f"upcast({view}[e])"
         return super().leaf(expression)
 
     def item(self, array: str, index: Expression) -> str:
@@ -119,7 +119,7 @@ class Inside(Outside):
         place = self._outside.text(index)
         if array in self.own:
             return f"{self._known_before('y', f'part(a_{array}, {place}, 0, m)')}[e]"
-        return f"widen({self._known_before('y', f'row(x, padding, senders[first + {place}], at, m)')}[e])"
+        return f"upcast({self._known_before('y', f'row(x, padding, senders[first + {place}], at, m)')}[e])"
 
     def _known_before(self, prefix: str, text: str) -> str:
         if text.isidentifier():
@@ -266,7 +266,7 @@ def _each_example(body: Sequence[Statement], inside: Inside, lines: Lines) -> No
                     with lines.inside("else:"):
                         _each_example(no, inside, lines)
             case Output(_, None, value):
-                lines(f"result[e] = narrow({inside.real(value)}, result[e])")
+                lines(f"result[e] = downcast({inside.real(value)}, result[e])")
             case _:
                 raise AssertionError(f"{statement} is not of an example")
 

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.kernels.parallel import Team
 from partita.engine.kernels.products import tiles
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.partitioner.cluster.products import Choice, Products, ProductShape
 
@@ -23,7 +23,7 @@ def product(
     b: Array,
     out: Array,
     *,
-    team: Team,
+    pool: ThreadPool,
     choices: Products,
     scratch: Scratch | None = None,
     accumulate: bool = False,
@@ -35,7 +35,7 @@ def product(
             may lie apart.
         b: `[k, n]`, likewise.
         out: `[m, n]`, of the same type, C-contiguous.
-        team: the threads that may compute it.
+        pool: the threads that may compute it.
         choices: which library computes it, and how many of these threads it uses.
         scratch: as for `tiles.product`; also where a product lies before it is added.
         accumulate: adds it to what is there. NumPy's BLAS cannot, so the product lies beside it first.
@@ -44,8 +44,8 @@ def product(
     assert a.shape[1] == b.shape[0] and out.shape == (a.shape[0], b.shape[1]), (
         f"{a.shape} {b.shape} {out.shape}"
     )
-    choice = choices.choose(shape_of(a, b, team.threads))
-    return product_by(choice, a, b, out, team=team, scratch=scratch, accumulate=accumulate)
+    choice = choices.choose(shape_of(a, b, pool.threads))
+    return product_by(choice, a, b, out, pool=pool, scratch=scratch, accumulate=accumulate)
 
 
 def shape_of(a: Array, b: Array, threads: int) -> ProductShape:
@@ -61,41 +61,41 @@ def product_by(
     b: Array,
     out: Array,
     *,
-    team: Team,
+    pool: ThreadPool,
     scratch: Scratch | None = None,
     accumulate: bool = False,
 ) -> Call:
     """As `product`, by the library of a choice."""
-    threads = min(choice.threads, team.threads)
+    threads = min(choice.threads, pool.threads)
     if choice.library == "torch":
         from partita.engine.kernels.products import torch_products  # here, because it imports torch
 
         return torch_products.product(a, b, out, threads=threads, accumulate=accumulate)
     if choice.library == "tiles":
-        return tiles.product(a, b, out, team=team.at_most(threads), scratch=scratch, accumulate=accumulate)
-    return _by_numpy(a, b, out, team=team.at_most(threads), scratch=scratch, accumulate=accumulate)
+        return tiles.product(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)
+    return _by_numpy(a, b, out, pool=pool.at_most(threads), scratch=scratch, accumulate=accumulate)
 
 
 def _by_numpy(
-    a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None, accumulate: bool
+    a: Array, b: Array, out: Array, *, pool: ThreadPool, scratch: Scratch | None, accumulate: bool
 ) -> Call:
     """The BLAS has one thread (`blas`); of a team, each thread calls it for rows of its own."""
     if not accumulate:
-        return partial(_multiply, a, b, out, team) if team.threads > 1 else partial(np.matmul, a, b, out)
+        return partial(_multiply, a, b, out, pool) if pool.threads > 1 else partial(np.matmul, a, b, out)
     room = scratch or Scratch(1, out.dtype)
     room.reserve(out.size)
 
     def add() -> None:
         with room.lent(out.size) as flat:
             term = flat.reshape(out.shape)
-            _multiply(a, b, term, team)
+            _multiply(a, b, term, pool)
             np.add(out, term, out)
 
     return add
 
 
-def _multiply(a: Array, b: Array, out: Array, team: Team) -> None:
+def _multiply(a: Array, b: Array, out: Array, pool: ThreadPool) -> None:
     def work(start: int, stop: int) -> None:
         np.matmul(a[start:stop], b, out[start:stop])  # not np.dot, which copies a matrix whose rows lie apart
 
-    team.split(0, len(out), work)
+    pool.split(0, len(out), work)

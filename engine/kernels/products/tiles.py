@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.engine.kernels.calls import bound
 from partita.engine.kernels.kernel import Array, Call
-from partita.engine.kernels.parallel import Team
+from partita.engine.kernels.thread_pool import ThreadPool
 from partita.engine.kernels.tiles.llvm_vectors import LINE_BYTES
 from partita.engine.kernels.tiles.scratch import Scratch
 from partita.engine.kernels.tiles.transposition import transpose
@@ -29,27 +29,33 @@ _TERMS_BYTES_IN_COLUMNS: Final = 1024
 
 
 def product(
-    a: Array, b: Array, out: Array, *, team: Team, scratch: Scratch | None = None, accumulate: bool = False
+    a: Array,
+    b: Array,
+    out: Array,
+    *,
+    pool: ThreadPool,
+    scratch: Scratch | None = None,
+    accumulate: bool = False,
 ) -> Call:
-    """A call that writes `a @ b` into `out`; the rows are split over the team's threads.
+    """A call that writes `a @ b` into `out`; the rows are split over the threads of the pool.
 
     Args:
         a: `[m, k]`, float32 or float64; in rows or in columns, which may lie apart.
         b: `[k, n]`, likewise. If it lies in columns, each call turns it first.
         out: `[m, n]`, of the same type, C-contiguous.
-        team: who computes it.
+        pool: who computes it.
         scratch: of that type, where `b` is turned; it may serve many products. None for one of its own.
         accumulate: the chains begin with what is in `out`.
     """
     item_bytes, right = a.itemsize, _flat(b)
     if b.strides[1] == item_bytes:
-        multiply = _of_rows(a, right, b.shape[1], out, team, accumulate=accumulate)
+        multiply = _of_rows(a, right, b.shape[1], out, pool, accumulate=accumulate)
         return partial(multiply, right, b.strides[0] // item_bytes)
     stride = turned_lanes(b.shape[1], item_bytes)
     size, room = len(b) * stride, scratch or Scratch(1, a.dtype)
     room.reserve(size)
-    turn = _turning(b.T, out, stride, team)
-    multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, team, accumulate=accumulate)
+    turn = _turning(b.T, out, stride, pool)
+    multiply = _of_rows(a, out.reshape(-1), b.shape[1], out, pool, accumulate=accumulate)
 
     def call() -> None:
         with room.lent(size) as turned:
@@ -60,7 +66,7 @@ def product(
 
 
 def _of_rows(
-    a: Array, right: Array, lanes: int, out: Array, team: Team, *, accumulate: bool
+    a: Array, right: Array, lanes: int, out: Array, pool: ThreadPool, *, accumulate: bool
 ) -> Callable[[Array, int], None]:
     """What multiplies `a` by rows of so many lanes in a flat array, like `right`, a stride apart."""
     (m, k), left, result = a.shape, _flat(a), out.reshape(-1)
@@ -71,12 +77,12 @@ def _of_rows(
         def work(start: int, stop: int) -> None:
             _rows(result, left, row_stride, step_stride, right, stride, start, stop, k, lanes, accumulate)
 
-        team.split(0, m, work, operations=2.0 * m * k * lanes)
+        pool.split(0, m, work, operations=2.0 * m * k * lanes)
 
     return multiply
 
 
-def _turning(matrix: Array, like: Array, stride: int, team: Team) -> Callable[[Array], None]:
+def _turning(matrix: Array, like: Array, stride: int, pool: ThreadPool) -> Callable[[Array], None]:
     """What writes the columns of a matrix, which lies in rows, into a flat array, a stride apart."""
     (n_rows, n_columns), x, x_stride = matrix.shape, _flat(matrix), matrix.strides[0] // matrix.itemsize
     in_line = LINE_BYTES // matrix.itemsize
@@ -87,7 +93,7 @@ def _turning(matrix: Array, like: Array, stride: int, team: Team) -> Callable[[A
             rows = start * in_line, min(stop * in_line, n_rows)
             _turn(x, x_stride, turned, stride, *rows, n_columns)
 
-        team.split(0, -(-n_rows // in_line), work, operations=float(matrix.size))
+        pool.split(0, -(-n_rows // in_line), work, operations=float(matrix.size))
 
     return turn
 

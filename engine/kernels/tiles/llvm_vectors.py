@@ -2,7 +2,7 @@
 memory.
 
 What uses these is generated while Numba compiles: an `intrinsic` receives a builder, and `Vectors` writes
-with it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are widened.
+with it. Sums are float32 or float64; what is loaded is of that type, or bfloat16's bits, which are upcast.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Vectors:
         place = self.builder.bitcast(pointer, stored.as_pointer())
         align = n_bytes(stored.element)
         if mask is None:
-            return self.widened(self.builder.load(place, align=align))
+            return self.upcast(self.builder.load(place, align=align))
         load = self._intrinsic("masked.load", stored, [place.type, I32, mask.type, stored], stored, ".p0")
         zeros = ir.Constant(stored, [0] * self.lanes)
-        return self.widened(self.builder.call(load, [place, ir.Constant(I32, align), mask, zeros]))
+        return self.upcast(self.builder.call(load, [place, ir.Constant(I32, align), mask, zeros]))
 
     def store(self, value: ir.Value, pointer: ir.Value, mask: ir.Value | None = None) -> None:
         """Writes a vector of sums, in any alignment; nothing where it is masked."""
@@ -68,7 +68,7 @@ class Vectors:
         store = self._intrinsic("masked.store", self.type, takes, ir.VoidType(), ".p0")
         self.builder.call(store, [value, place, ir.Constant(I32, align), mask])
 
-    def widened(self, value: ir.Value) -> ir.Value:
+    def upcast(self, value: ir.Value) -> ir.Value:
         """Of bfloat16's bits, one or a vector of them, the numbers; anything else stays."""
         vector = value.type if isinstance(value.type, ir.VectorType) else None
         if (vector.element if vector else value.type) != I16:
@@ -82,19 +82,19 @@ class Vectors:
     def repeat(self, value: ir.Value) -> ir.Value:
         """A number in every lane."""
         vector = ir.VectorType(value.type, self.lanes)
-        nothing = ir.Constant(vector, ir.Undefined)
-        first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
-        return self.shuffled(first, nothing, [0] * self.lanes)
+        no_op = ir.Constant(vector, ir.Undefined)
+        first = self.builder.insert_element(no_op, value, ir.Constant(I32, 0))
+        return self.shuffled(first, no_op, [0] * self.lanes)
 
-    def repeat_widened(self, value: ir.Value) -> ir.Value:
-        """A loaded number, widened, in every lane."""
+    def repeat_upcast(self, value: ir.Value) -> ir.Value:
+        """A loaded number, upcast, in every lane."""
         if value.type != I16:
             return self.repeat(value)
         # Twice in every lane, the lower cut off: cheaper than shifts, and nothing leaves the vectors.
         pairs, wide = ir.VectorType(I16, 2 * self.lanes), ir.VectorType(I32, self.lanes)
-        nothing = ir.Constant(pairs, ir.Undefined)
-        first = self.builder.insert_element(nothing, value, ir.Constant(I32, 0))
-        both = self.builder.bitcast(self.shuffled(first, nothing, [0] * 2 * self.lanes), wide)
+        no_op = ir.Constant(pairs, ir.Undefined)
+        first = self.builder.insert_element(no_op, value, ir.Constant(I32, 0))
+        both = self.builder.bitcast(self.shuffled(first, no_op, [0] * 2 * self.lanes), wide)
         upper = self.builder.and_(both, ir.Constant(wide, [0xFFFF0000] * self.lanes))
         return self.builder.bitcast(upper, self.type)
 

@@ -56,7 +56,7 @@ _turn = cast(Callable[..., None], intrinsic(_declare_turn))
 def transpose(
     x: Array, x_at: int, x_stride: int, out: Array, out_at: int, out_stride: int, rows: int, columns: int
 ) -> None:
-    """`out[column, row] = x[row, column]`, widened. For compiled code, without checks.
+    """`out[column, row] = x[row, column]`, upcast. For compiled code, without checks.
 
     Args:
         x: of the type of `out`, or bfloat16's bits; flat, C-contiguous.

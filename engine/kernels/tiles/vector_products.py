@@ -144,7 +144,7 @@ class _Tiles:
         lanes = [vectors.load(self._lane(begin, v), mask) for v, mask in enumerate(masks)]
         totals = iter(sums)
         for row in rows:
-            repeated = vectors.repeat_widened(builder.load(builder.gep(row, [from_left])))
+            repeated = vectors.repeat_upcast(builder.load(builder.gep(row, [from_left])))
             for vector in lanes:
                 total = next(totals)
                 builder.store(vectors.fma(repeated, vector, builder.load(total)), total)
@@ -294,7 +294,7 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
         with cgutils.for_range(builder, rows) as row:
             place = builder.gep(target, [builder.add(walk.at, builder.mul(row.index, walk.row_stride))])
             value = builder.load(builder.gep(source, [builder.add(at, row.index)]))
-            repeated = vectors.repeat_widened(value)
+            repeated = vectors.repeat_upcast(value)
             with cgutils.for_range_slice(builder, number(0), lanes, number(vectors.lanes), I64) as (lane, _):
                 mask = vectors.mask(builder.sub(lanes, lane))
                 vectors.store(repeated, builder.gep(place, [lane]), mask)
@@ -304,5 +304,5 @@ def _declare_spread(typing_context, out, into, numbers, at, rows, lanes):  # typ
 
 
 spread = cast(Callable[..., None], intrinsic(_declare_spread))
-"""`spread(out, into, numbers, at, rows, lanes)` writes `numbers[at + row]`, widened, into all lanes of each
+"""`spread(out, into, numbers, at, rows, lanes)` writes `numbers[at + row]`, upcast, into all lanes of each
 row, which a product may continue. For compiled code, without checks."""

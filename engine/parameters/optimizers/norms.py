@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from partita.engine.numerics import compiled_reassociating, widen
+from partita.engine.numerics import compiled_reassociating, upcast
 from partita.engine.parameters.vector import Vector
 
 CLIP_EPSILON: Final = 1e-6
@@ -30,7 +30,7 @@ def sum_of_squares(vector: Vector) -> float:
     """
     total = 0.0
     for i in range(vector.size):
-        x = np.float64(widen(vector[i]))
+        x = np.float64(upcast(vector[i]))
         total += x * x
     return total
 

@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from partita.engine.numerics import compiled, narrow, widen
+from partita.engine.numerics import compiled, downcast, upcast
 from partita.engine.parameters.vector import Vector
 
 Stored: TypeAlias = npt.NDArray[Any]
@@ -55,7 +55,7 @@ def all_finite(vector: Vector) -> bool:
     """Whether a vector (float32, float64, or the bits of bfloat16) has no NaN and no infinity."""
     flag = np.int32(0)
     for i in range(vector.size):
-        flag = nonfinite(flag, widen(vector[i]))
+        flag = nonfinite(flag, upcast(vector[i]))
     return bool(flag == 0)
 
 
@@ -79,14 +79,14 @@ def loop_around(arithmetic: Arithmetic, scale: Arithmetic) -> Callable[..., bool
         real, flag = values.dtype.type, np.int32(0)
         rounded = real(factor)
         for i in range(values.size):
-            g = scale(widen(gradient[i]), values[i], rounded, settings, real)
+            g = scale(upcast(gradient[i]), values[i], rounded, settings, real)
             flag = nonfinite(flag, g)
             if accumulated is not None:
                 accumulated[i] += g
             w = arithmetic(values[i], g, state, i, settings, real)
             values[i] = w
             if copy is not None:
-                copy[i] = narrow(w, copy[i])
+                copy[i] = downcast(w, copy[i])
         return bool(flag == 0)
 
     return update

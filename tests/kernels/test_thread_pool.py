@@ -6,33 +6,33 @@ import threading
 
 import pytest
 
-from partita.engine.kernels import Team
+from partita.engine.kernels import ThreadPool
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 @pytest.mark.parametrize("rows", [(0, 0), (3, 4), (2, 13)])
 def test_covers_every_row_once(threads: int, rows: tuple[int, int]) -> None:
     done: list[tuple[int, int]] = []
-    team = Team(threads)
-    team.split(*rows, lambda start, stop: done.append((start, stop)))
-    team.close()
+    pool = ThreadPool(threads)
+    pool.split(*rows, lambda start, stop: done.append((start, stop)))
+    pool.close()
     assert sorted(row for run in done for row in range(*run)) == list(range(*rows))
     assert len(done) == min(threads, rows[1] - rows[0])
 
 
 def test_its_threads_work_at_the_same_time() -> None:
     meeting = threading.Barrier(3, timeout=30)
-    team = Team(3)
-    team.split(0, 3, lambda start, stop: meeting.wait() and None)
-    team.close()
+    pool = ThreadPool(3)
+    pool.split(0, 3, lambda start, stop: meeting.wait() and None)
+    pool.close()
 
 
 @pytest.mark.parametrize(("operations", "runs"), [(10.0, 1), (199.0, 1), (200.0, 2), (1e9, 3)])
 def test_wakes_only_as_many_threads_as_have_enough_to_do(operations: float, runs: int) -> None:
     done: list[tuple[int, int]] = []
-    team = Team(3, worth_a_thread=100)
-    team.split(0, 8, lambda start, stop: done.append((start, stop)), operations=operations)
-    team.close()
+    pool = ThreadPool(3, thread_operations=100)
+    pool.split(0, 8, lambda start, stop: done.append((start, stop)), operations=operations)
+    pool.close()
     assert len(done) == runs
 
 
@@ -45,12 +45,12 @@ def test_raises_what_a_run_raised_after_all_have_ended(failing: int) -> None:
             raise ZeroDivisionError(start)
         done.append(start)
 
-    team = Team(3)
+    pool = ThreadPool(3)
     with pytest.raises(ZeroDivisionError, match=str(failing)):
-        team.split(0, 3, work)
+        pool.split(0, 3, work)
     assert sorted(done) == [row for row in range(3) if row != failing]
-    team.close()
+    pool.close()
 
 
 def test_forgotten_teams_leave_no_thread() -> None:
-    Team(2).split(0, 2, lambda start, stop: None)  # what a test leaves behind, its fixture finds
+    ThreadPool(2).split(0, 2, lambda start, stop: None)  # what a test leaves behind, its fixture finds

@@ -1,4 +1,4 @@
-"""A kernel that knows only float32 plays bfloat16 on widened copies: what it returns is rounded once."""
+"""A kernel that knows only float32 plays bfloat16 on upcast copies: what it returns is rounded once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from partita.engine.kernels import Array, Team
+from partita.engine.kernels import Array, ThreadPool
 from partita.engine.kernels.dense import DenseKernel
-from partita.engine.kernels.widened import WidenedKernel
-from partita.engine.numerics import widen_array
+from partita.engine.kernels.upcast import UpcastKernel
+from partita.engine.numerics import upcast_array
 from partita.layers import Add, AveragePool2D, Dense, L2Pool2D, Layer, MaxPool2D
 from tests.kernels.cases import Case, assert_same_bits, assert_true, case, play
 
@@ -46,22 +46,22 @@ def test_threads_change_no_bit(layer: Layer, shapes: Sequence[tuple[int, ...]]) 
 def test_blocks_activations_and_gradients_go_through() -> None:
     """A dense layer in two blocks, with the kernel of float32."""
     given_case = drawn(Dense(5, activation="tanh"), ((6, 2),))
-    site = given_case.site()
-    arrays = given_case.arrays(site)
-    kernel = WidenedKernel(DenseKernel, site, arrays, Team(1))
-    kernel.up(block=(0, 4), last=False)()
-    kernel.up(block=(4, 6), first=False)()
-    kernel.delta()()
+    context = given_case.context()
+    arrays = given_case.arrays(context)
+    kernel = UpcastKernel(DenseKernel, context, arrays, ThreadPool(1))
+    kernel.forward(block=(0, 4), last=False)()
+    kernel.forward(block=(4, 6), first=False)()
+    kernel.backward_activation()()
     gradients: list[Array] = [np.zeros(p.shape, np.float32) for p in arrays.parameters]
-    kernel.gradient(gradients)()
-    kernel.errors(0, ((0, 6),), accumulate=False)()
-    once = widen_array(arrays.errors_of(0))
-    kernel.errors(0, ((0, 6),), accumulate=True)()
-    np.testing.assert_allclose(widen_array(arrays.errors_of(0)), 2 * once, rtol=2.0**-6, atol=2.0**-6)
-    wide = given_case.widened
-    state = wide.reference.states(wide.inputs, wide.parameters)
-    errors, expected = wide.reference.errors_and_gradients(wide.inputs, state, wide.error, wide.parameters)
-    np.testing.assert_allclose(widen_array(arrays.state), state, rtol=2.0**-7)
+    kernel.backward_parameters(gradients)()
+    kernel.backward_input(0, ((0, 6),), accumulate=False)()
+    once = upcast_array(arrays.grad_input(0))
+    kernel.backward_input(0, ((0, 6),), accumulate=True)()
+    np.testing.assert_allclose(upcast_array(arrays.grad_input(0)), 2 * once, rtol=2.0**-6, atol=2.0**-6)
+    wide = given_case.upcast
+    state = wide.reference.forward(wide.inputs, wide.parameters)
+    errors, expected = wide.reference.backward(wide.inputs, state, wide.error, wide.parameters)
+    np.testing.assert_allclose(upcast_array(arrays.output), state, rtol=2.0**-7)
     np.testing.assert_allclose(once, errors[0], atol=0.1)
     for found, gradient in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(found, gradient, atol=0.15)

@@ -18,27 +18,27 @@ from itertools import pairwise
 import numpy as np
 
 
-class Team:
+class ThreadPool:
     """Threads that work on one kernel call together: the caller, and `threads - 1` helpers.
 
     One team may serve many kernels, and calls from several threads at once. The helpers end with `close()`,
     or when nobody holds the team any more.
     """
 
-    def __init__(self, threads: int = 1, *, worth_a_thread: float = 500_000) -> None:
+    def __init__(self, threads: int = 1, *, thread_operations: float = 500_000) -> None:
         """A team of `threads`, the caller included.
 
         Waking a helper costs some 50 microseconds (a guess for the machines that we know), so a run of rows
-        goes to a thread of its own only if it holds `worth_a_thread` operations, some 100 microseconds.
+        goes to a thread of its own only if it holds `thread_operations` operations, some 100 microseconds.
         """
         assert threads >= 1, f"a team of {threads} threads"
-        self.threads, self._worth = threads, worth_a_thread
+        self.threads, self._worth = threads, thread_operations
         self._helpers: ThreadPoolExecutor | None = None
         if threads > 1:  # what is not finite is for those to see who made the call
             ignore = partial(np.seterr, all="ignore")
             self._helpers = ThreadPoolExecutor(threads - 1, thread_name_prefix="kernel", initializer=ignore)
 
-    def at_most(self, threads: int) -> Team:
+    def at_most(self, threads: int) -> ThreadPool:
         """This team for calls on which no more than so many of its threads work. It ends with this one."""
         if threads >= self.threads:
             return self
