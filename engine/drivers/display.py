@@ -18,7 +18,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bar
 
-from partita.engine.drivers.progress import Gauge, Show
+from partita.engine.drivers.iterations import Gauge
+from partita.engine.drivers.progress import Show
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect
 
 LINE_EVERY_S = 2.0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from partita.engine.drivers.progress import Meter
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, IterationDone
 
 
@@ -38,7 +40,7 @@ class Iteration:
 
     @property
     def done(self) -> int:
-        """See `RunProgress`."""
+        """Iterations done, for the display."""
         return self.iteration
 
     def __str__(self) -> str:
@@ -96,3 +98,7 @@ class Iterations:
             return None
         self._looked_at = len(self.history)
         return self.history[-1]
+
+
+Gauge: TypeAlias = Meter | Iterations
+"""Adds up the reports of a run, and shows them by `title`, `unit`, `total` and `latest()`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Final, Self, TextIO, TypeAlias, get_args
 
@@ -34,14 +35,14 @@ class Phases:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def of(cls, show: Show | OnPhase) -> Phases:
+    def of(cls, show: Show | OnPhase) -> AbstractContextManager[OnPhase]:
         """Returns phases that are shown so, or that call a function.
 
         Raises:
             ValueError: `show` is neither a way to show nor a function.
         """
         if callable(show):
-            return _Told(show)
+            return nullcontext(show)
         check_choice(show, "show is", get_args(Show))
         return cls(show)
 
@@ -73,17 +74,6 @@ class Phases:
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
-
-
-class _Told(Phases):
-    """Somebody else shows them."""
-
-    def __init__(self, on_phase: OnPhase) -> None:
-        super().__init__("nothing")
-        self._on_phase = on_phase
-
-    def __call__(self, text: str) -> None:
-        self._on_phase(text)
 
 
 def silent(text: str) -> None:

@@ -9,42 +9,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from partita.engine.protocol.coordinator_effects import CoordinatorEffect, Progress
 from partita.engine.protocol.names import part_indices
 
 Show: TypeAlias = Literal["auto", "live", "lines", "nothing"]
-
-
-class RunProgress(Protocol):
-    """Progress of a run; its text is a line of the display."""
-
-    @property
-    def done(self) -> int:
-        """Amount that is done, in the gauge's unit."""
-
-
-class Gauge(Protocol):
-    """Measures the progress of a run for the display.
-
-    Attributes:
-        title: name of the work, in a word.
-        unit: unit of the progress, in a word.
-    """
-
-    title: str
-    unit: str
-
-    @property
-    def total(self) -> int | None:
-        """Amount of work at most; None where it is unknown."""
-
-    def add(self, effect: CoordinatorEffect) -> None:
-        """Adds a report of the coordinator."""
-
-    def latest(self) -> RunProgress | None:
-        """Returns the progress now; None where nothing is new since the last call."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +42,7 @@ class TrainingProgress:
 
     @property
     def done(self) -> int:
-        """See `RunProgress`."""
+        """Steps done, for the display."""
         return self.step
 
     def __str__(self) -> str:

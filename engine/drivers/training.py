@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from partita.engine.drivers.driver import Driver
 from partita.engine.drivers.interrupt import Interrupted, stops_on_ctrl_c
+from partita.engine.drivers.iterations import Gauge
 from partita.engine.drivers.job import Job
 from partita.engine.drivers.phases import starting
-from partita.engine.drivers.progress import Gauge
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.supervisor import RunFailed, Supervisor
 from partita.engine.launch.launcher import Launcher

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -159,16 +159,8 @@ class KernelBenchmarkTask:
     machine: int
     parts: tuple[BenchmarkPart, ...]
     threads: int
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """See `HostTask`. Parts that are timed side by side need no cores of their own: none communicates."""
-        return 0, 1
-
-    @property
-    def title(self) -> str:
-        """Name of the task in messages."""
-        return "a kernel benchmark"
+    title: ClassVar = "a kernel benchmark"
+    rank: ClassVar = (0, 1)  # parts that are timed side by side need no cores of their own: none communicates
 
     def role(self, link: HostContext) -> Role:
         """See `HostTask`."""

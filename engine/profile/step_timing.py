@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -37,16 +37,8 @@ class StepTimingTask:
     machine: int
     plans: tuple[Plan, ...]
     cold: bool = False
-
-    @property
-    def title(self) -> str:
-        """Name of the task in messages."""
-        return "step timing"
-
-    @property
-    def threads(self) -> int:
-        """See `HostTask`."""
-        return 1
+    title: ClassVar = "step timing"
+    threads: ClassVar = 1
 
     @property
     def rank(self) -> tuple[int, int]:
