@@ -13,7 +13,7 @@ w <- w - alpha*g, for the others it is ours (the paper does not say what a part'
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters, save_parameters
-from partita.engine.parameters.initialise import Spec, initial_range, initialise
+from partita.engine.parameters.initialise import initial_range, initialise
 from partita.engine.parameters.journal import Journal
 from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
 from partita.engine.parameters.layout import Layout, SharedRange, gather, scatter
@@ -67,7 +67,6 @@ __all__ = [
     "SharedRange",
     "Slot",
     "Snapshot",
-    "Spec",
     "StepDecay",
     "Storage",
     "UpdateContext",

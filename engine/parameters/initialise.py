@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from partita.engine.parameters.slots import Slot, cut
 from partita.engine.parameters.vector import Vector
+from partita.layers import Parameter
 
 BLOCK: Final = 1 << 16
 """Numbers of a parameter that share one stream."""
@@ -30,31 +31,9 @@ DRAWN: Final = ("glorot", "he", "normal")
 variance 2 / fan_in (He et al. 2015, equation 10); normal with `NORMAL_DEVIATION`."""
 
 
-class Spec(Protocol):
-    """Description of a parameter; `partita.layers.Parameter` is one."""
-
-    @property
-    def name(self) -> str:
-        """Name, unique in the network; part of the random stream's key."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the whole parameter."""
-
-    @property
-    def initialiser(self) -> str | float:
-        """One of "glorot", "he", "normal", "zeros", "ones", or one number for all."""
-
-    @property
-    def fan_in(self) -> int:
-        """Number of edges into a node."""
-
-    @property
-    def fan_out(self) -> int:
-        """Number of edges out of a node."""
-
-
-def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.float32) -> dict[str, Vector]:
+def initialise(
+    specs: Iterable[Parameter], seed: int, *, dtype: npt.DTypeLike = np.float32
+) -> dict[str, Vector]:
     """Returns whole initial parameters by name, in their shapes.
 
     Args:
@@ -63,20 +42,20 @@ def initialise(specs: Iterable[Spec], seed: int, *, dtype: npt.DTypeLike = np.fl
         dtype: of the values, which are drawn in float64 and rounded.
 
     Raises:
-        ValueError: an unknown initialiser, a fan below 1, a negative seed, or a repeated name.
+        ValueError: a fan below 1, a negative seed, or a repeated name.
     """
     values: dict[str, Vector] = {}
     for spec in specs:
         if spec.name in values:
             raise ValueError(f"two parameters are named {spec.name!r}; each needs a name of its own")
-        flat = initial_range(spec, seed, start=0, stop=math.prod(spec.shape), dtype=dtype)
+        flat = initial_range(spec, seed, start=0, stop=spec.size, dtype=dtype)
         values[spec.name] = flat.reshape(spec.shape)
     return values
 
 
 def initial_vector(
     slots: Iterable[Slot],
-    specs: Mapping[str, Spec],
+    specs: Mapping[str, Parameter],
     seed: int,
     *,
     dtype: npt.DTypeLike = np.float32,
@@ -103,7 +82,7 @@ def initial_vector(
 
 
 def initial_range(
-    spec: Spec, seed: int, *, start: int, stop: int, dtype: npt.DTypeLike = np.float32
+    spec: Parameter, seed: int, *, start: int, stop: int, dtype: npt.DTypeLike = np.float32
 ) -> Vector:
     """Returns the flat range `[start, stop)` of an initial parameter, made without the rest.
 
@@ -124,9 +103,9 @@ class _Stream:
         self._seed, self._of = seed, ("", -1)
         self._numbers = np.empty(0)
 
-    def fill(self, spec: Spec, start: int, stop: int, values: Vector) -> None:
+    def fill(self, spec: Parameter, start: int, stop: int, values: Vector) -> None:
         """Writes the range of a parameter."""
-        size = math.prod(spec.shape)
+        size = spec.size
         if not 0 <= start <= stop <= size:
             raise ValueError(f"[{start}:{stop}] leaves parameter {spec.name!r}, which has {size} numbers")
         constant = _constant(spec)
@@ -142,20 +121,12 @@ class _Stream:
             values[low - start : high - start] = self._numbers[low - first : high - first]
 
 
-def _constant(spec: Spec) -> float | None:
+def _constant(spec: Parameter) -> float | None:
     """Returns the constant that fills the parameter; None where its numbers are drawn."""
-    initialiser = spec.initialiser
-    if isinstance(initialiser, (int, float)):
-        if not math.isfinite(initialiser):
-            raise ValueError(f"parameter {spec.name!r} cannot start as {initialiser}; use a finite number")
-        return float(initialiser)
-    if initialiser in CONSTANTS:
-        return CONSTANTS[initialiser]
-    if initialiser not in DRAWN:
-        raise ValueError(
-            f"parameter {spec.name!r} has initialiser {initialiser!r}; "
-            f"use one of {', '.join([*DRAWN, *CONSTANTS])}, or a number"
-        )
+    if isinstance(spec.initialiser, float):
+        return spec.initialiser
+    if spec.initialiser in CONSTANTS:
+        return CONSTANTS[spec.initialiser]
     if min(spec.fan_in, spec.fan_out) < 1:
         raise ValueError(
             f"parameter {spec.name!r} has fan_in {spec.fan_in} and fan_out {spec.fan_out}; use 1 or more"
@@ -163,7 +134,7 @@ def _constant(spec: Spec) -> float | None:
     return None
 
 
-def _block(spec: Spec, seed: int, block: int, n: int) -> npt.NDArray[np.float64]:
+def _block(spec: Parameter, seed: int, block: int, n: int) -> npt.NDArray[np.float64]:
     """Draws the first `n` numbers of a block."""
     key = np.random.SeedSequence(seed, spawn_key=(*spec.name.encode(), 256, block))
     stream = np.random.Generator(np.random.Philox(key))

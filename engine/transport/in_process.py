@@ -21,7 +21,6 @@ from partita.engine.transport.mailbox import (
     Mailbox,
     PeerStalled,
     UnknownPeer,
-    is_superseded,
 )
 from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.wire import STREAM_BITS, frames
@@ -123,40 +122,25 @@ class InProcessMailbox(Mailbox):
         self._max_payload = max_payload
         self._max_backlog = max_backlog
         self._inbound = InboundConnections(self.counters, max_payload=max_payload)
-        self._outbound: dict[str, _Queue] = {}
         self._streams = 0  # connections so far
         self._sending = threading.Lock()
         self._strangers: dict[_Queue, None] = {}  # of keys that are not authorised yet, in order
         self._arrivals = network.arrivals(self.endpoint)
 
-    def connect(self, peer: Peer) -> None:
-        """See `Mailbox.connect`."""
-        self._check_open()
+    def _open(self, peer: Peer) -> _Queue:
         if not peer.endpoint.startswith("in-process://"):
             raise ValueError(
                 f"'{peer.endpoint}' is not an endpoint of an InProcessNetwork; take Mailbox.endpoint"
             )
-        present = self._outbound.get(peer.name)
-        if is_superseded(peer, None if present is None else present.peer):
-            return
-        self.disconnect(peer.name)
-        self._outbound[peer.name] = _Queue(
-            self.public_key, peer, self._streams, self._network.arrivals(peer.endpoint)
-        )
         self._streams += 1
+        arrivals = self._network.arrivals(peer.endpoint)
+        return _Queue(self.public_key, peer, self._streams - 1, arrivals)
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
         outbound = self._outbound.pop(name, None)
         if outbound is not None:
             outbound.take()
-
-    def reconnect(self, name: str) -> None:
-        """See `Mailbox.reconnect`."""
-        outbound = self._outbound.get(name)
-        if outbound is not None:
-            self.disconnect(name)
-            self.connect(outbound.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""

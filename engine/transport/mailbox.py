@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from partita.engine.protocol.events import Received
 from partita.engine.protocol.messages import Message, Peer
@@ -76,8 +76,8 @@ class Mailbox(ABC):
         self.public_key = public_key
         self.counters = Counters()
         self._closed = False
+        self._outbound: dict[str, Any] = {}  # connections by name of the peer, each with its `peer`
 
-    @abstractmethod
     def connect(self, peer: Peer) -> None:
         """Opens the connection to a peer, which need not exist yet; messages wait for it.
 
@@ -87,6 +87,17 @@ class Mailbox(ABC):
         Raises:
             ValueError: the endpoint or the key is invalid.
         """
+        self._check_open()
+        present = self._outbound.get(peer.name)
+        if present is not None and (present.peer == peer or present.peer.incarnation > peer.incarnation):
+            return
+        opened = self._open(peer)
+        self.disconnect(peer.name)
+        self._outbound[peer.name] = opened
+
+    @abstractmethod
+    def _open(self, peer: Peer) -> Any:
+        """Returns a new connection to a peer, as `connect`."""
 
     @abstractmethod
     def disconnect(self, name: str) -> None:
@@ -95,9 +106,12 @@ class Mailbox(ABC):
         Frames in flight may still arrive.
         """
 
-    @abstractmethod
     def reconnect(self, name: str) -> None:
         """Replaces the connection to a peer, if there is one, and drops its backlog."""
+        present = self._outbound.get(name)
+        if present is not None:
+            self.disconnect(name)
+            self.connect(present.peer)
 
     @abstractmethod
     def allow(self, peers: Iterable[Peer]) -> None:
@@ -155,8 +169,3 @@ class Mailbox(ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise MailboxClosed
-
-
-def is_superseded(peer: Peer, present: Peer | None) -> bool:
-    """Whether a connected peer makes connecting to this one unnecessary: the same, or a newer incarnation."""
-    return present is not None and (present == peer or present.incarnation > peer.incarnation)

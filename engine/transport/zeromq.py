@@ -21,7 +21,7 @@ from partita.engine.transport.authenticator import Authenticator
 from partita.engine.transport.connection_guard import CHECK_S, ConnectionGuard
 from partita.engine.transport.inbound import InboundConnections
 from partita.engine.transport.keys import KeyPair
-from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer, is_superseded
+from partita.engine.transport.mailbox import MAX_PAYLOAD, Mailbox, UnknownPeer
 from partita.engine.transport.outbound import ACK_TIMEOUT_S, OutboundConnection
 from partita.engine.transport.payload import PayloadLike, views
 from partita.engine.transport.rendezvous import Rendezvous
@@ -73,8 +73,7 @@ class ZmqMailbox(Mailbox):
         super().__init__(self._inbox.getsockopt_string(zmq.LAST_ENDPOINT), keys.public)
         self._wake_lock = threading.Lock()  # or a late wake() could write into somebody else's descriptor
         self._owner: int | None = None
-        self._outbound_lock = threading.Lock()  # protects the following four
-        self._outbound: dict[str, OutboundConnection] = {}
+        self._outbound_lock = threading.Lock()  # protects the following three, and changes of `_outbound`
         self._streams = 0  # connections so far
         self._backlogs: set[OutboundConnection] = set()
         self._polled: set[OutboundConnection] = set()  # backlogs whose sockets are in the poll
@@ -108,21 +107,14 @@ class ZmqMailbox(Mailbox):
         for source in (self._inbox, self._zap, self._wake_fd):
             self._poller.register(source, zmq.POLLIN)
 
-    def connect(self, peer: Peer) -> None:
-        """See `Mailbox.connect`."""
-        self._check_open()
-        present = self._outbound.get(peer.name)
-        if is_superseded(peer, None if present is None else present.peer):
-            return
+    def _open(self, peer: Peer) -> OutboundConnection:
         shares_memory = self._rendezvous is not None and peer.machine == self._machine
         link = SharedLinkSender(peer.public_key) if shares_memory else None
         socket = self._sockets.outgoing(peer)
-        self.disconnect(peer.name)
-        with self._outbound_lock:
-            self._outbound[peer.name] = OutboundConnection(
-                peer, socket, max_backlog=self._max_backlog, stream=self._streams, link=link
-            )
-            self._streams += 1
+        self._streams += 1
+        return OutboundConnection(
+            peer, socket, max_backlog=self._max_backlog, stream=self._streams - 1, link=link
+        )
 
     def disconnect(self, name: str) -> None:
         """See `Mailbox.disconnect`."""
@@ -131,13 +123,6 @@ class ZmqMailbox(Mailbox):
             if outbound is not None:
                 self._forget_backlog(outbound)
                 outbound.close()
-
-    def reconnect(self, name: str) -> None:
-        """See `Mailbox.reconnect`."""
-        outbound = self._outbound.get(name)
-        if outbound is not None:
-            self.disconnect(name)
-            self.connect(outbound.peer)
 
     def allow(self, peers: Iterable[Peer]) -> None:
         """See `Mailbox.allow`."""

@@ -42,7 +42,7 @@ envelopes = st.one_of(
         numbers,
         st.none()
         | st.sampled_from([0, 1, 5, CHUNK_BYTES, CHUNK_BYTES + 1, MAX_PAYLOAD, MAX_PAYLOAD + 1, 2**63 - 1]),
-        st.sampled_from([encode(Fetch(1)), encode(Tensor(0, "h1", ((0, 3),))), b"", b"\xc1"])
+        st.sampled_from([encode(Fetch(1)), encode(Tensor(0, "h1", (((0, 3),),))), b"", b"\xc1"])
         | st.binary(max_size=20),
         st.none() | st.sampled_from([0, 64, 2**63 - 1]),
     ),

@@ -31,7 +31,7 @@ def test_a_payload_arrives_as_it_was_at_send(hosts: Hosts, n_bytes: int) -> None
     left, right = hosts.pair()
     numbers = np.random.default_rng(n_bytes).integers(0, 256, n_bytes, np.uint8)
     expected = numbers.copy()
-    left.send("right", Tensor(1, "h1", ((0, 640),)), numbers)
+    left.send("right", Tensor(1, "h1", (((0, 640),),)), numbers)
     numbers[:] = 0
     (got,) = collect(right, 1, others=[left])
     assert isinstance(got.payload, Payload)
@@ -46,7 +46,7 @@ def test_several_buffers_arrive_as_one_payload(hosts: Hosts) -> None:
     left, right = hosts.pair()
     states = np.arange(700_000, dtype=np.float32).reshape(700, 1000)
     pieces: list[Buffer] = [states[:3], states[10:300], b"", states[300:305].data, bytearray(b"tail")]
-    left.send("right", Tensor(0, "h1", ((0, 3), (10, 305))), pieces)
+    left.send("right", Tensor(0, "h1", (((0, 3),), ((10, 305),))), pieces)
     (got,) = collect(right, 1, others=[left])
     assert isinstance(got.payload, Payload)
     head, middle, tail = (

@@ -16,7 +16,7 @@ from partita.engine.transport import KeyPair, Mailbox, Payload, ZmqMailbox
 from partita.engine.transport.shared_link import MAX_HEADER_BYTES
 from tests.transport.helpers import MIB, Hosts, collect, serve_until
 
-ROWS = ((0, 640),)
+ROWS = (((0, 640),),)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_payloads_are_shared(near: Hosts) -> None:
 def test_a_header_that_is_too_large_takes_the_socket_and_order_stays(near: Hosts) -> None:
     left, right = near.pair()
     acquaint(left, right)
-    rows = tuple((n, n + 1) for n in range(0, MAX_HEADER_BYTES, 2))
+    rows = tuple(((n, n + 1),) for n in range(0, MAX_HEADER_BYTES, 2))
     sent = [Tensor(step, "h1", rows if step % 3 == 1 else ROWS) for step in range(12)]
     for message in sent:
         left.send("right", message, bytes(1000))
