@@ -93,9 +93,9 @@ class Witness:
         assert text.startswith("starting ")
 
     def draw(self) -> None:
-        self._gauge.moment()
+        self._gauge.latest()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._see(text)
 
     def _see(self, what: Seen) -> None:
