@@ -83,15 +83,7 @@ class KernelBenchmark:
             Sampler(examples=DATA_BATCHES * plan.batch, batch=plan.batch, seed=0, replica=0, replicas=1),
         )
         self._updates = LocalOptimizer(SGD(1e-9), vectors)
-        self._computations = Computations(
-            plan,
-            machine,
-            program,
-            buffers=buffers,
-            vectors=vectors,
-            feed=self._feed,
-            updates=self._updates,
-        )
+        self._computations = Computations(buffers, self._feed, self._updates)
         given = {activations(grid.name) for grid in (*plan.graph.inputs, *plan.graph.targets)}
         for buffer, window in buffers.windows.items():
             if buffer.travels_along_edges and buffer not in given and window.array.dtype != np.int64:

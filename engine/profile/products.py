@@ -24,7 +24,8 @@ from partita.engine.numerics import aligned
 from partita.engine.parameters.optimizers import SGD
 from partita.engine.profile.kernel_benchmark import BenchmarkPart
 from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.engine.runtime.compute import Computations, Feed
+from partita.engine.runtime.compute import Computations
+from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.updates import LocalOptimizer
 from partita.layers.box import Box
 from partita.partitioner.cluster.products import LARGE, LIBRARIES, Choice, Products, ProductShape
@@ -161,9 +162,7 @@ def shapes_of(part: BenchmarkPart) -> frozenset[ProductShape]:
     program = recorded.programs_for(part.kind)[machine]
     vectors = Vectors(recorded, machine, gradient=program.kind.gradients == "whole")
     buffers, updates = Buffers(recorded, machine, program, vectors), LocalOptimizer(SGD(1e-9), vectors)
-    Computations(  # kernels ask where their calls are prepared
-        recorded, machine, program, buffers=buffers, vectors=vectors, feed=_Nothing(), updates=updates
-    ).close()
+    Computations(buffers, _Nothing(), updates).close()  # kernels ask where their calls are prepared
     return frozenset(shape for shape in asked.shapes if shape.operations >= LARGE)
 
 

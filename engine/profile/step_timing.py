@@ -76,7 +76,7 @@ class _StepTimingRole(Role):
                 self._role = SessionRole(
                     self._task.session(self._number),
                     replace(self._link, send=self._send),
-                    beside=self._sweep if self._task.cold else None,
+                    after_each=self._sweep if self._task.cold else None,
                 )
                 self._link.send(COORDINATOR, Ready(), None)
             case Heartbeat():

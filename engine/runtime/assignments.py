@@ -1,8 +1,8 @@
-"""How a part plays the portions of a turn: alone in one go, or together with the other parts.
+"""Runs the portions of an assignment: alone in one go, or together with the other parts.
 
 A program without messages waits for nobody, so one kernel thread makes all its calls, portion after portion
-and turn after turn: no other thread has to wake before it goes on. Otherwise each portion is a step of the
-player.
+and assignment after assignment: no other thread has to wake before it goes on. Otherwise each portion is a
+step of the player.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.player import Player
 
 Prepare = Callable[[RunAssignment, int], None]
-"""Makes everything ready for portion number n of a turn."""
+"""Prepares portion number n of an assignment."""
 Finish = Callable[[AssignmentDone], None]
-"""Takes in that a turn is over, and may begin the next one."""
+"""Handles the end of an assignment, and may begin the next one."""
 
 
 class AssignmentRunner(ABC):
-    """Plays one turn at a time."""
+    """Runs one assignment at a time."""
 
     @abstractmethod
     def begin(self, assignment: RunAssignment) -> None:
-        """Begins a turn."""
+        """Begins an assignment."""
 
     @abstractmethod
     def poll(self) -> None:
-        """Goes on with what kernel threads leave to the thread that owns the mailbox, which calls this.
+        """Goes on; to be called by the thread that owns the mailbox.
 
         Raises:
-            Exception: what a kernel raised.
+            Exception: the one that a kernel raised.
         """
 
     @abstractmethod
     def receive(self, event: Received) -> None:
-        """Takes in a message of another part."""
+        """Handles a message of another part."""
 
     @property
     def stuck_on(self) -> tuple[int, tuple[tuple[str, str], ...]]:
-        """See `Player.stuck_on`; alone it waits for nobody."""
+        """See `Player.stuck_on`; a part alone waits for nobody."""
         return 0, ()
 
     @abstractmethod
     def refused(self) -> list[Refuse]:
-        """Messages that did not fit the program, since the last call."""
+        """The messages since the last call that did not fit the program."""
 
     @abstractmethod
     def close(self) -> None:
@@ -60,7 +60,7 @@ class AssignmentRunner(ABC):
 
 
 class SinglePartRunner(AssignmentRunner):
-    """One thread that makes all calls of a turn in their order."""
+    """One thread that makes all calls of an assignment in their order."""
 
     def __init__(
         self,
@@ -76,9 +76,9 @@ class SinglePartRunner(AssignmentRunner):
         Args:
             computations: of a program without messages.
             prepare: called by the thread before each portion.
-            finish: called by the thread after each turn.
-            is_over: whether nobody wants an evaluation any more: its turn is then cut short.
-            wake: lets the mailbox's owner call `poll` soon.
+            finish: called by the thread after each assignment.
+            is_over: whether nobody needs an evaluation any more: its assignment is then cut short.
+            wake: makes the mailbox's owner call `poll` soon.
         """
         self._computations, self._prepare, self._finish = computations, prepare, finish
         self._is_over, self._wake = is_over, wake
@@ -108,22 +108,22 @@ class SinglePartRunner(AssignmentRunner):
         return refused
 
     def close(self) -> None:
-        """See `AssignmentRunner`: after the portion that is going on."""
+        """Ends the thread after the portion that is going on."""
         self._is_over = lambda evaluation: True
         self._assignments.put(None)
         self._thread.join()
         self._computations.close()
 
     def _work(self) -> None:
-        with np.errstate(all="ignore"):  # what is not finite is told like any other number
+        with np.errstate(all="ignore"):  # numbers that are not finite are reported like any other
             while (assignment := self._assignments.get()) is not None:
                 try:
-                    self._finish(self._played(assignment))
-                except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
+                    self._finish(self._run(assignment))
+                except BaseException as error:  # noqa: BLE001 - raised again by poll, on the host's thread
                     self._error = error
                     self._wake()
 
-    def _played(self, assignment: RunAssignment) -> AssignmentDone:
+    def _run(self, assignment: RunAssignment) -> AssignmentDone:
         metrics, run = self._computations.metrics, self._computations.run
         metrics.clear()
         for n in range(assignment.count):
@@ -138,7 +138,7 @@ class SinglePartRunner(AssignmentRunner):
 
 
 class MultiPartRunner(AssignmentRunner):
-    """A player's steps, one for each portion, numbered through all turns: every part plays all of them."""
+    """A player's steps, one for each portion, numbered through all assignments: every part plays all."""
 
     def __init__(
         self, player: Player, computations: Computations, *, prepare: Prepare, finish: Finish
@@ -147,9 +147,9 @@ class MultiPartRunner(AssignmentRunner):
 
         Args:
             player: of a program that exchanges messages.
-            computations: that it plays.
+            computations: those of the player.
             prepare: called before each portion.
-            finish: called after each turn.
+            finish: called after each assignment.
         """
         self._player, self._computations = player, computations
         self._prepare, self._finish = prepare, finish
@@ -163,7 +163,7 @@ class MultiPartRunner(AssignmentRunner):
         assert self._assignment is None, f"{assignment} begins inside {self._assignment}"
         self._assignment, self._done = assignment, 0
         self._computations.metrics.clear()
-        self._go_on()
+        self._begin_portion()
 
     def receive(self, event: Received) -> None:
         """See `AssignmentRunner`."""
@@ -189,14 +189,14 @@ class MultiPartRunner(AssignmentRunner):
         if assignment is None or self._playing:
             return
         if self._done < assignment.count:
-            self._go_on()
+            self._begin_portion()
             return
         self._assignment = None
         self._computations.finish()
         metrics = self._computations.metrics
         self._finish(AssignmentDone(assignment.sequence, metrics.loss, metrics.correct))
 
-    def _go_on(self) -> None:
+    def _begin_portion(self) -> None:
         if self._assignment is not None and self._player.may_begin():
             self._prepare(self._assignment, self._done)
             self._playing = True

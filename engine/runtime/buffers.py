@@ -144,7 +144,8 @@ class Buffers:
             keep: the buffers that are looked at after a step, see `Plan.windows`; None: any.
         """
         assert program.machine == machine, f"the program of machine {program.machine} on machine {machine}"
-        self.plan, self.machine, self.device, self._slots = plan, machine, vectors.device, program.slots
+        self.plan, self.machine, self.program, self.vectors = plan, machine, program, vectors
+        self.device, self._slots = vectors.device, program.slots
         self._planned = planned = plan.windows(program, keep=keep)
         self.n_bytes = arena_bytes(planned)
         memory = self.device.memory(self.n_bytes)

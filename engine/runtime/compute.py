@@ -6,7 +6,6 @@ This is where buffers, kernels and the feed meet. It must not know messages or d
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -25,7 +24,8 @@ from partita.engine.kernels.kernel import (
 )
 from partita.engine.kernels.registry import build
 from partita.engine.kernels.thread_pool import ThreadPool
-from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.buffers import Buffers
+from partita.engine.runtime.feed import Feed
 from partita.engine.runtime.fused_update import FusedUpdate, Scratch, Updates
 from partita.engine.runtime.kernel_arrays import KernelArrays
 from partita.engine.runtime.metrics import Metrics
@@ -36,62 +36,26 @@ from partita.engine.runtime.watchdog import Overdue, Watchdog
 from partita.layers.box import Box, BoxSet, Spans
 from partita.partitioner.assign.held import Held
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
-from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand, Program
-from partita.partitioner.plan import Plan
-
-
-class Feed(ABC):
-    """Where inputs and targets come from: fills rows of one, node-major, for the step that is played."""
-
-    @abstractmethod
-    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
-        """Writes rows `[start, stop)`, or a box, of the input or target into `out`, for as many of the step's
-        examples as that has, from number `first` on. May be called from several threads.
-        """
-
-    @property
-    @abstractmethod
-    def count(self) -> int:
-        """How many examples of the step are real; the rest is padding that counts for nothing."""
-
-    @property
-    def pads_portions(self) -> bool:
-        """Whether a gradient is the mean over a whole minibatch even where that is not full: its portions are
-        added to others. Else the mean is over the examples that are real.
-        """
-        return False
+from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand
 
 
 class Computations:
     """The computations of one program on one machine."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        machine: int,
-        program: Program,
-        *,
-        buffers: Buffers,
-        vectors: Vectors,
-        feed: Feed,
-        updates: Updates | None = None,
-    ) -> None:
+    def __init__(self, buffers: Buffers, feed: Feed, updates: Updates | None = None) -> None:
         """Builds and compiles every kernel.
 
         Args:
-            plan: what to play.
-            machine: as whom.
-            program: its part.
-            buffers: states and errors.
-            vectors: parameters and gradients.
+            buffers: the arrays of the machine's program.
             feed: fills inputs and targets.
-            updates: what a driver does with gradients; None leaves them alone.
+            updates: a driver's use of gradients; None leaves them alone.
         """
+        plan, machine, program, vectors = buffers.plan, buffers.machine, buffers.program, buffers.vectors
         self.graph, self.owned, self.machine = plan.graph, plan.ownership, machine
         self.buffers, self.vectors, self.feed, self.plan = buffers, vectors, feed, plan
         self.metrics = Metrics()
         self.underway, self._instructions = Watchdog(), program.instructions
-        self.watch = NonfiniteWatch(plan, machine, program, buffers, vectors)
+        self.watch = NonfiniteWatch(buffers)
         self.not_finite: set[str] = set()
         self._device = vectors.device
         self._updates, self._scratch = updates, Scratch(self._device)

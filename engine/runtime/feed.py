@@ -6,6 +6,7 @@ Users hand over batch-first arrays; a feed turns the rows that its machine needs
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,34 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import stored
-from partita.engine.runtime.compute import Feed
 from partita.layers.box import Box
+
+
+class Feed(ABC):
+    """The inputs and targets of the step that is played, node-major."""
+
+    @abstractmethod
+    def fill(self, name: str, box: Box, out: Array, *, first: int = 0) -> None:
+        """Writes a box of an input or target, for some of the step's examples. From any thread.
+
+        Args:
+            name: of the input or target.
+            box: rows of its grid, or a box.
+            out: `[rows, ..., example]`.
+            first: the number of its first example in the step.
+        """
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """The number of real examples in the step; the others are padding that counts for nothing."""
+
+    @property
+    def pads_portions(self) -> bool:
+        """Whether a gradient is the mean over a whole minibatch even where that is not full, because its
+        portions are added to others; else the mean is over the real examples.
+        """
+        return False
 
 
 class Sampler:

@@ -13,13 +13,12 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.numerics import upcast_array
-from partita.engine.runtime.buffers import Buffers, Vectors
+from partita.engine.runtime.buffers import Buffers
 from partita.layers.losses import Loss
 from partita.layers.node import Node
 from partita.partitioner.ir.buffer import Buffer, BufferKind
-from partita.partitioner.ir.program import Instruction, Op, Operand, Program
+from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.lower.access import Access
-from partita.partitioner.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,10 @@ class NonfiniteArray:
 class NonfiniteWatch:
     """What a machine has done in a step, and where it first went wrong. Any thread may call it."""
 
-    def __init__(
-        self, plan: Plan, machine: int, program: Program, buffers: Buffers, vectors: Vectors
-    ) -> None:
-        self._plan, self._program, self._buffers, self._vectors = plan, program, buffers, vectors
-        self._access = Access(plan.ownership, machine, slots=program.slots)
+    def __init__(self, buffers: Buffers) -> None:
+        self._buffers, self._plan, self._vectors = buffers, buffers.plan, buffers.vectors
+        self._program = buffers.program
+        self._access = Access(self._plan.ownership, buffers.machine, slots=self._program.slots)
         self._done: list[int] = []
         self.suspect: NonfiniteArray | None = None
 

@@ -1,9 +1,9 @@
-"""The interpreter of a part: carries out what the part machine asks for, on kernel threads, step after step.
+"""The interpreter of a part: carries out the scheduler's effects on kernel threads, step after step.
 
-A kernel thread that finishes a computation asks the machine for the next one itself, and sends what that
-computation was waited for: so a message leaves while its numbers are in the cache, and a program without
-messages never changes threads. (On a GPU it would wait for the numbers, so there the owner of the mailbox
-sends.) Messages arrive on the thread that owns the mailbox.
+A kernel thread that finishes a computation asks the scheduler for the next one itself, and sends the messages
+that waited for it: so a message leaves while its numbers are in the cache, and a program without messages
+never changes threads. (On a GPU it would wait for the numbers, so there the owner of the mailbox sends.)
+Messages arrive on the thread that owns the mailbox.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from partita.engine.runtime.buffers import Buffers
 from partita.engine.runtime.compute import Computations
 from partita.engine.runtime.trace import Recorder
 from partita.engine.transport.payload import Payload, PayloadLike
-from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Program
+from partita.partitioner.ir.program import COMPUTES, Instruction, Op
 
 Sender = Callable[[str, Message, PayloadLike], None]
 Waiting = TypeVar("Waiting")
@@ -45,7 +45,7 @@ Waiting = TypeVar("Waiting")
 
 @dataclass(frozen=True, slots=True)
 class PlayedStep:
-    """A step is over: its number, when it ended, and how long the kernel threads were busy in it."""
+    """A step that is over: its number, and the seconds for which the kernel threads were busy in it."""
 
     step: int
     busy_s: float
@@ -59,40 +59,36 @@ class Player:
 
     def __init__(
         self,
-        program: Program,
         computations: Computations,
-        buffers: Buffers,
         *,
         host_of: Callable[[int], str],
         send: Sender,
         wake: Callable[[], None],
         lanes: int = 1,
         recorder: Recorder | None = None,
-        beside: Callable[[], None] | None = None,
+        after_each: Callable[[], None] | None = None,
     ) -> None:
         """Starts the kernel threads.
 
         Args:
-            program: what to play.
-            computations: its computations, as calls.
-            buffers: where messages leave from and arrive.
-            host_of: the host that plays a machine's part of this replica.
+            computations: the calls of the program; messages leave from their buffers, and arrive there.
+            host_of: finds the host that plays a machine's part of this replica.
             send: sends a message; called by kernel threads too.
-            wake: lets the mailbox's owner call `poll` soon.
+            wake: makes the mailbox's owner call `poll` soon.
             lanes: kernel threads, each running one computation at a time.
-            recorder: writes down what is done when.
-            beside: done after each computation, as a part of it.
+            recorder: writes down the times of the instructions.
+            after_each: called after each computation, as a part of it.
         """
-        self._instructions = program.instructions
-        self._works = [_work(instruction, host_of, buffers) for instruction in program.instructions]
-        self._computations, self._buffers = computations, buffers
+        self._computations, self._buffers = computations, computations.buffers
+        self._instructions = self._buffers.program.instructions
+        self._works = [_work(instruction, host_of, self._buffers) for instruction in self._instructions]
         self._send, self._wake = send, wake
-        self._lanes, self._recorder, self._beside = lanes, recorder, beside
+        self._lanes, self._recorder, self._after_each = lanes, recorder, after_each
         self._lock = threading.Lock()
         self._machine = InstructionScheduler(self._works, lanes=lanes)
         self._ready: SimpleQueue[int | None] = SimpleQueue()
         self._outgoing: deque[Transmit | Send] = deque()
-        self._over: deque[PlayedStep] = deque()
+        self._finished: deque[PlayedStep] = deque()
         self._refused: deque[Refuse] = deque()
         self._error: BaseException | None = None
         self._busy_s = 0.0
@@ -103,7 +99,7 @@ class Player:
             thread.start()
 
     def start(self, first_step: int) -> None:
-        """Makes `first_step` the one that is played next. Messages may come in from now on."""
+        """Makes `first_step` the next one. Messages may arrive from now on."""
         with self._lock:
             self._machine = InstructionScheduler(self._works, lanes=self._lanes, first_step=first_step)
 
@@ -119,31 +115,31 @@ class Player:
             return self._machine.step, self._machine.stuck_on
 
     def begin(self, step: int) -> None:
-        """Begins a step; `poll` says when it is over."""
+        """Begins a step; `poll` reports its end."""
         if self._recorder is not None:
             self._recorder.begin(step, time.perf_counter())
         self._computations.watch.begin()
-        self._tell(BeginStep(step))
+        self._handle(BeginStep(step))
 
     def receive(self, event: Received) -> None:
-        """Takes in a message from another part."""
+        """Handles a message from another part."""
         if self._recorder is not None and isinstance(event.message, Tensor):
             self._recorder.arrived(event.sender, event.message, time.perf_counter())
-        self._tell(event)
+        self._handle(event)
 
     def poll(self) -> list[PlayedStep]:
-        """The steps that are over; sends what is left to be sent.
+        """Returns the steps that are over, and sends what is left to be sent.
 
         Raises:
-            Exception: what a kernel raised.
+            Exception: the one that a kernel raised.
         """
         self._send_all()
         if self._error is not None:
             raise self._error
-        return list(_taken(self._over))
+        return list(_taken(self._finished))
 
     def refused(self) -> list[Refuse]:
-        """Messages that did not fit the program, since the last call."""
+        """The messages since the last call that did not fit the program."""
         return list(_taken(self._refused))
 
     def close(self) -> None:
@@ -154,13 +150,13 @@ class Player:
             thread.join()
         self._computations.close()
 
-    def _tell(self, event: BeginStep | Completed | Received) -> None:
+    def _handle(self, event: BeginStep | Completed | Received) -> None:
         with self._lock:
             self._carry_out(self._machine.receive(event, time.monotonic()))
         self._send_all()
 
     def _lane(self) -> None:
-        with np.errstate(all="ignore"):  # who plays the steps looks at what has become of the numbers
+        with np.errstate(all="ignore"):  # the role of the part checks the numbers
             self._play()
 
     def _play(self) -> None:
@@ -168,8 +164,8 @@ class Player:
             while (position := self._ready.get()) is not None:
                 began = time.perf_counter()
                 self._computations.run(position)
-                if self._beside is not None:
-                    self._beside()
+                if self._after_each is not None:
+                    self._after_each()
                 stopped = time.perf_counter()
                 with self._lock:
                     self._record(position, began, stopped)
@@ -179,7 +175,7 @@ class Player:
                     self._send_all()
                 elif self._outgoing:
                     self._wake()
-        except BaseException as error:  # noqa: BLE001 - raised again by poll, where it can be said
+        except BaseException as error:  # noqa: BLE001 - raised again by poll, on the host's thread
             self._error = error
             self._wake()
 
@@ -195,7 +191,7 @@ class Player:
                 case StepOver(step=step):
                     if self._recorder is not None:
                         self._recorder.end(time.perf_counter())
-                    self._over.append(PlayedStep(step, self._busy_s))
+                    self._finished.append(PlayedStep(step, self._busy_s))
                     self._busy_s = 0.0
                     self._wake()
                 case Refuse():
@@ -207,7 +203,7 @@ class Player:
             self._recorder.played(position, began, stopped)
 
     def _send_all(self) -> None:
-        """Whoever has made something ready to be sent sends it, outside of the lock."""
+        """Sends what is ready, outside of the lock; called by any thread that has made something ready."""
         for effect in _taken(self._outgoing):
             if isinstance(effect, Send):
                 self._send(effect.to, effect.message, None)
@@ -232,7 +228,7 @@ class Player:
 
 
 def _taken(waiting: deque[Waiting]) -> Iterator[Waiting]:
-    """Takes out what waits, one by one: other threads may add and take meanwhile, and nothing may be lost."""
+    """Takes out the waiting items one by one: other threads may add and take meanwhile."""
     with contextlib.suppress(IndexError):
         while True:
             yield waiting.popleft()

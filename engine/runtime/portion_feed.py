@@ -18,8 +18,7 @@ import numpy as np
 
 from partita.engine.kernels.kernel import Array
 from partita.engine.protocol.commands import Portions
-from partita.engine.runtime.compute import Feed
-from partita.engine.runtime.feed import Examples
+from partita.engine.runtime.feed import Examples, Feed
 from partita.layers.box import Box
 
 KEPT_BYTES: Final = 64 << 20

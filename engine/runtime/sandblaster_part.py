@@ -1,52 +1,44 @@
-"""A part under Sandblaster: it computes the loss and the gradient of portions, turn after turn, at the points
-that shards tell it.
+"""A part under Sandblaster: it computes loss and gradient of assigned portions, at the points that shards
+send.
 
-One thread talks, others compute, and one brings the examples of the next portion. Points change hands only
-between two turns; a gradient is on its way while the next one accumulates. Whoever ends a turn begins the
-next one, and what there is to say about it is said beside that.
+One thread sends and receives, others compute, and one fetches the examples of the next portion. Points are
+replaced only between two assignments; a gradient is in flight while the next one accumulates. The thread that
+ends an assignment begins the next one, and its messages are sent meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from partita.engine.parameters.vector import Vector
 from partita.engine.protocol.commands import Portions
-from partita.engine.protocol.events import Received, Refuse, Replaced, Send, Span, Tick
+from partita.engine.protocol.events import Received, Replaced, Send, Tick
 from partita.engine.protocol.messages import Assignment, ContributionAck, Credit, Heartbeat, Point, Tensor
-from partita.engine.protocol.names import COORDINATOR, part_name, shard_name
 from partita.engine.protocol.sandblaster_client import (
     AssignmentDone,
     RunAssignment,
     SandblasterClient,
-    SandblasterEffect,
     SandblasterEvent,
 )
-from partita.engine.protocol.shard_client import Install, Stage, Started, SwapBuffers
-from partita.engine.protocol.stall_detector import StallDetector
+from partita.engine.protocol.shard_client import Started
 from partita.engine.runtime.assignments import AssignmentRunner, MultiPartRunner, SinglePartRunner
-from partita.engine.runtime.buffers import Buffers, Vectors
-from partita.engine.runtime.compute import Computations
-from partita.engine.runtime.player import Player
+from partita.engine.runtime.part_role import PartRole, PartTask
 from partita.engine.runtime.portion_feed import PortionFeed, PortionOrder
-from partita.engine.runtime.replica_task import ReplicaTask
-from partita.engine.runtime.task import HostContext, Role
+from partita.engine.runtime.task import HostContext
 from partita.engine.runtime.updates import GradientSum
-from partita.engine.transport.payload import Payload
 from partita.partitioner.ir.program import COMPUTES, Program
 from partita.partitioner.ir.step_kind import StepKind
 
 
 @dataclass(frozen=True)
-class SandblasterPartTask(ReplicaTask):
+class SandblasterPartTask(PartTask):
     """One machine's part of one replica, under Sandblaster. A portion has `plan.batch` examples.
 
     Args:
-        plan, machine, replica, replicas, data, examples, seed, shards: see `ReplicaTask`.
+        plan, machine, replica, replicas, data, examples, seed, shards: see `PartTask`.
         shuffled: whether examples come in a new order each epoch, or else as they lie.
     """
 
@@ -54,140 +46,105 @@ class SandblasterPartTask(ReplicaTask):
 
     @property
     def program(self) -> Program:
-        """What is played for a portion."""
+        """The instructions of a portion."""
         return self.plan.programs_for(StepKind())[self.machine]
 
-    def role(self, link: HostContext) -> SandblasterPartRole:
+    def role(self, host: HostContext) -> SandblasterPartRole:
         """See `HostTask`."""
-        return SandblasterPartRole(self, link)
+        return SandblasterPartRole(self, host)
 
 
-class SandblasterPartRole(Role):
-    """Plays the turns that its client says."""
+class SandblasterPartRole(PartRole[GradientSum]):
+    """Runs the assignments of its client."""
 
-    def __init__(self, task: SandblasterPartTask, link: HostContext) -> None:
-        plan, machine = task.plan, task.machine
-        self._task, self._link = task, link
-        order = PortionOrder(Portions(task.examples, plan.batch), seed=task.seed, shuffled=task.shuffled)
+    def __init__(self, task: SandblasterPartTask, host: HostContext) -> None:
+        order = PortionOrder(Portions(task.examples, task.plan.batch), seed=task.seed, shuffled=task.shuffled)
         self._feed = PortionFeed({name: file.open() for name, file in task.data.items()}, order)
         program = task.program
-        self._vectors = Vectors(plan, machine, gradient=program.kind.gradients == "whole")
-        self._sum = GradientSum(self._vectors)
-        overlaps = task.layout.shards_of(machine)
+        super().__init__(task, host, program, feed=self._feed, updates=GradientSum)
+        spans = task.shard_spans
+        self._alone = not task.other_parts
         self._client = SandblasterClient(
-            shards=tuple((shard_name(o.shard), o.machine_start, o.machine_stop) for o in overlaps),
-            alone=len(plan.cluster) == 1,
-            item_bytes=self._vectors.parameters.itemsize,
+            shards=spans, alone=self._alone, item_bytes=self._vectors.parameters.itemsize
         )
-        buffers = Buffers(plan, machine, program, self._vectors, keep=plan.kept)
-        self._computations = computations = Computations(
-            plan,
-            machine,
-            program,
-            buffers=buffers,
-            vectors=self._vectors,
-            feed=self._feed,
-            updates=self._sum,
-        )
-        self._lock = threading.Lock()  # the client's: a kernel thread tells it that a turn is over
-        self._unsaid: SimpleQueue[SandblasterEffect] = SimpleQueue()  # by the thread of the mailbox
-        self._assignments = self._turns_of(program, computations, buffers)
-        self._wanted = {shard_name(o.shard) for o in overlaps}
-        self._wanted |= {part_name(task.replica, m) for m in range(len(plan.cluster)) if m != machine}
-        self._staged: dict[int, Payload] = {}
-        self._stuck = StallDetector()
-        # Before everybody was known to whom this one speaks; a repeat takes the place of the first.
+        self._lock = threading.Lock()  # the client's: a kernel thread ends assignments
+        self._unsent: SimpleQueue[Send] = SimpleQueue()  # left to the thread of the mailbox
+        self._runner = self._start_runner(program)
+        self._needed = {*task.other_parts, *(shard for shard, _, _ in spans)}
+        # Messages from before all peers were known; a repeat takes the place of the first.
         self._early: dict[tuple[str, type, int], Received] = {}
-        self._known: dict[str, int] | None = None
+        self._peers: dict[str, int] | None = None
 
-    def _turns_of(self, program: Program, computations: Computations, buffers: Buffers) -> AssignmentRunner:
-        if all(instruction.op in COMPUTES for instruction in program.instructions):
-            return SinglePartRunner(
-                computations,
-                prepare=self._prepare,
-                finish=self._finish,
-                is_over=self._is_over,
-                wake=self._link.wake,
-            )
-        player = Player(
-            program,
+    def _start_runner(self, program: Program) -> AssignmentRunner:
+        computations = self._computations
+        if any(instruction.op not in COMPUTES for instruction in program.instructions):
+            player = self._start_player()
+            return MultiPartRunner(player, computations, prepare=self._prepare, finish=self._finish_here)
+        return SinglePartRunner(
             computations,
-            buffers,
-            host_of=lambda other: part_name(self._task.replica, other),
-            send=self._link.send,
-            wake=self._link.wake,
-            lanes=self._task.threads,
+            prepare=self._prepare,
+            finish=self._finish,
+            is_over=lambda evaluation: self._alone and self._client.is_over(evaluation),
+            wake=self._host.wake,
         )
-        return MultiPartRunner(player, computations, prepare=self._prepare, finish=self._finish_here)
 
-    def _is_over(self, evaluation: int) -> bool:
-        return len(self._task.plan.cluster) == 1 and self._client.is_over(evaluation)
-
-    # What it hears
+    # Messages and time
 
     def receive(self, event: Received, now: float) -> None:
-        """Messages of other parts go to the player, all others to the client."""
+        """Gives messages of other parts to the player, and all others to the client."""
         match event.message:
             case Tensor() | Credit():
-                self._assignments.receive(event)
-            case Assignment() | Point() | ContributionAck():
-                if self._known is None:
-                    self._early[event.sender, type(event.message), getattr(event.message, "sequence", 0)] = (
-                        event
-                    )
+                self._runner.receive(event)
+            case Assignment() | Point() | ContributionAck() as message:
+                if self._peers is None:
+                    self._early[event.sender, type(message), getattr(message, "sequence", 0)] = event
                 else:
-                    self._tell(event, now)
+                    self._handle(event, now)
             case Heartbeat():
                 return
             case _:
                 kind = type(event.message).__name__
-                self._link.refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
+                self._host.refuse(event.sender, f"a {kind}, which is not for a part under Sandblaster")
 
     def peers_changed(self, revision: int, peers: Mapping[str, int], now: float) -> None:
-        """Shards that were started again are asked again; the first time all are there, the client starts."""
-        if self._known is not None:
-            for name in sorted(self._wanted):
-                if peers.get(name, 0) > self._known.get(name, 0):
-                    self._tell(Replaced(name, peers[name]), now)
-        if self._known is None and self._wanted <= set(peers):
-            self._known = dict(peers)
-            self._tell(Started(), now)
+        """Starts the client when all peers are there, and repeats requests to those that were replaced."""
+        if self._peers is not None:
+            for name in sorted(self._needed):
+                if peers.get(name, 0) > self._peers.get(name, 0):
+                    self._handle(Replaced(name, peers[name]), now)
+            self._peers = dict(peers)
+        elif self._needed <= set(peers):
+            self._peers = dict(peers)
+            self._handle(Started(), now)
             for event in self._early.values():
-                self._tell(event, now)
+                self._handle(event, now)
             self._early.clear()
-        elif self._known is not None:
-            self._known = dict(peers)
 
     def tick(self, now: float) -> None:
-        """What was not answered is asked again."""
-        self._computations.check_underway(now, self._task.instruction_timeout_s)
-        if self._known is not None:
-            self._tell(Tick(), now)
-            for waits in self._stuck.look(*self._waits(), now):
-                self._link.send(COORDINATOR, waits, None)
+        """Repeats what was not answered."""
+        self._check_computations(now)
+        if self._peers is not None:
+            self._handle(Tick(), now)
+            self._report_waits(*self._waits(), now)
 
-    def _waits(self) -> tuple[object, list[tuple[str, str]]]:
-        """Where the part is, and what it gets no further without."""
+    def _waits(self) -> tuple[object, Sequence[tuple[str, str]]]:
+        """Where the part is, and (host, what) that it gets no further without."""
         with self._lock:
             shards = self._client.waits_for
-        if shards:
-            return None, [(shard, "an answer") for shard in shards]
-        step, missing = self._assignments.stuck_on
-        return step, list(missing)
+        return (None, [(shard, "an answer") for shard in shards]) if shards else self._runner.stuck_on
 
     def poll(self, now: float) -> None:
-        """Says what a kernel thread has left to be said, and plays on."""
-        while not self._unsaid.empty():
-            self._say(self._unsaid.get())
-        self._assignments.poll()
-        for refused in self._assignments.refused():
-            self._link.refuse(refused.sender, refused.reason)
+        """Sends what a kernel thread has left to be sent, and plays on."""
+        while not self._unsent.empty():
+            self._carry_out(self._unsent.get())
+        self._runner.poll()
+        self._refuse_all(self._runner.refused())
 
-    # What it does
+    # Assignments
 
     def _prepare(self, assignment: RunAssignment, n: int) -> None:
-        """Chooses portion number n of a turn, and has the one after it brought."""
-        self._sum.begin(first=n == 0)
+        """Chooses portion number n of an assignment, and has the one after it fetched."""
+        self._updates.begin(first=n == 0)
         self._feed.choose(assignment.first + n)
         following = self._client.following
         if n + 1 < assignment.count:
@@ -195,63 +152,43 @@ class SandblasterPartRole(Role):
         elif following is not None:
             self._feed.ahead(following.first)
 
-    def _tell(self, event: SandblasterEvent, now: float) -> None:
-        for effect in self._done(event, now):
-            self._say(effect)
+    def _handle(self, event: SandblasterEvent, now: float) -> None:
+        """Gives the client an event, carries out its effects, and sends last."""
+        sends, _ = self._act(event, now)
+        for effect in sends:
+            self._carry_out(effect)
 
-    def _finish(self, over: AssignmentDone) -> None:
-        """By the kernel thread that has played a turn: it speaks of it only if it has no other to play."""
-        effects = self._done(over, time.monotonic())
-        if not any(isinstance(effect, RunAssignment) for effect in effects):
-            for effect in effects:
-                self._say(effect)
-            return
-        for effect in effects:
-            self._unsaid.put(effect)
-        self._link.wake()
-
-    def _finish_here(self, over: AssignmentDone) -> None:
-        """By the thread of the mailbox."""
-        self._tell(over, time.monotonic())
-
-    def _done(self, event: SandblasterEvent, now: float) -> list[SandblasterEffect]:
-        """Does all that follows but to send, so that the next turn has begun by then."""
-        with self._lock:
-            effects = self._client.receive(event, now)
-            for effect in effects:
+    def _finish(self, done: AssignmentDone) -> None:
+        """Ends an assignment on the kernel thread, which sends only if it has no other assignment to run."""
+        sends, goes_on = self._act(done, time.monotonic())
+        for effect in sends:
+            if goes_on:
+                self._unsent.put(effect)
+            else:
                 self._carry_out(effect)
-            return effects
+        if goes_on:
+            self._host.wake()
 
-    def _carry_out(self, effect: SandblasterEffect) -> None:
-        match effect:
-            case Stage(span=span, payload=payload):
-                assert isinstance(payload, Payload)
-                if span.start in self._staged:
-                    self._staged[span.start].release()
-                self._staged[span.start] = payload
-            case Install(span=span):
-                own = slice(span.start, span.stop)
-                payload = self._staged.pop(span.start)
-                payload.copy_into(self._vectors.arriving(own))
-                payload.release()
-                self._vectors.changed(own)
-            case SwapBuffers():
-                self._sum.swap_buffers()
-            case RunAssignment():
-                self._assignments.begin(effect)
-            case Refuse(sender=sender, reason=reason):
-                self._link.refuse(sender, reason)
+    def _finish_here(self, done: AssignmentDone) -> None:
+        """Ends an assignment on the thread of the mailbox."""
+        self._handle(done, time.monotonic())
 
-    def _say(self, effect: SandblasterEffect) -> None:
-        if isinstance(effect, Send):
-            numbers = None if effect.payload is None else self._numbers(effect.payload)
-            self._link.send(effect.to, effect.message, numbers)
-
-    def _numbers(self, span: Span) -> Vector:
-        assert span.vector == "in_flight", span
-        return self._vectors.device.given(self._sum.in_flight[span.start : span.stop])
+    def _act(self, event: SandblasterEvent, now: float) -> tuple[list[Send], bool]:
+        """Carries out all effects but messages; returns these, and whether the next assignment has begun."""
+        sends: list[Send] = []
+        goes_on = False
+        with self._lock:
+            for effect in self._client.receive(event, now):
+                if isinstance(effect, Send):
+                    sends.append(effect)
+                elif isinstance(effect, RunAssignment):
+                    goes_on = True
+                    self._runner.begin(effect)
+                else:
+                    self._carry_out(effect)
+        return sends, goes_on
 
     def close(self) -> None:
-        """Ends the kernel threads, then the one that brings examples."""
-        self._assignments.close()
+        """Ends the kernel threads, then the one that fetches examples."""
+        self._runner.close()
         self._feed.close()

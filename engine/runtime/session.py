@@ -120,15 +120,7 @@ class SessionPart:
             if task.optimizer is None
             else LocalOptimizer(task.optimizer, self._vectors, per_step=task.overlap)
         )
-        self.computations = Computations(
-            plan,
-            machine,
-            program,
-            buffers=self.buffers,
-            vectors=self._vectors,
-            feed=self._feed,
-            updates=self._updates,
-        )
+        self.computations = Computations(self.buffers, self._feed, self._updates)
         self.inputs = [array for operand in task.inputs for array in self._places_of(operand)]
 
     def _places_of(self, operand: Operand) -> Iterator[Array]:
@@ -175,28 +167,26 @@ class SessionRole(Role):
     """Plays one step for each `Play`."""
 
     def __init__(
-        self, task: SessionTask, link: HostContext, *, beside: Callable[[], None] | None = None
+        self, task: SessionTask, link: HostContext, *, after_each: Callable[[], None] | None = None
     ) -> None:
         """Builds the part.
 
         Args:
             task: what to play.
             link: to the others.
-            beside: what a kernel thread does after each computation, as a part of it.
+            after_each: called after each computation, as a part of it.
         """
         self._link, self._part = link, SessionPart(task)
         host_of = partial(part_name, 0)
         self._recorder = Recorder(task.program, host_of)
         self._player = Player(
-            task.program,
             self._part.computations,
-            self._part.buffers,
             host_of=host_of,
             send=link.send,
             wake=link.wake,
             lanes=task.threads,
             recorder=self._recorder,
-            beside=beside,
+            after_each=after_each,
         )
         self._player.start(0)
         self._orders: list[tuple[Play, Payload | None]] = []

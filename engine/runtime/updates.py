@@ -1,6 +1,6 @@
-"""Updates a part makes with its own gradients: applied to its parameters, and accumulated for the shards.
+"""Updates that a part makes with its gradients: to its own parameters, and to what it sends to the shards.
 
-It must not know messages or when anything is sent.
+The module must not know messages, or when anything is sent.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ class LocalOptimizer:
     """Applies an optimizer to the machine's parameters, with the machine's own state of it."""
 
     def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
-        """With an empty state, before the first step; so many updates are made in each."""
-        self._rule, self._vectors, self._per_step = optimizer, vectors, per_step
-        self._count = (
-            self._age
-        ) = -per_step  # updates of the parameters and the state, before those of this step
+        """An empty state, before the first step.
+
+        Args:
+            optimizer: computes the updates.
+            vectors: the machine's parameters.
+            per_step: the number of updates in each step.
+        """
+        self._optimizer, self._vectors, self._per_step = optimizer, vectors, per_step
+        # The updates of the parameters and of the state, before those of this step.
+        self._count = self._age = -per_step
         fresh = optimizer.state(len(vectors.parameters), vectors.dtype)
         self._state = {name: vectors.device.taken(vector) for name, vector in fresh.items()}
 
@@ -38,7 +43,7 @@ class LocalOptimizer:
         """
         vectors = self._vectors
         apply = vectors.device.bind(
-            self._rule,
+            self._optimizer,
             vectors.parameters[span],
             gradient,
             {name: vector[span] for name, vector in self._state.items()},
@@ -52,11 +57,11 @@ class LocalOptimizer:
         return update
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """What the optimizer multiplies the gradient of each parameter with, by norms over all machines."""
-        return self._rule.factors(squares)
+        """The optimizer's factor for the gradient of each parameter, by norms over all machines."""
+        return self._optimizer.factors(squares)
 
     def advance(self, updates: int | None = None) -> None:
-        """A step begins.
+        """Begins a step.
 
         Args:
             updates: how many updates the parameters have had, where they came from elsewhere; schedules go by
@@ -66,26 +71,26 @@ class LocalOptimizer:
         self._age += self._per_step
 
     def _accumulated(self, span: slice) -> Vector | None:
-        """Where the gradients of a range add up; None where they do not."""
+        """The array to which the gradients of a range are added, if any."""
         return None
 
 
 class GradientAccumulation(LocalOptimizer):
-    """Adds each gradient to what will be pushed, and steps locally, in one pass."""
+    """Updates the part's own parameters, and adds up the gradients for the next push, in one pass."""
 
     def __init__(self, optimizer: Optimizer, vectors: Vectors, *, per_step: int = 1) -> None:
-        """With nothing accumulated."""
+        """An empty state and sums of zero, see `LocalOptimizer`."""
         super().__init__(optimizer, vectors, per_step=per_step)
         self.accumulated = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
         self.in_flight = vectors.device.zeros(vectors.parameters.shape, vectors.dtype)
 
     def swap_buffers(self, span: slice) -> None:
-        """What has accumulated goes into flight; accumulating restarts from zero."""
+        """Moves the sum of a range into flight, and starts from zero."""
         self.in_flight[span] = self.accumulated[span]
-        self.discard(span)
+        self.clear(span)
 
-    def discard(self, span: slice) -> None:
-        """Accumulating restarts from zero."""
+    def clear(self, span: slice) -> None:
+        """Sets the sum of a range to zero."""
         self.accumulated[span] = 0.0
 
     def _accumulated(self, span: slice) -> Vector:
@@ -93,42 +98,38 @@ class GradientAccumulation(LocalOptimizer):
 
 
 class GradientSum:
-    """Adds gradients up, portion after portion, and leaves the parameters alone. There are two sums: one
-    accumulates while the other is on its way.
-    """
+    """Adds up gradients, and leaves parameters alone. One sum accumulates while the other is in flight."""
 
     def __init__(self, vectors: Vectors) -> None:
-        """With sums of zero."""
         self._device = vectors.device
-        shape, dtype = vectors.parameters.shape, vectors.dtype
-        self._accumulated, self._in_flight = (vectors.device.zeros(shape, dtype) for _ in range(2))
-        self._flipped = self._first = False
+        self._sums = [vectors.device.zeros(vectors.parameters.shape, vectors.dtype) for _ in range(2)]
+        self._current, self._first = 0, False
 
     def bind(self, span: slice, gradient: Stored) -> Apply:
         """Prepares the sum of a range, see `Updates`. Several threads may add to disjoint ranges."""
         add, copy = self._device.add, self._device.copy
-        places = self._accumulated[span], self._in_flight[span]
+        places = [one[span] for one in self._sums]
 
         def apply(factor: float, later: int = 0) -> bool:
             act = copy if self._first else add
-            act(places[self._flipped], gradient)
-            return True  # what is not finite is told like any other number
+            act(places[self._current], gradient)
+            return True  # numbers that are not finite are reported like any other
 
         return apply
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """Gradients are taken as they are."""
+        """No factors: gradients are taken as they are."""
         return {}
 
     def begin(self, *, first: bool) -> None:
-        """A portion begins; the `first` of a sum replaces what was there."""
+        """Begins a portion; the `first` of a sum replaces what was there."""
         self._first = first
 
-    def swap_buffers(self) -> None:
-        """The sum that accumulated goes on its way; the next portion is the first of the other one."""
-        self._flipped = not self._flipped
+    def swap_buffers(self, span: slice) -> None:
+        """Moves the whole sum into flight; the next portion is the first of the other one."""
+        self._current = 1 - self._current
 
     @property
     def in_flight(self) -> Vector:
-        """The sum that is on its way, `[n]`."""
-        return self._in_flight if not self._flipped else self._accumulated
+        """The sum in flight, `[n]`."""
+        return self._sums[1 - self._current]

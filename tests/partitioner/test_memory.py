@@ -113,15 +113,8 @@ def test_scratch_is_what_the_engine_takes(units: int, threads: int) -> None:
     plan = partition(net, Cluster.local(1, threads=threads), batch=2)
     (program,) = plan.programs
     vectors = Vectors(plan, 0, gradient=False)
-    computations = Computations(
-        plan,
-        0,
-        program,
-        buffers=Buffers(plan, 0, program, vectors),
-        vectors=vectors,
-        feed=MessageFeed(),
-        updates=LocalOptimizer(SGD(0.1), vectors),
-    )
+    buffers = Buffers(plan, 0, program, vectors)
+    computations = Computations(buffers, MessageFeed(), LocalOptimizer(SGD(0.1), vectors))
     computations.close()
     planned = scratch_bytes(plan.ownership, program, plan.sizes, threads=threads)
     assert planned <= computations.scratch_bytes <= planned + 2 * ALIGNMENT

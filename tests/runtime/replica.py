@@ -53,7 +53,7 @@ class Replica:
         self.taken: dict[tuple[int, int], dict[tuple[str, str], bytes]] = defaultdict(dict)
         self.computed: dict[int, dict[str, AssignmentResult]] = defaultdict(dict)
         self.silent = False  # shards take no gradient
-        tasks = [
+        self.tasks = tasks = [
             SandblasterPartTask(plan, m, 0, 1, files, len(data["picture"]), 5, SHARDS, 60.0, shuffled)
             for m in range(len(plan.cluster))
         ]

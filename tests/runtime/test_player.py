@@ -35,11 +35,9 @@ def test_no_step_is_lost_between_two_looks() -> None:
     program = plan.programs[0]
     vectors, feed = Vectors(plan, 0), MessageFeed()
     buffers = Buffers(plan, 0, program, vectors)
-    computations = Computations(plan, 0, program, buffers=buffers, vectors=vectors, feed=feed)
+    computations = Computations(buffers, feed)
     player = Player(
-        program,
         computations,
-        buffers,
         host_of=lambda _: "nobody",
         send=lambda *_: None,
         wake=threading.Event().set,

@@ -253,7 +253,7 @@ def test_alone_a_turn_that_nobody_wants_is_cut_short(replica_of: Any) -> None:
 def test_what_comes_before_everybody_is_known_is_kept(replica_of: Any, tmp_path: Path) -> None:
     plan = PLANS["alone"]
     replica = replica_of(plan, toy_data())
-    task = replica.roles["part 0.0"]._task
+    task = replica.tasks[0]
     said: SimpleQueue[Message] = SimpleQueue()
     refused: list[tuple[str, str]] = []
     link = HostContext(

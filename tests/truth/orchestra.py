@@ -99,15 +99,7 @@ class Player:
         )
         self.given = MessageFeed()
         self.given.real = plan.batch * overlap
-        self.computations = Computations(
-            plan,
-            machine,
-            program,
-            buffers=self.buffers,
-            vectors=self.vectors,
-            feed=self.given,
-            updates=self.updates,
-        )
+        self.computations = Computations(self.buffers, self.given, self.updates)
         self.machine = InstructionScheduler([work(i, self.buffers) for i in program.instructions], lanes=3)
 
     def _fill_with_nonsense(self, keep: Collection[Buffer]) -> None:
