@@ -87,10 +87,10 @@ def _every_cut(graph: Graph, grid: Grid, machines: int) -> Iterator[Cut | None]:
         for owners in permutations(range(machines), count):
             if grid.layer.cuttable:
                 yield from (RowSplit(owners, sizes) for sizes in _sizes(grid.n_rows, count))
-            if grid.repeatable:
+            if grid.replicable:
                 yield Replicated(owners)
             for sizes in _sizes(graph[grid.sources[0]].n_rows, count) if grid.layer.splits_sum else ():
-                yield InputSplit(owners, sizes, repeated=True)
+                yield InputSplit(owners, sizes, replicated=True)
                 if grid.n_rows >= count:
                     yield InputSplit(owners, sizes)
 

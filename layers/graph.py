@@ -73,7 +73,7 @@ class Grid:
         """How many nodes these rows have, or these boxes of a picture."""
         return rows.size * math.prod(self.shape[len(rows[0]) :]) if rows else 0
 
-    def why_no_tiles(self) -> str | None:
+    def tiling_rejection(self) -> str | None:
         """Why the grid cannot be cut into tiles, if so; the sentence goes on after its name."""
         if not self.is_picture:
             return f"has the grid {self.shape}, and tiles are cut from pictures (height, width, channels)"
@@ -115,12 +115,12 @@ class Grid:
         return any(parameter.shared for parameter in self.parameters)
 
     @property
-    def repeatable(self) -> bool:
+    def replicable(self) -> bool:
         """Whether several machines may compute the same nodes: none may learn what belongs to one of them."""
         return self.shares_weights or not self.parameters
 
     @property
-    def is_given(self) -> bool:
+    def is_placeholder(self) -> bool:
         """Whether it is an input or a target."""
         return isinstance(self.layer, Placeholder)
 
@@ -146,7 +146,7 @@ class Graph:
     @cached_property
     def computed(self) -> tuple[Grid, ...]:
         """Every layer but the inputs and targets."""
-        return tuple(grid for grid in self.grids if not grid.is_given)
+        return tuple(grid for grid in self.grids if not grid.is_placeholder)
 
     @cached_property
     def inputs(self) -> tuple[Grid, ...]:

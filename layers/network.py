@@ -133,7 +133,7 @@ class Network:
         used = {source for grid in self._grids.values() for source in grid.sources} | set(self._losses)
         for grid in self._grids.values():
             if grid.name in used or (
-                not self._losses and not grid.is_given and not isinstance(grid.layer, Loss)
+                not self._losses and not grid.is_placeholder and not isinstance(grid.layer, Loss)
             ):
                 continue
             if isinstance(grid.layer, Loss):
@@ -144,7 +144,7 @@ class Network:
                 f"{grid.layer.kind} '{grid.name}' of network '{self.name}' is used by nobody; "
                 f"call a layer on it, or remove it"
             )
-        if not any(not grid.is_given for grid in self._grids.values()):
+        if not any(not grid.is_placeholder for grid in self._grids.values()):
             raise ValueError(f"network '{self.name}' computes nothing; call a layer on its input")
         return Graph(self.name, tuple(self._grids.values()), self._losses)
 

@@ -198,7 +198,9 @@ class Plan:
     def n_parameters(self, machine: int) -> int:
         """How many numbers the machine's pieces learn."""
         pieces = self.ownership.of_machine(machine)
-        return sum(held.size for piece in pieces for held in self.ownership.held(piece.layer, machine))
+        return sum(
+            held.size for piece in pieces for held in self.ownership.parameter_slices(piece.layer, machine)
+        )
 
     def windows(
         self, program: Program, *, keep: Collection[Buffer] | None = None

@@ -58,7 +58,7 @@ def _layers(plan: Plan, width: int | None) -> list[str]:
 
 def _cell(plan: Plan, layer: str, machine: int) -> str:
     """The rows that a machine has: `0:8`; cut by inputs, `0:8/0:4`."""
-    rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.inputs(layer, machine)
+    rows, inputs = plan.ownership.rows(layer, machine), plan.ownership.input_span(layer, machine)
     if not rows:
         return "-"
     return str(rows) + (f"/{inputs[0]}:{inputs[1]}" if inputs is not None else "")

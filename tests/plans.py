@@ -48,11 +48,11 @@ def cuts(draw: st.DrawFn, graph: Graph, machines: int, *, tiles: bool = False) -
     found: dict[str, Cut] = {}
     for grid in graph.computed:
         most = min(machines, grid.n_rows) if grid.layer.cuttable else 1
-        copies = grid.repeatable and not (tiles and grid.is_picture)
+        copies = grid.replicable and not (tiles and grid.is_picture)
         ways = ["automatic", "whole", "equal", "sized", "sized"]
         ways += ["repeated", *["halo"] * (most > 1)] * copies
         ways += ["inputs", "summed"] * (grid.layer.splits_sum and not (tiles and _near_pictures(graph, grid)))
-        ways += ["tiles"] * (12 * (tiles and grid.why_no_tiles() is None))
+        ways += ["tiles"] * (12 * (tiles and grid.tiling_rejection() is None))
         how = draw(st.sampled_from(ways))
         if how == "tiles":
             found[grid.name] = draw(tilings(grid, machines))
@@ -106,7 +106,7 @@ def by_inputs(draw: st.DrawFn, graph: Graph, grid: Grid, machines: int, *, repea
     n_inputs = graph[grid.sources[0]].n_rows
     on = draw(owners(machines, most=min(machines, n_inputs, machines if repeated else grid.n_rows)))
     sizes = draw(st.one_of(st.none(), cut_sizes(n_inputs, len(on))))
-    return InputSplit(on, sizes, repeated=repeated)
+    return InputSplit(on, sizes, replicated=repeated)
 
 
 @st.composite

@@ -66,7 +66,7 @@ class Collector:
 
     def _adds_up(self, buffer: Buffer) -> bool:
         """Whether several machines hold shares of a row: of gradients of copied rows, of a loss in shards."""
-        return buffer.edge is not None or bool(self.plan.ownership.judges(buffer.layer))
+        return buffer.edge is not None or bool(self.plan.ownership.loss_shards(buffer.layer))
 
     def _target(
         self,

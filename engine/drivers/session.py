@@ -283,7 +283,7 @@ class Session(Arguments):
     def _inputs(self, task: SessionTask, batch: Mapping[str, Array]) -> Iterator[Array]:
         for operand in task.inputs:
             grid, count = self.plan.graph[operand.buffer.layer], self.plan.sizes.examples(operand.buffer)
-            labels = grid.is_given and getattr(grid.layer, "classes", None) is not None
+            labels = grid.is_placeholder and getattr(grid.layer, "classes", None) is not None
             dtype = np.dtype(np.int64) if labels else storage(self.plan.precision)
             first = (operand.buffer.micro_batch or 0) * count
             examples = batch[grid.name][first : first + count]

@@ -84,7 +84,7 @@ def inputs(plan: Plan) -> Iterator[Recut]:
         pairs: dict[str, dict[str, Cut]] = {}
         for grid in plan.graph.computed:
             for cut in layouts[grid.name] if grid.name in names else ():
-                if isinstance(cut, InputSplit) and cut.repeated == repeated and grid.name not in pairs:
+                if isinstance(cut, InputSplit) and cut.replicated == repeated and grid.name not in pairs:
                     pairs[grid.name] = {**_by_rows_below(plan, grid, layouts), grid.name: cut}
                     yield from _recut(plan, _by_inputs([grid.name], repeated), pairs[grid.name])
         stack = _every_second(plan, pairs)
@@ -120,9 +120,9 @@ def _layouts(plan: Plan) -> dict[str, tuple[Choice, ...]]:
 def _by_rows_below(plan: Plan, grid: Grid, layouts: Mapping[str, Sequence[Choice]]) -> dict[str, Cut]:
     """A cut by rows of the layer's input, if its pieces are not such over the same machines already."""
     source, owned = grid.sources[0], plan.ownership
-    if plan.graph[source].is_given:
+    if plan.graph[source].is_placeholder:
         return {}
-    by_rows = not owned.by_inputs(source) and source not in owned.copied | owned.narrow
+    by_rows = not owned.is_input_split(source) and source not in owned.replicated | owned.tiled
     if by_rows and _machines(owned.of(source)) == set(range(len(plan.cluster))):
         return {}
     rows = next((cut for cut in layouts[source] if isinstance(cut, RowSplit)), None)
@@ -134,7 +134,7 @@ def _every_second(plan: Plan, layers: Iterable[str]) -> list[str]:
     found: list[str] = []
     for layer in layers:
         source = plan.graph[plan.graph[layer].sources[0]]
-        if source.name not in found and not source.is_given:
+        if source.name not in found and not source.is_placeholder:
             found.append(layer)
     return found
 
@@ -151,7 +151,7 @@ def _shifts(plan: Plan, grid: Grid, source: int, destination: int) -> Iterator[R
     """A quarter and a half of what one machine has of a layer, to another that has some of it too."""
     owned = plan.ownership
     rows = {piece.machine: piece.stop - piece.start for piece in owned.of(grid.name)}
-    by_rows = not owned.by_inputs(grid.name) and grid.name not in owned.copied | owned.narrow
+    by_rows = not owned.is_input_split(grid.name) and grid.name not in owned.replicated | owned.tiled
     if source == destination or not {source, destination} <= rows.keys() or not by_rows:
         return
     for share in (4, 2):

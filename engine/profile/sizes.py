@@ -77,7 +77,7 @@ def _by_inputs(graph: Graph, pieces: int) -> dict[str, Cut]:
     dense = [grid for grid in graph.computed if grid.layer.splits_sum and pieces > 1]
     rows = {grid.name: min(grid.n_rows, graph[grid.sources[0]].n_rows) for grid in dense}
     return {
-        grid.name: InputSplit(pieces, repeated=n % 2 == 0)
+        grid.name: InputSplit(pieces, replicated=n % 2 == 0)
         for n, grid in enumerate(dense)
         if rows[grid.name] >= pieces
     }

@@ -34,7 +34,7 @@ def layout_of(plan: Plan, *, shards: int) -> Layout:
         tuple(
             Slot(held.parameter.name, *held.runs)
             for grid in plan.graph.computed
-            for held in plan.ownership.held(grid.name, machine)
+            for held in plan.ownership.parameter_slices(grid.name, machine)
         )
         for machine in range(len(plan.cluster))
     )
@@ -75,7 +75,7 @@ class Vectors:
         position = 0
         for grid in plan.graph.computed:
             begin = position
-            for held in plan.ownership.held(grid.name, machine):
+            for held in plan.ownership.parameter_slices(grid.name, machine):
                 self._shapes.setdefault(grid.name, []).append((position, position + held.size, held.shape))
                 position += held.size
             self._spans[grid.name] = (begin, position)
@@ -226,7 +226,7 @@ def lent_layers(plan: Plan, machine: int) -> list[str]:
     return [
         grid.name
         for grid in plan.graph.computed
-        if owned.borrowers(grid.name) and owned.of(grid.name)[0].machine == machine
+        if owned.weight_receivers(grid.name) and owned.of(grid.name)[0].machine == machine
     ]
 
 

@@ -34,7 +34,7 @@ from partita.engine.runtime.norms import factors_of, squares_of
 from partita.engine.runtime.task import NeverEnds
 from partita.engine.runtime.watchdog import Overdue, Watchdog
 from partita.layers.box import Box, BoxSet, Spans
-from partita.partitioner.assign.held import Held
+from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op, Operand
 
@@ -197,7 +197,7 @@ class Computations:
         kernel, call = self._kernel_of(name, instruction.target.buffer), self._once(self._sum, instruction)
         if not isinstance(kernel, LossKernel):
             return call
-        buffer, counts = instruction.target.buffer, self.machine in self.owned.counted(name)
+        buffer, counts = instruction.target.buffer, self.machine in self.owned.loss_owners(name)
         judge, first, examples = kernel, self._first_example(buffer), kernel.context.batch
         if counts:
             self.metrics.expect(buffer)
@@ -220,7 +220,7 @@ class Computations:
         if instruction.target.buffer.kind is BufferKind.PARTIAL_SUMS:
             assert isinstance(kernel, PartialKernel), f"{instruction} is of no layer cut by its inputs"
             return kernel.multiply(_rows(instruction.target)[0])
-        by_blocks = self.graph[layer].layer.splits_sum and not self.owned.by_inputs(layer)
+        by_blocks = self.graph[layer].layer.splits_sum and not self.owned.is_input_split(layer)
         block = _rows(instruction.sources[0])[0] if by_blocks else None
         last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
         call = kernel.forward(block=block, first=not instruction.accumulate, last=last)
@@ -303,11 +303,11 @@ class Computations:
         errors = (source.buffer for source in instruction.sources if source.buffer.holds_errors)
         return name, tuple(self._kernel_of(name, buffer) for buffer in errors)
 
-    def _held(self, name: str) -> tuple[Held, ...]:
+    def _held(self, name: str) -> tuple[ParameterSlice, ...]:
         """What the machine learns of a layer; of weights that it borrows, all."""
         grid = self.graph[name]
-        own = self.owned.held(name, self.machine)
-        return own or tuple(Held(parameter, grid.rows.hull) for parameter in grid.parameters)
+        own = self.owned.parameter_slices(name, self.machine)
+        return own or tuple(ParameterSlice(parameter, grid.rows.hull) for parameter in grid.parameters)
 
     def _gradients(self, name: str) -> list[Array]:
         """The whole gradient of the parameters that the machine's rows of a layer use."""
@@ -399,7 +399,7 @@ class Computations:
             self.plan.cluster.machines[self.machine].threads,
             self.plan.cluster.machines[self.machine].device,
             self.plan.batch,
-            self.owned.inputs(name, self.machine),
+            self.owned.input_span(name, self.machine),
             self.plan.products_of(self.machine),
         )
         borrowed = self.buffers.parameters_in(Buffer(BufferKind.PARAMETERS, name))
@@ -427,7 +427,7 @@ class Computations:
             window = windows[at(own if machine == self.machine else own.received_from(machine))]
             terms.append(window.of(BoxSet((Box((rows,)),)))[0])
         deltas = windows.get(at(Buffer(BufferKind.GRAD_PREACTIVATION, name)))
-        biased = self.owned.home(name, self.machine).hull
+        biased = self.owned.primary_rows(name, self.machine).hull
         return PartialSums(
             windows[at(own)].array,
             tuple(terms),

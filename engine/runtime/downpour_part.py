@@ -349,7 +349,7 @@ def _examples_counted(plan: Plan, machine: int, examples: int) -> int:
     The machines that evaluate the first loss share them, as they share its sum, so that the sum of some
     reports is about right, too.
     """
-    counted = plan.ownership.counted(plan.graph.losses[0])
+    counted = plan.ownership.loss_owners(plan.graph.losses[0])
     if machine not in counted:
         return 0
     index = counted.index(machine)

@@ -18,7 +18,7 @@ from partita.engine.kernels.kernel import Array, Call, Kernel
 from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device
-from partita.partitioner.assign.held import Held
+from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
 
 
@@ -65,7 +65,7 @@ class FusedUpdate:
     """How a layer learns, block by block."""
 
     def __init__(
-        self, kernels: Sequence[Kernel], held: Sequence[Held], *, start: int, by_blocks: bool = True
+        self, kernels: Sequence[Kernel], held: Sequence[ParameterSlice], *, start: int, by_blocks: bool = True
     ) -> None:
         """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
 

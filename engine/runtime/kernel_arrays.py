@@ -104,7 +104,7 @@ class KernelArrays:
 
     def _columns_of(self, edge: Edge) -> Columns:
         owned = self._owned
-        return owned.heard_columns(edge, self._machine) if owned.is_boxed(edge.layer) else None
+        return owned.kernel_columns(edge, self._machine) if owned.is_boxed(edge.layer) else None
 
     def _hear(self, edge: Edge, columns: Columns) -> Heard:
         """All that is here of an input; but a judge hears its own scores, and no others."""
@@ -112,7 +112,11 @@ class KernelArrays:
             self._buffers[self._at(activations(edge.layer))],
             self._owned.rows(edge.layer, self._machine),
         )
-        judged = self._owned.home(edge.layer, self._machine) if self._owned.judges(edge.consumer) else NOTHING
+        judged = (
+            self._owned.primary_rows(edge.layer, self._machine)
+            if self._owned.loss_shards(edge.consumer)
+            else NOTHING
+        )
         if judged and judged != own:  # of copies, those that no machine before it has
             return Heard(judged.hull[0], window.of(judged)[0])
         if own and (judged or self._is_own(edge, own, columns, window)):

@@ -82,7 +82,7 @@ def bar_widths(owned: Ownership) -> dict[str, float]:
         if is_map(owned.of(grid.name)):
             across = len({tile(piece) for piece in owned.of(grid.name)})
             found[grid.name] = min(max(LEAST_BAR / 2, WIDE_TILE * across), MOST_BAR)
-        if grid.is_given:
+        if grid.is_placeholder:
             found[grid.name] = max(CHIP, svg.text_width(given_label(grid), size=KIND_SIZE) + 24)
     return found
 
@@ -98,7 +98,7 @@ def height_of(pieces: Sequence[Piece]) -> float:
 
 def label_width(grid: Grid) -> float:
     """Of the text to the left of the bar."""
-    if grid.is_given:
+    if grid.is_placeholder:
         return 0.0
     name, kind = labels(grid)
     widths = svg.text_width(name, size=NAME_SIZE), svg.text_width(kind, size=KIND_SIZE)
@@ -161,7 +161,7 @@ def _tiles(grid: Grid, pieces: Sequence[Piece], edges: tuple[float, float, float
 
 def drawn(box: Box, pieces: Sequence[Piece], look: Look) -> str:
     """The bar with its pieces and labels."""
-    if box.grid.is_given:
+    if box.grid.is_placeholder:
         return _given(box)
     kind = labels(box.grid)[1]
     fits = [_label_width(piece) - 8 <= box.cells[piece.machine].width for piece in pieces]

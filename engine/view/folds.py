@@ -70,9 +70,9 @@ def _wiring(graph: Graph, stands_for: dict[str, str]) -> Wiring:
     """Of the layers that are drawn, and of what is given and has a listener among them."""
     drawn = [grid for grid in graph.grids if stands_for[grid.name] == grid.name]
     heard = {source for grid in drawn for source in grid.sources}
-    kept = [grid for grid in drawn if not grid.is_given or grid.name in heard]
+    kept = [grid for grid in drawn if not grid.is_placeholder or grid.name in heard]
     sources = {grid.name: tuple(stands_for[source] for source in grid.sources) for grid in kept}
-    return Wiring(sources, frozenset(grid.name for grid in kept if grid.is_given))
+    return Wiring(sources, frozenset(grid.name for grid in kept if grid.is_placeholder))
 
 
 def _signatures(owned: Ownership, routes: Sequence[Route]) -> list[Hashable]:

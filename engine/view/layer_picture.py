@@ -157,7 +157,7 @@ class _Picture:
     def _cells(self, held: Held, machine: int) -> Iterator[str]:
         own = ALONE if self.alone else svg.mixed(self.palette.colour(machine), "#ffffff", 0.45)
         yield _filled(held, held.own, fill=own)
-        if self.plan.graph[held.name].is_given:
+        if self.plan.graph[held.name].is_placeholder:
             yield _filled(held, held.heard, fill=GIVEN, stroke="#9aa5b1")
         else:
             for piece in self.owned.of(held.name):

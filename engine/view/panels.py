@@ -81,7 +81,7 @@ def panels(owned: Ownership, layer: str, *, left: float, top: float) -> list[Pan
 
 
 def _concerns(owned: Ownership, layer: str, machine: int) -> bool:
-    computed = [source for source in owned.graph[layer].sources if not owned.graph[source].is_given]
+    computed = [source for source in owned.graph[layer].sources if not owned.graph[source].is_placeholder]
     return any(owned.rows(name, machine) for name in (layer, *computed))
 
 

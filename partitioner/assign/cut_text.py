@@ -81,12 +81,12 @@ _FORMS: Final = (
     _Form(
         "inputs",
         lambda machines, sizes, setting: InputSplit(machines, sizes),
-        lambda cut: "" if isinstance(cut, InputSplit) and not cut.repeated else None,
+        lambda cut: "" if isinstance(cut, InputSplit) and not cut.replicated else None,
     ),
     _Form(
         "summed",
-        lambda machines, sizes, setting: InputSplit(machines, sizes, repeated=True),
-        lambda cut: "" if isinstance(cut, InputSplit) and cut.repeated else None,
+        lambda machines, sizes, setting: InputSplit(machines, sizes, replicated=True),
+        lambda cut: "" if isinstance(cut, InputSplit) and cut.replicated else None,
     ),
     _Form("tiles", _tiles, lambda cut: _tiling(cut) if isinstance(cut, Tiles) else None, has_setting=True),
 )

@@ -71,19 +71,19 @@ class InputSplit:
 
     Each multiplies what it has of the input; what the machines tell one another are sums over these inputs on
     the way up, and errors of the layer's nodes on the way down. A layer by its rows and then one that is
-    `repeated` by its inputs need one exchange up and one down between them.
+    `replicated` by its inputs need one exchange up and one down between them.
 
     Args:
         machines: as for `RowSplit`.
         sizes: rows of the input for each machine; if not given, the pieces of the input where it is cut over
             the same machines in the same order, else as equal as can be.
-        repeated: every machine has the states of all nodes. Otherwise the layer's rows are cut over the same
-            machines as equally as can be.
+        replicated: every machine has the activations of all nodes. Otherwise the layer's rows are cut over
+            the same machines as equally as can be.
     """
 
     machines: int | tuple[int, ...]
     sizes: tuple[int, ...] | None = None
-    repeated: bool = False
+    replicated: bool = False
 
 
 Cut: TypeAlias = RowSplit | Whole | Tiles | Replicated | InputSplit
@@ -98,7 +98,7 @@ def check_cuts(graph: Graph, cuts: object) -> None:
         layer = graph.computed[0].name
         raise ValueError(f"the cuts are {cuts!r}; name their layers, for example {{'{layer}': RowSplit(2)}}")
     for name in cuts:
-        if name not in graph or graph[name].is_given:
+        if name not in graph or graph[name].is_placeholder:
             layers = ", ".join(grid.name for grid in graph.computed)
             raise ValueError(f"there is no layer '{name}' to cut in network '{graph.name}'; it has {layers}")
 
@@ -165,12 +165,12 @@ def _repeated(grid: Grid, owners: tuple[int, ...], what: str) -> tuple[Piece, ..
 
 
 def _check_repeatable(grid: Grid, what: str) -> None:
-    if grid.repeatable:
+    if grid.replicable:
         return
-    instead = "InputSplit(2, repeated=True)" if grid.layer.splits_sum else "RowSplit(2)"
+    instead = "InputSplit(2, replicated=True)" if grid.layer.splits_sum else "RowSplit(2)"
     raise ValueError(
-        f"{what} cannot be repeated: its nodes have weights of their own, and those of each copy would learn "
-        f"something else; cut it without, for example {instead}"
+        f"{what} cannot be replicated: its nodes have weights of their own, and those of each replica would "
+        f"learn something else; cut it without, for example {instead}"
     )
 
 
@@ -186,8 +186,8 @@ def _by_inputs(
     if len(owners) == 1:
         return (Piece(grid.name, 0, grid.n_rows, owners[0]),)
     inputs = _met(cut.sizes, len(owners), source.n_rows, f"the input '{source.name}' of {what}", "row")
-    met = () if cut.repeated else _met(None, len(owners), grid.n_rows, what, "row")
-    rows = [(0, grid.n_rows)] * len(owners) if cut.repeated else list(pairwise(met))
+    met = () if cut.replicated else _met(None, len(owners), grid.n_rows, what, "row")
+    rows = [(0, grid.n_rows)] * len(owners) if cut.replicated else list(pairwise(met))
     return tuple(
         Piece(grid.name, *rows[k], machine=owner, inputs=(inputs[k], inputs[k + 1]))
         for k, owner in enumerate(owners)
@@ -236,7 +236,7 @@ def _tiles(grid: Grid, cut: Tiles, owners: tuple[int, ...], what: str) -> tuple[
             f"{what} is cut into {cut.across} tiles for {len(owners)} machines; "
             f"write the tiles down and across, for example ({len(owners)}, 1)"
         )
-    why = grid.why_no_tiles()
+    why = grid.tiling_rejection()
     if why is not None:
         raise ValueError(f"{what} cannot be cut into tiles: it {why}; cut its rows, with RowSplit")
     if any(tiles > extent for tiles, extent in zip(across, grid.shape, strict=False)):

@@ -1,80 +1,217 @@
-"""Who owns which rows of each layer: the decision itself, from which everything else in a plan is derived."""
+"""Ownership: the rows of each layer that each machine owns. Everything else in a plan follows from it."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
-from partita.layers.box import NOTHING, Box, BoxSet
+from partita.layers.box import NOTHING, Box, BoxSet, Span
 from partita.layers.connectivity import OneToOne, Patch
+from partita.layers.graph import Graph, Grid
 from partita.layers.losses import Loss
-from partita.partitioner.assign.held import Columns, Held
-from partita.partitioner.assign.holdings import Holdings
+from partita.partitioner.assign.coverage import check_coverage, is_tile, with_columns
+from partita.partitioner.assign.parameter_slice import Columns, ParameterSlice
 from partita.partitioner.assign.piece import Piece, flops_of
 from partita.partitioner.ir.buffer import Edge
 
 
 @dataclass(frozen=True)
-class Ownership(Holdings):
-    """Who has which rows, and what follows from it: who listens to what, and who sums which errors.
+class Ownership:
+    """The pieces of every computed layer; a machine has at most one piece of a layer.
 
-    Inputs and targets belong to nobody: every machine is fed the rows that its pieces listen to. The one row
-    of a loss whose scores are cut may belong to every machine that owns scores: each judges its own. Of a
-    loss that several machines repeat besides, the first one counts.
+    Rows of a layer without weights of its own may be replicated: each replica receives the same inputs and
+    serves its own machine. The first piece that has a row is its primary owner and serves all machines
+    without a replica.
+
+    Inputs and targets belong to nobody: every machine is fed the rows that its pieces read. The one row of a
+    loss whose scores are cut may belong to every machine that owns scores: each evaluates its own loss shard.
+    Of a loss that is only replicated, the first machine's counts.
+
+    If some picture is cut into tiles, the pieces of all pictures name their columns, and sets of their rows
+    are sets of tiles; such pictures are not replicated. Otherwise no piece names columns.
+
+    Raises:
+        ValueError: the pieces of a layer do not cover it once.
     """
 
-    def across(self, edge: Edge) -> bool:
-        """Whether columns matter along an edge: those of either picture are cut.
+    graph: Graph
+    machines: int
+    pieces: tuple[Piece, ...]
 
-        The errors of such an edge are summed by part: a machine computes all that its receivers return at
-        once, as whole rows of `heard_columns`, and each owner adds up what it gets.
-        """
-        return self.is_boxed(edge.layer) and not self.narrow.isdisjoint((edge.layer, edge.consumer))
-
-    def judges(self, loss: str) -> tuple[int, ...]:
-        """The machines that each judge their own scores, in the order of those; () if one judges all."""
-        if loss not in self._judges:
-            self._judges[loss] = self._found_judges(loss)
-        return self._judges[loss]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pieces", with_columns(self.graph, self.pieces))
+        for grid in self.graph.computed:
+            check_coverage(grid, self.of(grid.name), self.graph, self.machines, self.tiled)
 
     @cached_property
-    def _judges(self) -> dict[str, tuple[int, ...]]:
+    def tiled(self) -> frozenset[str]:
+        """The layers whose columns are cut."""
+        return frozenset(piece.layer for piece in self.pieces if is_tile(self.graph, piece))
+
+    def is_boxed(self, layer: str) -> bool:
+        """Whether sets of the layer's rows name columns too."""
+        return bool(self.tiled) and self.graph[layer].is_picture
+
+    def of(self, layer: str) -> tuple[Piece, ...]:
+        """The pieces of a layer, in ascending rows."""
+        return self._of.get(layer, ())
+
+    @cached_property
+    def _of(self) -> dict[str, tuple[Piece, ...]]:
+        found: dict[str, list[Piece]] = {}
+        for piece in sorted(self.pieces, key=lambda piece: (piece.layer, piece.box, piece.machine)):
+            found.setdefault(piece.layer, []).append(piece)
+        return {layer: tuple(pieces) for layer, pieces in found.items()}
+
+    def of_machine(self, machine: int) -> tuple[Piece, ...]:
+        """The pieces of a machine, in the order of the network's layers."""
+        return self._of_machine.get(machine, ())
+
+    @cached_property
+    def _of_machine(self) -> dict[int, tuple[Piece, ...]]:
+        found: dict[int, list[Piece]] = {}
+        for grid in self.graph.computed:
+            for piece in self.of(grid.name):
+                found.setdefault(piece.machine, []).append(piece)
+        return {machine: tuple(pieces) for machine, pieces in found.items()}
+
+    def rows(self, layer: str, machine: int) -> BoxSet:
+        """The rows of a layer that a machine owns."""
+        return self._rows.get((layer, machine), NOTHING)
+
+    @cached_property
+    def _rows(self) -> dict[tuple[str, int], BoxSet]:
+        return {(piece.layer, piece.machine): piece.rows for piece in self.pieces}
+
+    def is_input_split(self, layer: str) -> bool:
+        """Whether each machine has the weights of some inputs, for all rows of the layer."""
+        pieces = self.of(layer)
+        return bool(pieces) and pieces[0].inputs is not None
+
+    def input_span(self, layer: str, machine: int) -> Span | None:
+        """The rows of its input whose weights a machine has; None unless the layer is cut by its inputs."""
+        return next((piece.inputs for piece in self.of(layer) if piece.machine == machine), None)
+
+    @cached_property
+    def replicated(self) -> frozenset[str]:
+        """The layers of which several machines have the same rows."""
+        return frozenset(
+            grid.name
+            for grid in self.graph.computed
+            if len(self.of(grid.name)) > 1
+            and sum(piece.box.size for piece in self.of(grid.name)) > self._extent(grid)
+        )
+
+    def _extent(self, grid: Grid) -> int:
+        return grid.whole.size if self.is_boxed(grid.name) else grid.n_rows
+
+    def primary_rows(self, layer: str, machine: int) -> BoxSet:
+        """The rows of a layer of which a machine is the primary owner."""
+        if layer in self.replicated:
+            return self._primary_rows.get((layer, machine), NOTHING)
+        return self.rows(layer, machine)
+
+    @cached_property
+    def _primary_rows(self) -> dict[tuple[str, int], BoxSet]:
+        """`primary_rows` of replicated layers."""
+        found: dict[tuple[str, int], BoxSet] = {}
+        for layer in self.replicated:
+            taken = NOTHING
+            for piece in self.of(layer):
+                found[layer, piece.machine] = piece.rows - taken
+                taken |= piece.rows
+        return found
+
+    def rows_from(self, layer: str, owner: int, receiver: int) -> BoxSet:
+        """The rows of a layer that one machine supplies to another, or to itself."""
+        if owner == receiver:
+            return self.rows(layer, receiver)
+        primary = self.primary_rows(layer, owner)
+        return primary - self.rows(layer, receiver) if layer in self.replicated else primary
+
+    def suppliers(self, layer: str, rows: BoxSet, receiver: int) -> list[tuple[Piece, BoxSet]]:
+        """The pieces of a layer that supply some of these rows to a machine, with the rows; ascending."""
+        if layer not in self.replicated:
+            return self.primary_owners(layer, rows)
+        found = ((piece, rows & self.rows_from(layer, piece.machine, receiver)) for piece in self.of(layer))
+        return [(piece, some) for piece, some in found if some]
+
+    def primary_owners(self, layer: str, rows: BoxSet) -> list[tuple[Piece, BoxSet]]:
+        """The pieces that are primary owners of some of these rows, with the rows; ascending."""
+        if not rows:
+            return []
+        pieces = self.of(layer)
+        if layer in self.replicated:
+            found = ((piece, rows & self.primary_rows(layer, piece.machine)) for piece in pieces)
+        else:
+            first, last = rows.hull[0]
+            start = bisect_right(pieces, first, key=lambda piece: piece.stop)
+            stop = bisect_left(pieces, last, key=lambda piece: piece.start)
+            found = ((piece, rows & piece.rows) for piece in pieces[start:stop])
+        return [(piece, some) for piece, some in found if some]
+
+    def loss_shards(self, loss: str) -> tuple[int, ...]:
+        """The machines that each evaluate their own scores, in the order of these; () if one does all."""
+        if loss not in self._loss_shards:
+            self._loss_shards[loss] = self._find_loss_shards(loss)
+        return self._loss_shards[loss]
+
+    @cached_property
+    def _loss_shards(self) -> dict[str, tuple[int, ...]]:
         return {}
 
-    def _found_judges(self, loss: str) -> tuple[int, ...]:
+    def _find_loss_shards(self, loss: str) -> tuple[int, ...]:
         layer = self.graph[loss].layer
         if not isinstance(layer, Loss) or not layer.splits_scores or len(self.of(loss)) < 2:
             return ()
         scores = self.graph[loss].sources[0]
-        found = tuple(piece.machine for piece in self.of(scores) if self.home(scores, piece.machine))
+        found = tuple(p.machine for p in self.of(scores) if self.primary_rows(scores, p.machine))
         return found if sorted(found) == sorted(piece.machine for piece in self.of(loss)) else ()
 
-    def counted(self, loss: str) -> tuple[int, ...]:
-        """The machines whose losses add up to the loss: its judges, or the first that has it."""
-        return self.judges(loss) or (self.of(loss)[0].machine,)
+    def loss_owners(self, loss: str) -> tuple[int, ...]:
+        """The machines whose losses add up to the loss: its shards, or the first that has it."""
+        return self.loss_shards(loss) or (self.of(loss)[0].machine,)
 
-    def tells(self, loss: str) -> tuple[int, ...]:
-        """Those judges that must tell one another of their scores: all, or none."""
+    def summary_senders(self, loss: str) -> tuple[int, ...]:
+        """The loss shards that send one another a summary of their scores: all, or none."""
         layer = self.graph[loss].layer
-        return self.judges(loss) if isinstance(layer, Loss) and layer.summary_rows else ()
+        return self.loss_shards(loss) if isinstance(layer, Loss) and layer.summary_rows else ()
 
-    def borrowers(self, layer: str) -> tuple[int, ...]:
+    def weight_receivers(self, layer: str) -> tuple[int, ...]:
         """The machines that use a layer's shared weights but do not own them, in the order of pieces."""
         shares = self.graph[layer].shares_weights
         return tuple(piece.machine for piece in self.of(layer)[1:]) if shares else ()
 
     @cached_property
-    def learners(self) -> tuple[int, ...]:
+    def parameter_owners(self) -> tuple[int, ...]:
         """The machines that own parameters, ascending."""
         found = {
             piece.machine
             for piece in self.pieces
-            if self.graph[piece.layer].parameters and piece.machine not in self.borrowers(piece.layer)
+            if self.graph[piece.layer].parameters and piece.machine not in self.weight_receivers(piece.layer)
         }
         return tuple(sorted(found))
 
+    def parameter_slices(self, layer: str, machine: int) -> tuple[ParameterSlice, ...]:
+        """The part of each parameter of a layer that a machine owns."""
+        own, grid = self.rows(layer, machine), self.graph[layer]
+        if not own or machine in self.weight_receivers(layer):
+            return ()
+        inputs = self.input_span(layer, machine)
+        if inputs is None:
+            return tuple(ParameterSlice(parameter, own[0]) for parameter in grid.parameters)
+        per_row = self.graph[grid.sources[0]].nodes_per_row
+        weight, *others = grid.parameters
+        columns = Columns(len(weight.shape) - 1, inputs[0] * per_row, inputs[1] * per_row)
+        rows = self.primary_rows(layer, machine).hull
+        return (
+            ParameterSlice(weight, grid.rows.hull, columns),
+            *(ParameterSlice(parameter, rows) for parameter in others),
+        )
+
     def edges(self, layer: str) -> tuple[Edge, ...]:
-        """Who listens to a layer, in the order in which the errors of its nodes are summed."""
+        """The edges to the consumers of a layer, in the order in which their gradients are summed."""
         return self._edges[layer]
 
     @cached_property
@@ -85,7 +222,7 @@ class Ownership(Holdings):
         }
 
     def needed(self, edge: Edge, machine: int) -> BoxSet:
-        """The rows of `edge.layer` that the machine's piece of `edge.consumer` listens to."""
+        """The rows of `edge.layer` that the machine's piece of `edge.consumer` reads."""
         return self._needed.get((edge, machine), NOTHING)
 
     @cached_property
@@ -100,72 +237,20 @@ class Ownership(Holdings):
     def _needed_by(self, edge: Edge, piece: Piece) -> BoxSet:
         if piece.inputs is not None:
             return self._in_boxes(edge.layer, BoxSet.of_rows(piece.inputs))
-        if self.judges(edge.consumer):  # of scores its own, and of a target with one for each
+        if self.loss_shards(edge.consumer):  # own scores, and a target's rows if it has one for each
             scores = self.graph[self.graph[edge.consumer].sources[0]]
             if self.graph[edge.layer].shape == scores.shape:
-                return self.home(scores.name, piece.machine)
-        if self.across(edge):
+                return self.primary_rows(scores.name, piece.machine)
+        if self.crosses_tiles(edge):
             return self.graph.source_rows(edge.consumer, piece.box, edge.number, columns=True)
         return self._in_boxes(edge.layer, self.graph.source_rows(edge.consumer, piece.box.on(1), edge.number))
 
     def _in_boxes(self, layer: str, rows: BoxSet) -> BoxSet:
-        """Whole rows, as sets of the layer's rows are written."""
+        """Whole rows in the form of the layer's sets."""
         return rows.across((0, self.graph[layer].shape[1])) if self.is_boxed(layer) else rows
 
-    def returned(self, edge: Edge, machine: int) -> BoxSet:
-        """The rows of `edge.layer` for which the machine's piece of `edge.consumer` has errors.
-
-        They are those that it listens to; a loss that is only repeated has none.
-        """
-        of_loss = edge.consumer in self.graph.losses
-        if of_loss and machine not in self.counted(edge.consumer):
-            return NOTHING
-        return self.needed(edge, machine)
-
-    def passed_on(self, edge: Edge, machine: int) -> BoxSet:
-        """Those whose errors end at their home; the errors of copies stay with them, on the machine."""
-        if edge.layer not in self.copied:
-            return self.returned(edge, machine)
-        return self._passed_on.get((edge, machine), NOTHING)
-
-    @cached_property
-    def _passed_on(self) -> dict[tuple[Edge, int], BoxSet]:
-        found = {}
-        for edge, machine in (key for key in self._needed if key[0].layer in self.copied):
-            copies = self.rows(edge.layer, machine) - self.home(edge.layer, machine)
-            found[edge, machine] = self.returned(edge, machine) - copies
-        return found
-
-    def heard(self, edge: Edge, machine: int) -> BoxSet:
-        """The machine's rows of `edge.layer` to which somebody listens along the edge."""
-        if edge.layer not in self.copied and not self.is_boxed(edge.layer):
-            return self._returned[edge] & self.home(edge.layer, machine)
-        listeners = (piece.machine for piece in self.of(edge.consumer))
-        return BoxSet.union(
-            *(
-                self.returned(edge, listener) & self.fed(edge.layer, machine, listener)
-                for listener in listeners
-            )
-        )
-
-    @cached_property
-    def _returned(self) -> dict[Edge, BoxSet]:
-        """For each edge the rows to which anybody listens along it."""
-        found: dict[Edge, list[BoxSet]] = {edge: [] for edges in self._edges.values() for edge in edges}
-        for edge, machine in self._needed:
-            found[edge].append(self.returned(edge, machine))
-        return {edge: BoxSet.union(*rows) for edge, rows in found.items()}
-
-    def shares_errors(self, layer: str) -> tuple[int, ...]:
-        """The machines that tell the others of a layer cut by its inputs the errors that came to them."""
-        return tuple(
-            piece.machine
-            for piece in self.of(layer)
-            if any(self.heard(edge, piece.machine) for edge in self.edges(layer))
-        )
-
     def needed_by_all(self, layer: str, machine: int) -> BoxSet:
-        """The rows of a layer that any piece of the machine listens to."""
+        """The rows of a layer that any piece of the machine reads."""
         found = self._needed_by_all.get((layer, machine))
         if found is None:
             found = BoxSet.union(*(self.needed(edge, machine) for edge in self.edges(layer)))
@@ -176,52 +261,94 @@ class Ownership(Holdings):
     def _needed_by_all(self) -> dict[tuple[str, int], BoxSet]:
         return {}
 
-    def flops(self, piece: Piece, *, batch: int) -> float:
-        """Operations of a piece for a batch on the way up; of a loss that several judge, its share."""
-        whole = flops_of(self.graph, piece, batch=batch)
-        if not self.judges(piece.layer):
-            return whole
-        scores = self.graph[self.graph[piece.layer].sources[0]]
-        own = self.home(scores.name, piece.machine)
-        return whole * scores.nodes_in(own) / scores.n_nodes
+    def grad_rows(self, edge: Edge, machine: int) -> BoxSet:
+        """The rows of `edge.layer` whose gradients the machine's piece of `edge.consumer` computes.
 
-    def held(self, layer: str, machine: int) -> tuple[Held, ...]:
-        """What a machine has of each parameter of a layer; () where it has none of its own."""
-        own, grid = self.rows(layer, machine), self.graph[layer]
-        if not own or machine in self.borrowers(layer):
-            return ()
-        if not self.by_inputs(layer):
-            return tuple(Held(parameter, own[0]) for parameter in grid.parameters)
-        inputs = self.inputs(layer, machine) or (0, 0)
-        per_row = self.graph[grid.sources[0]].nodes_per_row
-        weight, *others = grid.parameters
-        columns = Columns(len(weight.shape) - 1, inputs[0] * per_row, inputs[1] * per_row)
-        rows = self.home(layer, machine).hull
-        return (
-            Held(weight, Box.whole((grid.n_rows,)), columns),
-            *(Held(parameter, rows) for parameter in others),
+        They are the rows that it reads; none for a loss that is replicated and does not count.
+        """
+        of_loss = edge.consumer in self.graph.losses
+        if of_loss and machine not in self.loss_owners(edge.consumer):
+            return NOTHING
+        return self.needed(edge, machine)
+
+    def primary_grad_rows(self, edge: Edge, machine: int) -> BoxSet:
+        """The `grad_rows` that end at primary owners; gradients of a replica's rows stay with it."""
+        if edge.layer not in self.replicated:
+            return self.grad_rows(edge, machine)
+        return self._primary_grad_rows.get((edge, machine), NOTHING)
+
+    @cached_property
+    def _primary_grad_rows(self) -> dict[tuple[Edge, int], BoxSet]:
+        found = {}
+        for edge, machine in (key for key in self._needed if key[0].layer in self.replicated):
+            replicas = self.rows(edge.layer, machine) - self.primary_rows(edge.layer, machine)
+            found[edge, machine] = self.grad_rows(edge, machine) - replicas
+        return found
+
+    def consumed_rows(self, edge: Edge, machine: int) -> BoxSet:
+        """The machine's rows of `edge.layer` to which gradients return along the edge."""
+        if edge.layer not in self.replicated and not self.is_boxed(edge.layer):
+            return self._all_grad_rows[edge] & self.primary_rows(edge.layer, machine)
+        consumers = (piece.machine for piece in self.of(edge.consumer))
+        return BoxSet.union(
+            *(
+                self.grad_rows(edge, consumer) & self.rows_from(edge.layer, machine, consumer)
+                for consumer in consumers
+            )
         )
 
-    def by_part(self, edge: Edge) -> bool:
-        """Whether each machine sums the errors of its own receivers, and the owners add up the sums.
+    @cached_property
+    def _all_grad_rows(self) -> dict[Edge, BoxSet]:
+        """The union of `grad_rows` over the machines, for each edge."""
+        found: dict[Edge, list[BoxSet]] = {edge: [] for edges in self._edges.values() for edge in edges}
+        for edge, machine in self._needed:
+            found[edge].append(self.grad_rows(edge, machine))
+        return {edge: BoxSet.union(*rows) for edge, rows in found.items()}
 
-        Otherwise the sum runs through the machines in the order of the receivers' rows.
+    def grad_senders(self, layer: str) -> tuple[int, ...]:
+        """The machines of a layer cut by its inputs that send the gradients of its nodes to the others."""
+        return tuple(
+            piece.machine
+            for piece in self.of(layer)
+            if any(self.consumed_rows(edge, piece.machine) for edge in self.edges(layer))
+        )
+
+    def crosses_tiles(self, edge: Edge) -> bool:
+        """Whether either picture of an edge is cut into tiles.
+
+        The gradients of such an edge are summed by machine: each computes all that its consumers return at
+        once, as whole rows of `kernel_columns`, and each owner adds up the parts that it receives.
         """
-        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors and not self.across(edge)
-        return not ordered and len(self.of(edge.consumer)) > 1
+        return self.is_boxed(edge.layer) and not self.tiled.isdisjoint((edge.layer, edge.consumer))
+
+    def sums_by_machine(self, edge: Edge) -> bool:
+        """Whether each machine sums the gradients of its own consumers, and the owners add up the sums.
+
+        Otherwise the sum runs through the machines in the order of the consumers' rows.
+        """
+        ordered = self.graph[edge.consumer].layer.connectivity.ordered_errors
+        return not (ordered and not self.crosses_tiles(edge)) and len(self.of(edge.consumer)) > 1
+
+    def flops(self, piece: Piece, *, batch: int) -> float:
+        """Floating-point operations of a piece for a batch, forward; of a loss shard, its share."""
+        whole = flops_of(self.graph, piece, batch=batch)
+        if not self.loss_shards(piece.layer):
+            return whole
+        scores = self.graph[self.graph[piece.layer].sources[0]]
+        return whole * scores.nodes_in(self.primary_rows(scores.name, piece.machine)) / scores.n_nodes
 
     def state_window(self, layer: str, machine: int) -> Box:
-        """The rows of a layer's states that a machine holds: its own, those it hears, and all between."""
+        """The rows of activations that a machine holds: its own, those that it reads, and all between."""
         return self._window(layer, machine, self.needed_by_all(layer, machine))
 
     def error_window(self, edge: Edge, machine: int) -> Box:
-        """The rows of `edge.layer` for which a machine holds the errors that `edge.consumer` returns.
+        """The rows of `edge.layer` for which a machine holds the gradients that `edge.consumer` returns.
 
-        Along an edge across columns it holds those columns, too, that its receivers' kernel is given.
+        Along an edge that crosses tiles it also holds the columns that the consumer's kernel is given.
         """
         needed = self.needed(edge, machine)
-        if self.across(edge) and needed:
-            needed = needed | BoxSet(needed[:1]).across(self.heard_columns(edge, machine))
+        if self.crosses_tiles(edge) and needed:
+            needed |= BoxSet(needed[:1]).across(self.kernel_columns(edge, machine))
         return self._window(edge.layer, machine, needed)
 
     def _window(self, layer: str, machine: int, needed: BoxSet) -> Box:
@@ -230,16 +357,16 @@ class Ownership(Holdings):
             return held.hull
         return Box(((0, 0), (0, self.graph[layer].shape[1])))
 
-    def heard_columns(self, edge: Edge, machine: int) -> tuple[int, int]:
+    def kernel_columns(self, edge: Edge, machine: int) -> Span:
         """The columns of the picture `edge.layer` that the kernel of `edge.consumer` on a machine is given.
 
-        To patches these are all that the machine holds, so that nothing is copied. A one-to-one layer has the
-        same as itself, a judge those of its scores, and any other layer all columns.
+        Patches are given all columns that the machine holds, so that nothing is copied; a one-to-one layer
+        its own columns, a loss shard those of its scores, and any other layer all columns.
         """
         consumer, wiring = self.graph[edge.consumer], self.graph[edge.consumer].layer.connectivity
-        judged = consumer.sources[0] if self.judges(edge.consumer) else edge.consumer
-        if judged != edge.consumer or isinstance(wiring, OneToOne):
-            own = self.rows(judged, machine).hull
+        reader = consumer.sources[0] if self.loss_shards(edge.consumer) else edge.consumer
+        if reader != edge.consumer or isinstance(wiring, OneToOne):
+            own = self.rows(reader, machine).hull
         else:
             own = self.state_window(edge.layer, machine) if isinstance(wiring, Patch) else Box()
         return own.columns or (0, self.graph[edge.layer].shape[1])

@@ -34,4 +34,8 @@ def settled(graph: Graph, machines: int, cuts: Cuts) -> Ownership:
 
 def stays_with_scores(graph: Graph, grid: Grid) -> bool:
     """Whether a layer is a loss that machines can judge each for itself, unless a cut says otherwise."""
-    return isinstance(grid.layer, Loss) and grid.layer.splits_scores and not graph[grid.sources[0]].is_given
+    return (
+        isinstance(grid.layer, Loss)
+        and grid.layer.splits_scores
+        and not graph[grid.sources[0]].is_placeholder
+    )

@@ -78,7 +78,7 @@ class Access:
         heard = tuple(
             Operand(activations(edge.layer), self.owned.needed(edge, self.machine)) for edge in edges
         )
-        told = self.owned.tells(layer)
+        told = self.owned.summary_senders(layer)
         return (
             (*heard, Operand(Buffer(BufferKind.SUMMARY, layer), BoxSet.of_rows((0, len(told)))))
             if told
@@ -98,7 +98,7 @@ class Access:
     @property
     def norms(self) -> Operand:
         """The sums of squares of all machines."""
-        return Operand(NORMS, BoxSet.of_rows((0, len(self.owned.learners))))
+        return Operand(NORMS, BoxSet.of_rows((0, len(self.owned.parameter_owners))))
 
     def edge(self, buffer: Buffer) -> Edge:
         """The edge along which the errors in a buffer come."""
@@ -107,7 +107,7 @@ class Access:
 
     def deltas(self, layer: str) -> Operand:
         """The errors from which the errors of a layer's inputs and its gradient are computed."""
-        if self.owned.by_inputs(layer):
+        if self.owned.is_input_split(layer):
             return Operand(Buffer(BufferKind.GRAD_PREACTIVATION, layer), self.whole(layer))
         return Operand(self.owned.edges(layer)[0].buffer, self.own(layer).rows)
 
@@ -116,7 +116,7 @@ class Access:
         return self.graph[layer].rows
 
     def _learnt_rows(self, layer: str) -> BoxSet:
-        if self.owned.by_inputs(layer):
+        if self.owned.is_input_split(layer):
             return self.whole(layer)
         return BLOCK if self.graph[layer].shares_weights else self.own(layer).rows
 

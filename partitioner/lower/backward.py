@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Grid
-from partita.partitioner.assign.tiling import bands
+from partita.partitioner.assign.coverage import bands
 from partita.partitioner.ir.buffer import Edge, activations
 from partita.partitioner.ir.program import Op, Operand
 from partita.partitioner.lower.messages import Message, Sum
@@ -28,7 +28,7 @@ class Errors:
         error = self._gather(grid, own)
         if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
             self.writer.emit(Op.DELTA, error, Operand(activations(grid.name), own), accumulate=True)
-        if error is not None and self.owned.by_inputs(grid.name):
+        if error is not None and self.owned.is_input_split(grid.name):
             error = exchange(self.writer, grid, error)
         for k, source in enumerate(grid.sources):
             if source in self.writer.graph.needs_error:
@@ -39,10 +39,10 @@ class Errors:
         edges = self.owned.edges(grid.name)
         for edge in edges:
             arriving = self.writer.incoming.get(edge.buffer, [])
-            if self.owned.across(edge):
+            if self.owned.crosses_tiles(edge):
                 self._add_up(edge, arriving, own)
                 continue
-            if not self.owned.by_part(edge):
+            if not self.owned.sums_by_machine(edge):
                 for message in arriving:
                     self.writer.receive(message)
                 continue
@@ -76,9 +76,9 @@ class Errors:
         """
         if len(edges) == 1:
             return
-        begun = self.owned.heard(edges[0], self.writer.machine)
+        begun = self.owned.consumed_rows(edges[0], self.writer.machine)
         for edge in edges[1:]:
-            heard = self.owned.heard(edge, self.writer.machine)
+            heard = self.owned.consumed_rows(edge, self.writer.machine)
             added, copied = heard & begun, heard - begun
             for rows, accumulate in ((added, True), (copied, False)):
                 if rows:
@@ -88,7 +88,7 @@ class Errors:
 
     def _sum(self, edge: Edge, error: Operand | None) -> None:
         """Computes the errors of an input, first what others wait for, and sends them."""
-        if self.owned.across(edge):
+        if self.owned.crosses_tiles(edge):
             self._sum_across(edge, error)
             return
         turns = sorted(
@@ -130,8 +130,8 @@ class Errors:
         To patches, all; a layer that listens to everything goes by the owners' rows of tiles.
         """
         machine, consumer = self.writer.machine, self.owned.graph[edge.consumer]
-        columns = self.owned.heard_columns(edge, machine)
-        needed = self.owned.returned(edge, machine).across(columns)
+        columns = self.owned.kernel_columns(edge, machine)
+        needed = self.owned.grad_rows(edge, machine).across(columns)
         if not needed or consumer.layer.connectivity.ordered_errors:
             return [needed] if needed else []
         owners = bands([piece.box for piece in self.owned.of(edge.layer)])

@@ -23,15 +23,15 @@ class Learning:
 
     def is_awaited(self, grid: Grid) -> bool:
         """Whether the gradient of a layer is another machine's, which waits for it."""
-        return self.writer.machine in self.owned.borrowers(grid.name)
+        return self.writer.machine in self.owned.weight_receivers(grid.name)
 
     def write(self, grid: Grid) -> None:
         """Learns a layer, or computes its gradient for `finish`."""
         if not grid.parameters:
             return
-        by_inputs = self.owned.by_inputs(grid.name)
+        by_inputs = self.owned.is_input_split(grid.name)
         given = (self.access.deltas(grid.name), *(self.access.inputs(grid.name) if by_inputs else ()))
-        if self.kind.gradients == "blocks" and not self.owned.borrowers(grid.name):
+        if self.kind.gradients == "blocks" and not self.owned.weight_receivers(grid.name):
             self.writer.emit(Op.LEARN, self.access.parameters(grid.name), *given, accumulate=True)
             return
         gradient = self.access.gradient(grid.name)
@@ -50,7 +50,7 @@ class Learning:
         """Where norms are wanted: tells the others the machine's, hears theirs, and updates."""
         if not self._to_update:
             return
-        place = self.owned.learners.index(self.writer.machine)
+        place = self.owned.parameter_owners.index(self.writer.machine)
         gradients = (self.access.gradient(grid.name) for grid in reversed(self._to_update))
         self.writer.emit(Op.SQUARES, Operand(NORMS, BoxSet.of_rows((place, place + 1))), *gradients)
         self.writer.send_all(NORMS)

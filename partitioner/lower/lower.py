@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from partita.layers.box import Box, BoxSet
 from partita.layers.graph import Grid
+from partita.partitioner.assign.coverage import bands
 from partita.partitioner.assign.ownership import Ownership
-from partita.partitioner.assign.tiling import bands
 from partita.partitioner.ir.buffer import Buffer, BufferKind, Edge, activations
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import Op, Operand, Program
@@ -62,7 +62,9 @@ class Share:
     def key(self) -> Hashable:
         """Equal for two shares of a network that have the same program, however their plans differ."""
         pieces = self.owned.of_machine(self.machine)
-        judges = tuple(self.owned.of(piece.layer) for piece in pieces if self.owned.tells(piece.layer))
+        judges = tuple(
+            self.owned.of(piece.layer) for piece in pieces if self.owned.summary_senders(piece.layer)
+        )
         turns = tuple(turn for turns in self.turns.values() for turn in turns)
         return self.machine, self.kind, pieces, self.messages, judges, turns, self.pipeline
 
@@ -148,18 +150,18 @@ def _write_up(writer: Writer, mine: list[Grid]) -> None:
 
 def _obtain(writer: Writer, source: str) -> None:
     """Feeds or receives the rows of a layer that this machine's pieces listen to."""
-    if writer.graph[source].is_given:
+    if writer.graph[source].is_placeholder:
         needed = writer.owned.needed_by_all(source, writer.machine)
         writer.emit(Op.FEED, Operand(activations(source), needed))
     writer.receive_all(activations(source))
 
 
 def _compute(writer: Writer, grid: Grid) -> None:
-    if writer.owned.by_inputs(grid.name):
+    if writer.owned.is_input_split(grid.name):
         partial_sums.add_up(writer, grid)
         return
     target = writer.access.own(grid.name)
-    judges = writer.owned.tells(grid.name)
+    judges = writer.owned.summary_senders(grid.name)
     if judges:
         _summarise(writer, grid, judges.index(writer.machine))
     needed = writer.access.inputs(grid.name)
@@ -184,12 +186,12 @@ def _blocks(writer: Writer, needed: Operand) -> list[tuple[Operand, ...]]:
     Of a picture that is cut into tiles, row of tiles after row of tiles.
     """
     layer = needed.buffer.layer
-    if writer.graph[layer].is_given:
+    if writer.graph[layer].is_placeholder:
         return [(needed,)]
-    if layer in writer.owned.narrow:
+    if layer in writer.owned.tiled:
         return _bands(writer, needed)
     pieces = sorted(writer.owned.of(layer), key=lambda piece: piece.machine != writer.machine)
-    fed = (writer.owned.fed(layer, piece.machine, writer.machine) for piece in pieces)
+    fed = (writer.owned.rows_from(layer, piece.machine, writer.machine) for piece in pieces)
     found = [needed.rows & rows for rows in fed]
     return [(Operand(needed.buffer, rows),) for rows in found if rows]
 

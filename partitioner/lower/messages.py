@@ -115,31 +115,31 @@ def _message(sizes: Sizes, operand: Operand, source: int, destination: int) -> M
 
 def _lent(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in owned.graph.computed:
-        for other in owned.borrowers(grid.name):
+        for other in owned.weight_receivers(grid.name):
             weights = Operand(Buffer(BufferKind.PARAMETERS, grid.name), BLOCK)
             yield _message(sizes, weights, owned.of(grid.name)[0].machine, other)
 
 
 def _returned(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for grid in reversed(owned.graph.computed):
-        for other in owned.borrowers(grid.name):
+        for other in owned.weight_receivers(grid.name):
             gradient = Operand(Buffer(BufferKind.GRADIENT, grid.name), BLOCK)
             yield _message(sizes, gradient, other, owned.of(grid.name)[0].machine)
 
 
 def _summaries(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     for loss in owned.graph.losses:
-        yield from _to_each_other(sizes, Buffer(BufferKind.SUMMARY, loss), owned.tells(loss))
+        yield from _to_each_other(sizes, Buffer(BufferKind.SUMMARY, loss), owned.summary_senders(loss))
 
 
 def _norms(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
-    yield from _to_each_other(sizes, NORMS, owned.learners)
+    yield from _to_each_other(sizes, NORMS, owned.parameter_owners)
 
 
 def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     """Sums over a machine's inputs, for every other machine that has the rows."""
     for grid in owned.graph.computed:
-        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
+        pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
         for piece in pieces:
             for owner in pieces:
                 if owner.machine != piece.machine:
@@ -150,8 +150,8 @@ def _partial(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 def _deltas(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
     """Errors that came to a machine, for every other machine that has weights of these rows."""
     for grid in reversed(owned.graph.computed):
-        pieces = owned.of(grid.name) if owned.by_inputs(grid.name) else ()
-        told = owned.shares_errors(grid.name) if pieces else ()
+        pieces = owned.of(grid.name) if owned.is_input_split(grid.name) else ()
+        told = owned.grad_senders(grid.name) if pieces else ()
         for piece in pieces:
             for other in pieces:
                 if piece.machine in told and other.machine != piece.machine:
@@ -173,7 +173,7 @@ def _states(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
         listeners = {piece.machine for edge in owned.edges(grid.name) for piece in owned.of(edge.consumer)}
         for destination in sorted(listeners):
             needed = owned.needed_by_all(grid.name, destination)
-            for piece, rows in owned.feeders(grid.name, needed, destination):
+            for piece, rows in owned.suppliers(grid.name, needed, destination):
                 if piece.machine != destination:
                     yield _message(sizes, Operand(activations(grid.name), rows), piece.machine, destination)
 
@@ -192,7 +192,7 @@ def _errors(owned: Ownership, sizes: Sizes) -> Iterator[Message]:
 
 def sums(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     """Who sums which errors along an edge, from whom, and for whom; in the order of the machines' pieces."""
-    by_part = owned.by_part(edge) or owned.across(edge)
+    by_part = owned.sums_by_machine(edge) or owned.crosses_tiles(edge)
     return _sums_by_part(owned, edge) if by_part else _sums_in_order(owned, edge)
 
 
@@ -200,7 +200,7 @@ def _sums_by_part(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     return tuple(
         Sum(edge, piece.machine, rows, None, None if owner.machine == piece.machine else owner.machine)
         for piece in owned.of(edge.consumer)
-        for owner, rows in owned.feeders(edge.layer, owned.returned(edge, piece.machine), piece.machine)
+        for owner, rows in owned.suppliers(edge.layer, owned.grad_rows(edge, piece.machine), piece.machine)
     )
 
 
@@ -210,7 +210,7 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
     before, behind = _nearest(owned, edge, turns), _nearest(owned, edge, turns[::-1])
     found = []
     for machine in turns:
-        copies = owned.returned(edge, machine) - owned.passed_on(edge, machine)
+        copies = owned.grad_rows(edge, machine) - owned.primary_grad_rows(edge, machine)
         if copies:
             found.append(Sum(edge, machine, copies, None, None))
         for previous, rows in before[machine]:
@@ -219,7 +219,7 @@ def _sums_in_order(owned: Ownership, edge: Edge) -> tuple[Sum, ...]:
                 if rest and following is not None:
                     found.append(Sum(edge, machine, rest, previous, following))
                     continue
-                for owner, final in owned.homes(edge.layer, rest):
+                for owner, final in owned.primary_owners(edge.layer, rest):
                     home = None if owner.machine == machine else owner.machine
                     found.append(Sum(edge, machine, final, previous, home))
     return tuple(found)
@@ -238,7 +238,7 @@ def _nearest(
     latest: list[tuple[int, int, int]] = []  # ascending runs of rows, each with who passed them on last
     found: dict[int, list[tuple[int | None, BoxSet]]] = {}
     for machine in turns:
-        needed = owned.passed_on(edge, machine).rows
+        needed = owned.primary_grad_rows(edge, machine).rows
         shared: dict[int, list[tuple[int, int]]] = {}
         for start, stop in needed.spans:
             first = bisect_right(latest, start, key=lambda run: run[1])

@@ -44,7 +44,7 @@ def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:
     buffer, whole = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name), writer.access.whole(grid.name)
     total, own = Operand(buffer, whole), Operand(buffer, error.rows)
     incoming = sorted(writer.incoming.get(buffer, ()), key=lambda message: message.source)
-    shares = writer.machine in writer.owned.shares_errors(grid.name)
+    shares = writer.machine in writer.owned.grad_senders(grid.name)
     if shares:
         writer.emit(Op.ADD, own, error)
         writer.send_all(buffer)

@@ -86,7 +86,7 @@ def in_vectors(owned: Ownership, program: Program, buffer: Buffer) -> bool:
         return False
     if buffer.kind not in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return False
-    borrowers = owned.borrowers(buffer.layer)
+    borrowers = owned.weight_receivers(buffer.layer)
     if buffer.kind is BufferKind.PARAMETERS or program.kind.gradients == "whole":
         return program.machine not in borrowers
     return not borrowers
@@ -97,9 +97,9 @@ def _box(owned: Ownership, operand: Operand, machine: int) -> Box:
     if name.peer is not None:  # received, added and done with: nobody needs other rows of it
         return operand.rows.hull
     if name.kind is BufferKind.NORMS:
-        return Box.of_rows(0, len(owned.learners))
+        return Box.of_rows(0, len(owned.parameter_owners))
     if name.kind is BufferKind.SUMMARY:
-        return Box.of_rows(0, len(owned.tells(layer)))
+        return Box.of_rows(0, len(owned.summary_senders(layer)))
     if name.kind in (BufferKind.PARAMETERS, BufferKind.GRADIENT):
         return BLOCK.hull
     if name.kind in (BufferKind.PARTIAL_SUMS, BufferKind.GRAD_PREACTIVATION):

@@ -145,7 +145,7 @@ class Bound:
     @cached_property
     def _heights(self) -> dict[str, float]:
         """For each layer, the longest way up to its states."""
-        found = {grid.name: 0.0 for grid in self.graph.grids if grid.is_given}
+        found = {grid.name: 0.0 for grid in self.graph.grids if grid.is_placeholder}
         for grid in self.graph.computed:
             found[grid.name] = max(found[source] for source in grid.sources) + self._ups[grid.name]
         return found
@@ -182,7 +182,7 @@ class Bound:
             for grid in self.graph.computed
             if isinstance(grid.layer.connectivity, Full) and (losses or grid.name not in self.graph.losses)
             for source in grid.sources
-            if not self.graph[source].is_given
+            if not self.graph[source].is_placeholder
         ]
 
     def _hangs_together(self) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from partita.partitioner.assign.held import Held
 from partita.partitioner.assign.ownership import Ownership
+from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
@@ -42,12 +42,12 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
     """Bytes of the largest block of gradients that a LEARN holds."""
     if not program.kind.train or program.kind.gradients == "whole":
         return 0
-    layers = (grid for grid in owned.graph.computed if not owned.borrowers(grid.name))
-    held = (owned.held(grid.name, program.machine) for grid in layers)
+    layers = (grid for grid in owned.graph.computed if not owned.weight_receivers(grid.name))
+    held = (owned.parameter_slices(grid.name, program.machine) for grid in layers)
     return max((_block_bytes(found, sizes, threads=threads) for found in held if found), default=0)
 
 
-def _block_bytes(held: Sequence[Held], sizes: Sizes, *, threads: int) -> int:
+def _block_bytes(held: Sequence[ParameterSlice], sizes: Sizes, *, threads: int) -> int:
     """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
     start, stop = held[0].box[0]
     whole = sum(found.size for found in held) * sizes.master_bytes

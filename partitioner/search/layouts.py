@@ -30,7 +30,11 @@ def by_rows(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterat
 
 def by_tiles(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iterator[Cut]:
     """A picture as tiles that are as nearly square as can be, one for each of some machines of one kind."""
-    if len(group) < 4 or grid.why_no_tiles() is not None or len({task.cluster.kinds[m] for m in group}) > 1:
+    if (
+        len(group) < 4
+        or grid.tiling_rejection() is not None
+        or len({task.cluster.kinds[m] for m in group}) > 1
+    ):
         return
     down = next(n for n in range(math.isqrt(len(group)), 0, -1) if len(group) % n == 0)
     for across in dict.fromkeys([(len(group) // down, down), (down, len(group) // down)]):
@@ -47,7 +51,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
     found: list[tuple[int, ...] | None] = [None]
     if not 2 <= len(group) <= min(source.n_rows, PEERS) or not grid.layer.splits_sum:
         return
-    if source.is_given:
+    if source.is_placeholder:
         if group != tuple(sorted(group)):
             return
         took = {m: task.layer_s(grid.name, grid.rows, m) for m in group}
@@ -55,7 +59,7 @@ def by_inputs(task: Task, grid: Grid, group: tuple[int, ...], rows: Cut) -> Iter
         even = boundaries(dict.fromkeys(group, 1.0), source.n_rows)
         found = [tuple(b - a for a, b in pairwise(some)) for some in dict.fromkeys((met, even))]
     for sizes in found:
-        yield InputSplit(group, sizes, repeated=True)
+        yield InputSplit(group, sizes, replicated=True)
         if grid.n_rows >= len(group):
             yield InputSplit(group, sizes)
 

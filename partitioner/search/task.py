@@ -94,7 +94,7 @@ class Task:
         """Seconds to feed the inputs that a piece hears; one counts for the first layer that hears it."""
         took, graph = 0.0, self.graph
         for k, source in enumerate(graph[piece.layer].sources):
-            if graph[source].is_given and graph.consumers(source)[0] == (piece.layer, k):
+            if graph[source].is_placeholder and graph.consumers(source)[0] == (piece.layer, k):
                 rows = (
                     BoxSet.of_rows(piece.inputs)
                     if piece.inputs
@@ -164,12 +164,12 @@ class Task:
 
 def _geometry_of(graph: Graph, grid: Grid) -> Hashable:
     """What layers of equal cost have in common."""
-    if grid.is_given:
+    if grid.is_placeholder:
         return grid.shape
     sources = tuple(graph[source].shape for source in grid.sources)
     learns = (grid.name in graph.needs_error, *(source in graph.needs_error for source in grid.sources))
     given = tuple(
-        graph[source].is_given and graph.consumers(source)[0] == (grid.name, k)
+        graph[source].is_placeholder and graph.consumers(source)[0] == (grid.name, k)
         for k, source in enumerate(grid.sources)
     )
     sizes = tuple((p.size, p.shared) for p in grid.parameters)

@@ -70,9 +70,9 @@ def plan_of(cluster: Cluster, *, precision: str = "float64", tiles: bool = False
     graph, n = network().graph(), len(cluster)
     cuts: dict[str, Cut] = {grid.name: RowSplit(n) for grid in graph.computed if grid.layer.cuttable}
     if tiles:
-        cuts |= {g.name: Tiles(n, (1, n)) for g in graph.computed if g.why_no_tiles() is None}
+        cuts |= {g.name: Tiles(n, (1, n)) for g in graph.computed if g.tiling_rejection() is None}
     else:
-        cuts["hidden"] = InputSplit(n, repeated=True)
+        cuts["hidden"] = InputSplit(n, replicated=True)
     return partition(graph, cluster, batch=BATCH, cuts=cuts, precision=precision, strategy="balanced")
 
 

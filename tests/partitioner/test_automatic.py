@@ -298,7 +298,7 @@ def picture(*, link: Link) -> tuple[Network, Cluster]:
 def test_pictures_on_many_machines_with_slow_links_are_cut_into_tiles() -> None:
     net, cluster = picture(link=Link(1e-6, 1e6))
     plan = partition(net, cluster, batch=2)
-    assert plan.ownership.narrow and plan.predicted_step_s >= plan.lower_bound_s
+    assert plan.ownership.tiled and plan.predicted_step_s >= plan.lower_bound_s
     assert plan.predicted_step_s < partition(net, cluster, batch=2, strategy="balanced").predicted_step_s
 
 

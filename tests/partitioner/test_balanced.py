@@ -80,14 +80,14 @@ def test_a_loss_lies_where_its_scores_do() -> None:
     scores = Dense(2, name="scores")(Dense(30, name="hidden")(net.input("x", shape=16)))
     net.loss = SoftmaxCrossEntropy(name="loss")(scores, net.target("y"))
     plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": RowSplit((2, 1))}, strategy="balanced")
-    assert plan.ownership.judges("loss") == (2, 1)
+    assert plan.ownership.loss_shards("loss") == (2, 1)
     assert {(p.start, p.stop, p.machine) for p in plan.ownership.of("loss")} == {(0, 1, 1), (0, 1, 2)}
     plan = partition(net, Cluster.local(3), batch=1, cuts={"scores": Whole(2)}, strategy="balanced")
     assert [piece.machine for piece in plan.ownership.of("loss")] == [2]
-    assert not plan.ownership.judges("loss")
+    assert not plan.ownership.loss_shards("loss")
     by_hand = {"scores": RowSplit((2, 1)), "loss": Whole(0)}
     plan = partition(net, Cluster.local(3), batch=1, cuts=by_hand, strategy="balanced")
-    assert not plan.ownership.judges("loss")
+    assert not plan.ownership.loss_shards("loss")
     sent = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.layer == "scores"]
     assert sorted(sent) == [("scores", 1, 0), ("scores", 2, 0), ("scores<loss", 0, 1), ("scores<loss", 0, 2)]
 

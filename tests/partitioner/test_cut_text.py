@@ -21,7 +21,7 @@ EXAMPLES: list[tuple[str, Cut]] = [
     ("pool=repeat:0,1,2", Replicated((0, 1, 2))),
     ("h2=inputs:0,1", InputSplit((0, 1))),
     ("h2=inputs:0:640,3:1920", InputSplit((0, 3), (640, 1920))),
-    ("h2=summed:0,1", InputSplit((0, 1), repeated=True)),
+    ("h2=summed:0,1", InputSplit((0, 1), replicated=True)),
     ("conv=tiles:2x2:0,1,2,3", Tiles((0, 1, 2, 3), (2, 2))),
     ("conv=tiles:3+5x8:1,0", Tiles((1, 0), (2, 1), ((3, 5), (8,)))),
 ]
@@ -37,7 +37,7 @@ def test_each_way_to_cut_has_a_text(written: str, cut: Cut) -> None:
 
 def test_a_number_of_machines_is_written_out() -> None:
     assert format_cut("hidden", RowSplit(3)) == "hidden=0,1,2"
-    assert format_cut("hidden", InputSplit(2, repeated=True)) == "hidden=summed:0,1"
+    assert format_cut("hidden", InputSplit(2, replicated=True)) == "hidden=summed:0,1"
 
 
 machines = st.lists(st.integers(0, 99), min_size=2, max_size=5, unique=True).map(tuple)
@@ -48,7 +48,7 @@ any_cut: st.SearchStrategy[Cut] = st.one_of(
     st.builds(Whole, st.integers(0, 99)),
     st.builds(Replicated, machines),
     st.builds(lambda on, halo: RowSplit(*on, halo=halo), sized, st.integers(0, 3)),
-    st.builds(lambda on, repeated: InputSplit(*on, repeated=repeated), sized, st.booleans()),
+    st.builds(lambda on, repeated: InputSplit(*on, replicated=repeated), sized, st.booleans()),
 )
 
 

@@ -51,7 +51,7 @@ def travelling(plan: Plan) -> Counter[tuple[str, str]]:
 
 
 def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
-    summed = InputSplit(2, repeated=True)
+    summed = InputSplit(2, replicated=True)
     plan = planned({"h1": RowSplit(2), "h2": summed, "h3": RowSplit(2), "h4": summed, "scores": RowSplit(2)})
     assert travelling(plan) == {
         ("up", "h2.sums"): 2,
@@ -65,7 +65,7 @@ def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
 
 
 def test_who_has_no_copy_hears_the_first() -> None:
-    plan = planned({"h1": RowSplit(2), "h2": InputSplit(2, repeated=True), "h3": Whole(2)}, machines=3)
+    plan = planned({"h1": RowSplit(2), "h2": InputSplit(2, replicated=True), "h3": Whole(2)}, machines=3)
     sent = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.layer == "h2"]
     assert ("h2", 0, 2) in sent and ("h2", 1, 2) not in sent
     assert ("h2<h3", 2, 0) in sent and ("h2<h3", 2, 1) not in sent
@@ -97,8 +97,8 @@ def test_inputs_follow_the_pieces_of_the_input() -> None:
 
 
 def test_the_weights_of_columns_count_once() -> None:
-    plan = planned({"h1": RowSplit(2, sizes=(3, 5)), "h2": InputSplit(2, repeated=True)})
-    held = [[h.size for h in plan.ownership.held("h2", machine)] for machine in (0, 1)]
+    plan = planned({"h1": RowSplit(2, sizes=(3, 5)), "h2": InputSplit(2, replicated=True)})
+    held = [[h.size for h in plan.ownership.parameter_slices("h2", machine)] for machine in (0, 1)]
     assert held == [[24, 8], [40, 0]]
     assert plan.n_parameters(0) + plan.n_parameters(1) == plan.graph.n_parameters
     flops = [plan.ownership.flops(piece, batch=1) for piece in plan.ownership.of("h2")]
@@ -140,11 +140,13 @@ def test_a_repeated_layer_is_sent_nowhere_where_it_is() -> None:
 def test_a_repeated_loss_counts_once() -> None:
     for scores in (RowSplit(3), Whole(2)):
         plan = planned({"scores": scores, "loss": Replicated((0, 1))}, machines=3)
-        assert plan.ownership.counted("loss") == (0,)
+        assert plan.ownership.loss_owners("loss") == (0,)
         errors = [m.source for m in plan.messages if str(m.buffer) == "scores<loss"]
         assert set(errors) == {0}
         assert len([m for m in plan.messages if str(m.buffer) == "scores" and m.destination == 1]) > 0
-    assert planned({"scores": InputSplit(2, repeated=True)}).ownership.of("loss") == (Piece("loss", 0, 1, 0),)
+    assert planned({"scores": InputSplit(2, replicated=True)}).ownership.of("loss") == (
+        Piece("loss", 0, 1, 0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,10 +155,10 @@ def test_a_repeated_loss_counts_once() -> None:
         (
             "h2",
             Replicated(2),
-            "Dense 'h2' cannot be repeated: its nodes have weights of their own, and those of each copy "
-            "would learn something else; cut it without, for example InputSplit(2, repeated=True)",
+            "Dense 'h2' cannot be replicated: its nodes have weights of their own, and those of each replica "
+            "would learn something else; cut it without, for example InputSplit(2, replicated=True)",
         ),
-        ("h2", RowSplit(2, halo=1), "Dense 'h2' cannot be repeated: its nodes have weights of their own"),
+        ("h2", RowSplit(2, halo=1), "Dense 'h2' cannot be replicated: its nodes have weights of their own"),
         ("h2", RowSplit(2, halo=-1), "Dense 'h2': the halo is -1; write a whole number of at least 0"),
         (
             "h2",
@@ -179,7 +181,9 @@ def test_what_takes_no_sum_is_not_cut_by_its_inputs() -> None:
         picture(copies=InputSplit(2), lent=RowSplit(2))
     net = Network("local")
     LocallyConnected2D(2, 3, name="local")(net.input("image", shape=(6, 4, 1)))
-    with pytest.raises(ValueError, match=r"LocallyConnected2D 'local' cannot be repeated: .* RowSplit\(2\)"):
+    with pytest.raises(
+        ValueError, match=r"LocallyConnected2D 'local' cannot be replicated: .* RowSplit\(2\)"
+    ):
         partition(net, Cluster.local(2), batch=2, cuts={"local": Replicated(2)})
 
 
@@ -202,7 +206,7 @@ def test_inputs_that_are_no_partition_are_refused(pieces: list[Piece]) -> None:
 def test_a_step_of_every_kind_ends() -> None:
     """And the table prints, with what each machine has."""
     plan = planned(
-        {"h1": RowSplit(2), "h2": InputSplit(2, repeated=True), "h3": RowSplit(2), "h4": InputSplit(2)}
+        {"h1": RowSplit(2), "h2": InputSplit(2, replicated=True), "h3": RowSplit(2), "h4": InputSplit(2)}
     )
     for kind in (StepKind(), StepKind(norms=True), StepKind(gradients="whole"), StepKind(train=False)):
         assert all(len(program) for program in plan.programs_for(kind))

@@ -69,8 +69,10 @@ def test_what_is_in_no_window_lies_in_the_vectors(plan: Plan, kind: StepKind) ->
         for layer, owned in (
             (grid.name, plan.ownership.rows(grid.name, program.machine)) for grid in plan.graph.computed
         ):
-            borrows = bool(owned) and program.machine in plan.ownership.borrowers(layer)
-            sums = kind.of(plan.graph) == StepKind() and bool(owned) and plan.ownership.borrowers(layer)
+            borrows = bool(owned) and program.machine in plan.ownership.weight_receivers(layer)
+            sums = (
+                kind.of(plan.graph) == StepKind() and bool(owned) and plan.ownership.weight_receivers(layer)
+            )
             assert (f"{layer}.parameters" in windows) == borrows
             if program.kind.train:
                 assert (f"{layer}.gradient" in windows) == bool(borrows or sums)

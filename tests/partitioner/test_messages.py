@@ -122,7 +122,7 @@ def test_the_connectivity_is_what_is_received_on_the_way_up(plan: Plan) -> None:
 @given(plans(shared=True))
 def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -> None:
     expected = Expected(plan.ownership)
-    given_names = {grid.name for grid in plan.graph.grids if grid.is_given}
+    given_names = {grid.name for grid in plan.graph.grids if grid.is_placeholder}
     assert not given_names & {message.layer for message in plan.messages}
     for program in plan.programs:
         fed = {

@@ -29,15 +29,19 @@ def test_every_row_of_every_layer_is_owned_once(plan: Plan) -> None:
     """Or on purpose by several: then one of them is its home."""
     owned = Counter((piece.layer, row) for piece in plan.pieces for row in members(piece.rows))
     homes = Counter(
-        (p.layer, row) for p in plan.pieces for row in members(plan.ownership.home(p.layer, p.machine))
+        (p.layer, row)
+        for p in plan.pieces
+        for row in members(plan.ownership.primary_rows(p.layer, p.machine))
     )
     everything = {(grid.name, row) for grid in plan.graph.computed for row in range(grid.n_rows)}
     assert homes == Counter(everything) and owned.keys() == everything
     for (layer, _), count in owned.items():
         grid = plan.graph[layer]
-        assert count == 1 or plan.ownership.by_inputs(layer) or grid.shares_weights or not grid.parameters
+        assert (
+            count == 1 or plan.ownership.is_input_split(layer) or grid.shares_weights or not grid.parameters
+        )
     for loss in plan.graph.losses:
-        judges = plan.ownership.judges(loss)
+        judges = plan.ownership.loss_shards(loss)
         assert sorted(judges) == sorted(p.machine for p in plan.ownership.of(loss)) or not judges
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters

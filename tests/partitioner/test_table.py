@@ -77,7 +77,7 @@ def test_a_plan_by_inputs_explains_its_own_cells_and_counts_its_sums() -> None:
     net = Network("two")
     hidden = Dense(12, activation="tanh", name="hidden")(net.input("x", shape=4))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(6, name="scores")(hidden), net.target("digit"))
-    cuts = {"scores": InputSplit(2, repeated=True)}
+    cuts = {"scores": InputSplit(2, replicated=True)}
     for portions in (1, 4):
         plan = partition(
             net, Cluster.local(2), batch=32, strategy="balanced", cuts=cuts, micro_batches=portions

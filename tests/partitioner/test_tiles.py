@@ -70,14 +70,14 @@ def test_programs_parse_back_and_send_what_was_planned(plan: Plan, kind: StepKin
 def test_every_place_is_owned_once_and_so_is_every_parameter(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for grid in plan.graph.computed:
-        home, every = plan.ownership.home, plan.ownership.of(grid.name)
+        home, every = plan.ownership.primary_rows, plan.ownership.of(grid.name)
         owned = Counter(unit for p in every for unit in members(home(grid.name, p.machine)))
         boxed = expected.is_boxed(grid.name)
         assert owned == Counter(members(BoxSet((grid.whole,)) if boxed else grid.rows))
         assert not boxed or [p.rows for p in every] == [home(grid.name, p.machine) for p in every]
     parameters = sum(plan.n_parameters(machine) for machine in range(len(plan.cluster)))
     assert parameters == plan.graph.n_parameters
-    copied = {layer for layer in plan.ownership.copied if not plan.ownership.judges(layer)}
+    copied = {layer for layer in plan.ownership.replicated if not plan.ownership.loss_shards(layer)}
     flops = sum(plan.ownership.flops(p, batch=1) for p in plan.pieces if p.layer not in copied)
     once = (grid for grid in plan.graph.computed if grid.name not in copied)
     assert flops == pytest.approx(sum(grid.flops_per_node * grid.n_nodes for grid in once))
@@ -142,7 +142,7 @@ def test_where_no_columns_are_cut_the_plan_is_that_of_rows() -> None:
 def test_a_prediction_of_tiles_is_of_tiles() -> None:
     plan = partition(picture(), Cluster.local(4), batch=2, cuts={"below": Tiles(4, (2, 2))})
     assert plan.for_prediction().programs == plan.for_prediction().upward_programs
-    assert plan.for_prediction().ownership.narrow == {"below"}
+    assert plan.for_prediction().ownership.tiled == {"below"}
 
 
 EDGES = Node(Edges([(0, 0), (5, 3)], nodes=(2, 2, 1)), leaky_sum, *LEARNS[leaky_sum], name="edges")

@@ -158,8 +158,8 @@ def test_large_networks_are_measured_in_ever_smaller_pieces() -> None:
     net = Network("large")
     net.loss = SoftmaxCrossEntropy()(Dense(3000)(net.input("x", shape=2000)), net.target("y"))
     plans = list(plans_of_all_sizes(net.graph(), batch=32, precision="float32", threads=1))
-    by_rows = [plan for plan in plans if not plan.ownership.by_inputs("dense")]
-    by_inputs = [plan for plan in plans if plan.ownership.by_inputs("dense")]
+    by_rows = [plan for plan in plans if not plan.ownership.is_input_split("dense")]
+    by_inputs = [plan for plan in plans if plan.ownership.is_input_split("dense")]
     assert [len(plan.cluster) for plan in by_rows] == [1, 2, 4, 8, 16, 32]
     assert [len(plan.cluster) for plan in by_inputs] == [2, 4, 8, 16, 32]
     assert all(len(plan.ownership.of("dense")) == len(plan.cluster) for plan in plans)
@@ -171,7 +171,7 @@ def test_sums_over_inputs_are_measured(store: Store) -> None:
     hidden = Dense(2000, activation="tanh", name="hidden")(net.input("x", shape=1000))
     net.loss = SoftmaxCrossEntropy()(Dense(500, name="scores")(hidden), net.target("y"))
     found = calibrate(net, batch=32, store=store, bench=Pretended())
-    cuts = {"hidden": InputSplit(2, repeated=True), "scores": InputSplit(2)}
+    cuts = {"hidden": InputSplit(2, replicated=True), "scores": InputSplit(2)}
     plan = partition(net, found.cluster(2), batch=32, cuts=cuts)
     times = plan.cluster.machines[0].times
     assert times is not None
@@ -305,7 +305,7 @@ def test_other_settings_have_records_of_their_own(store: Store, monkeypatch: pyt
     assert store.read().runtime is not None
 
 
-@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, repeated=True)])
+@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, replicated=True)])
 def test_a_part_is_timed_in_the_order_of_its_program(cut: InputSplit | RowSplit) -> None:
     ticks = count()
     plan = partition(network(), Cluster.local(2), batch=8, cuts={"dense": RowSplit(2), "dense_1": cut})

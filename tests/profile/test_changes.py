@@ -167,7 +167,7 @@ WIDELY = ", their states on every machine"
         ("cutting h2 and scores by their inputs", {"h2": InputSplit(2), "scores": InputSplit(2)}),
         (
             f"cutting h2 and scores by their inputs{WIDELY}",
-            {"h2": InputSplit(2, repeated=True), "scores": InputSplit(2, repeated=True)},
+            {"h2": InputSplit(2, replicated=True), "scores": InputSplit(2, replicated=True)},
         ),
     ],
 )
@@ -191,7 +191,7 @@ def test_two_dense_layers_over_a_slow_link_gain_most_by_inputs() -> None:
     plan = partition(net, slow, batch=128, strategy="balanced")
     best = best_changes(plan, most=9)
     (told,) = (change for change in best if "by its inputs" in change.what)
-    cuts = {"scores": InputSplit(2, repeated=True)}
+    cuts = {"scores": InputSplit(2, replicated=True)}
     by_hand = partition(net, slow, batch=128, strategy="balanced", cuts=cuts)
     assert told.step_s <= by_hand.predicted_step_s / 0.98 and told.gain > 2
 

@@ -123,7 +123,7 @@ def test_a_busy_machine_is_told_in_a_sentence() -> None:
     assert told is not None and "cores" in told and told.endswith("calibrate again when it is quiet")
 
 
-@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, repeated=True)])
+@pytest.mark.parametrize("cut", [RowSplit(2), InputSplit(2), InputSplit(2, replicated=True)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_calibration_asks_for_exactly_the_products_that_a_part_computes(
     cut: RowSplit | InputSplit, threads: int

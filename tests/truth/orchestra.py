@@ -234,8 +234,8 @@ class Orchestra:
             for grid in graph.computed:
                 rows = owned.rows(grid.name, player.index)
                 edges = owned.edges(grid.name)
-                judged = bool(rows) and owned.judges(grid.name)
-                for box in rows if judged else owned.home(grid.name, player.index):
+                judged = bool(rows) and owned.loss_shards(grid.name)
+                for box in rows if judged else owned.primary_rows(grid.name, player.index):
                     self._collect(
                         result.states, activations(grid.name), BoxSet((box,)), player.buffers, grid.shape
                     )

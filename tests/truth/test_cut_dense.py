@@ -20,7 +20,7 @@ from tests.truth.orchestra import Orchestra, draw_batch
 ALTERNATING: dict[str, Cut] = {
     "pool": Replicated(3),
     "h1": RowSplit(3, sizes=(3, 2, 4)),
-    "h2": InputSplit(3, repeated=True),
+    "h2": InputSplit(3, replicated=True),
     "h3": RowSplit(3),
     "h4": InputSplit((2, 0, 1)),
     "scores": InputSplit(2, sizes=(1, 11)),

@@ -73,10 +73,10 @@ def test_local_networks_agree_to_the_bit(plan: Plan, seed: int) -> None:
     with a share of their errors.
     """
     graph, owned = plan.graph, plan.ownership
-    rounded = {loss for loss in graph.losses if owned.judges(loss)}
-    rounded |= {p.name for grid in graph.grids if owned.borrowers(grid.name) for p in grid.parameters}
+    rounded = {loss for loss in graph.losses if owned.loss_shards(loss)}
+    rounded |= {p.name for grid in graph.grids if owned.weight_receivers(grid.name) for p in grid.parameters}
     copied = sum(piece.stop - piece.start for piece in plan.pieces) > sum(g.n_rows for g in graph.computed)
-    if copied or any(owned.tells(loss) for loss in graph.losses):
+    if copied or any(owned.summary_senders(loss) for loss in graph.losses):
         rounded |= graph.parameters.keys()
         rounded |= {str(edge.buffer) for grid in graph.computed for edge in owned.edges(grid.name)}
     assert_same(play(plan, seed=seed), play(whole(plan), seed=0), tolerance=0.0, rounded=rounded)

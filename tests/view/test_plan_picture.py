@@ -114,7 +114,7 @@ def test_what_machines_by_inputs_tell_one_another_has_its_name_and_its_place(mac
     net = Network("two")
     hidden = Dense(32, activation="tanh", name="hidden")(net.input("x", shape=4))
     net.loss = SoftmaxCrossEntropy(name="loss")(Dense(16, name="scores")(hidden), net.target("digit"))
-    cuts = {"scores": InputSplit(machines, repeated=True)}
+    cuts = {"scores": InputSplit(machines, replicated=True)}
     plan = partition(net, Cluster.local(machines), batch=8, strategy="balanced", cuts=cuts, micro_batches=4)
     root = drawn(plan)
     written, tips = texts(root), tooltips(root)
@@ -151,7 +151,7 @@ def test_what_skips_a_layer_passes_beside_it() -> None:
 
 @given(networks())
 def test_every_layer_lies_above_its_inputs(graph: Graph) -> None:
-    given_names = frozenset(grid.name for grid in graph.grids if grid.is_given)
+    given_names = frozenset(grid.name for grid in graph.grids if grid.is_placeholder)
     ranks = ranks_of(Wiring({grid.name: grid.sources for grid in graph.grids}, given_names))
     for grid in graph.grids:
         assert all(ranks[source] < ranks[grid.name] for source in grid.sources)

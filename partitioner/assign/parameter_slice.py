@@ -22,7 +22,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Held:
+class ParameterSlice:
     """A box of a parameter; in the memory of its machine it is contiguous.
 
     Args:
@@ -54,7 +54,7 @@ class Held:
         """How many numbers."""
         return math.prod(self.shape)
 
-    def part(self, rows: tuple[int, int]) -> Held:
+    def part(self, rows: tuple[int, int]) -> ParameterSlice:
         """What belongs to those of the rows that are in this range; of shared weights, all."""
         if self.parameter.shared:
             return self
