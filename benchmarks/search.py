@@ -23,8 +23,8 @@ from benchmarks._networks import WORKS
 from partita.layers import Add, Dense, LocallyConnected2D, Network, SoftmaxCrossEntropy
 from partita.layers.graph import Graph
 from partita.partitioner import Cluster, Machine, Plan, partition
+from partita.partitioner.search.evaluator import Evaluator
 from partita.partitioner.search.layouts import equal
-from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.task import Task
 
 FAST_AND_SLOW: Final = Cluster(tuple(Machine(f"m{n}", speed=4.0 if n == 0 else 1.0) for n in range(4)))
@@ -51,9 +51,9 @@ def _small(asked: Options) -> Iterator[Row]:
         began = time.perf_counter()
         plan = partition(graph, cluster, batch=BATCH, micro_batches=1)
         spent += time.perf_counter() - began
-        rehearsal = Rehearsal(Task(graph, cluster, BATCH))
-        task = rehearsal.task
-        best = min(rehearsal.score(task.plan(cuts)).step_s for cuts in every_plan(graph, cluster))
+        evaluator = Evaluator(Task(graph, cluster, BATCH))
+        task = evaluator.task
+        best = min(evaluator.score(task.plan(cuts)).step_s for cuts in every_plan(graph, cluster))
         plans += n_plans(graph, cluster)
         found.append(best / plan.predicted_step_s)
         bounds.append(best / plan.lower_bound_s)

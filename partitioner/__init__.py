@@ -16,8 +16,8 @@ from partita.partitioner.lower.messages import Message
 from partita.partitioner.partition import partition
 from partita.partitioner.plan import Plan
 from partita.partitioner.predict.cost import Costs, MessageCost
-from partita.partitioner.predict.playback import Bar, Flight, Playback, Times
 from partita.partitioner.predict.simulate import Deadlock
+from partita.partitioner.predict.simulated_step import Bar, Flight, SimulatedStep, Times
 
 __all__ = [
     "SHARED_MEMORY",
@@ -39,12 +39,12 @@ __all__ = [
     "Ownership",
     "Piece",
     "Plan",
-    "Playback",
     "ProductShape",
     "Products",
     "Program",
     "Replicated",
     "RowSplit",
+    "SimulatedStep",
     "StepKind",
     "Tiles",
     "Times",

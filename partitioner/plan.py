@@ -29,8 +29,8 @@ from partita.partitioner.pictures import view
 from partita.partitioner.predict.bound import lower_bound_s
 from partita.partitioner.predict.cost import Costs
 from partita.partitioner.predict.memory import Driver, scratch_bytes, vector_bytes
-from partita.partitioner.predict.playback import Playback
 from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulated_step import SimulatedStep
 from partita.partitioner.table import plan_table
 
 
@@ -105,12 +105,12 @@ class Plan:
         return self.programs_for(StepKind())
 
     @property
-    def upward_programs(self) -> tuple[Program, ...]:
+    def forward_programs(self) -> tuple[Program, ...]:
         """The way up alone (to the losses, if there are any), for each machine."""
         return self.programs_for(StepKind(train=False))
 
     @property
-    def joined_messages(self) -> tuple[Message, ...]:
+    def undivided_messages(self) -> tuple[Message, ...]:
         """The same, those of all micro-batches as one: what a picture shows."""
         return self.with_micro_batches(1).messages
 
@@ -148,7 +148,7 @@ class Plan:
         )
 
     @cached_property
-    def playback(self) -> Playback:
+    def simulated_step(self) -> SimulatedStep:
         """The predicted step: the programs, played on a virtual clock.
 
         Raises:
@@ -159,7 +159,7 @@ class Plan:
     @property
     def predicted_step_s(self) -> float:
         """Seconds of a training step, as predicted."""
-        return self.playback.step_s
+        return self.simulated_step.step_s
 
     @cached_property
     def lower_bound_s(self) -> float:

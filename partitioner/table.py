@@ -94,7 +94,7 @@ def _machines(plan: Plan, width: int | None) -> list[str]:
     notes = dict.fromkeys(shown, "")
     if len(shown) > COLUMNS:
         used = sorted(
-            (m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.playback.busy_s[m]
+            (m for m in shown if plan.ownership.of_machine(m)), key=lambda m: -plan.simulated_step.busy_s[m]
         )
         notes = {used[-1]: " (least busy)", used[len(used) // 2]: " (middle)", used[0]: " (busiest)"}
         shown = list(reversed(notes))
@@ -102,7 +102,7 @@ def _machines(plan: Plan, width: int | None) -> list[str]:
     for m in shown:
         pieces = plan.ownership.of_machine(m)
         flops = sum(plan.ownership.flops(piece, batch=plan.batch) for piece in pieces)
-        step_s, times = plan.playback.step_s, plan.playback.times[m]
+        step_s, times = plan.simulated_step.step_s, plan.simulated_step.times[m]
         spent = (times.computing_s, times.sending_s, times.waiting_s, times.idle_s)
         rows.append(
             [
@@ -134,7 +134,7 @@ def _summary(plan: Plan, width: int | None) -> list[str]:
         f"{counted(len(plan.messages), 'message')} a step, {readable_bytes(total)}; {_travelling(plan)} "
         "(connectivity - 1)",
         f"predicted step {step_s * 1e3:.2f} ms{how}; {gap(step_s, bound_s)}",
-        critical_path(plan.playback),
+        critical_path(plan.simulated_step),
         *_products(plan),
     ]
     return [part for line in "\n".join(lines).splitlines() for part in wrapped(line, width)]

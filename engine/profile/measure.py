@@ -22,7 +22,7 @@ from partita.engine.runtime.trace import StepTrace
 from partita.layers.graph import Graph
 from partita.layers.layer import Placeholder
 from partita.partitioner.plan import Plan
-from partita.partitioner.predict.playback import Times
+from partita.partitioner.predict.simulated_step import Times
 
 Array = npt.NDArray[Any]
 

@@ -46,7 +46,7 @@ def places(plan: Plan) -> Iterator[Recut]:
     machines = len(plan.cluster)
     if machines == 1:
         return
-    busy = plan.playback.busy_s
+    busy = plan.simulated_step.busy_s
     idlest = sorted(range(machines), key=lambda m: (busy[m], m))
     busiest = idlest[-1]
     for grid in _heaviest(plan):

@@ -183,7 +183,7 @@ class _Profiler:
         given.on_phase(f"{name}: simulating")
         quick = QUICK if given.strategy == "automatic" else given.strategy
         changes = best_changes(plan, lambda cluster: self._planned(cluster, quick))
-        return Point(plan, Timeline.of_playback(plan), measured, changes)
+        return Point(plan, Timeline.of_simulated_step(plan), measured, changes)
 
 
 def _first(cluster: Cluster, machines: int) -> Cluster:

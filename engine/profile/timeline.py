@@ -16,17 +16,17 @@ from partita.engine.profile.spans import Span, joined, length, without
 from partita.engine.runtime.trace import COMMUNICATION, Delivery, PartTrace, StepTrace
 from partita.partitioner.ir.program import COMPUTES, Instruction, Op
 from partita.partitioner.plan import Plan
-from partita.partitioner.predict.playback import Times
+from partita.partitioner.predict.simulated_step import Times
 
 MESSAGES = ("send", "receive")
 """Kinds of bars in which nothing is computed."""
 KIND_OF: Final = {
     Op.MULTIPLY: "up",
-    Op.UP: "up",
+    Op.FORWARD: "up",
     Op.SUMMARISE: "up",
-    Op.DELTA: "errors",
-    Op.ERRORS: "errors",
-    Op.LEARN: "learn",
+    Op.GRAD_PREACTIVATION: "errors",
+    Op.GRAD_INPUT: "errors",
+    Op.FUSED_UPDATE: "learn",
     Op.GRADIENT: "learn",
     Op.SQUARES: "learn",
     Op.UPDATE: "learn",
@@ -139,13 +139,13 @@ class Timeline:
         )
 
     @classmethod
-    def of_playback(cls, plan: Plan) -> Timeline:
+    def of_simulated_step(cls, plan: Plan) -> Timeline:
         """The predicted step. On the virtual clock a machine that has begun pauses for messages alone."""
-        playback, names = plan.playback, _names(plan)
+        simulated_step, names = plan.simulated_step, _names(plan)
         bars, ends = [], [0.0] * len(names)
-        starts = {(bar.machine, bar.position): bar.start_s for bar in playback.bars}
-        for bar in playback.bars:
-            instruction = playback.instruction(bar)
+        starts = {(bar.machine, bar.position): bar.start_s for bar in simulated_step.bars}
+        for bar in simulated_step.bars:
+            instruction = simulated_step.instruction(bar)
             thread = KERNEL if instruction.op in COMPUTES else COMMUNICATION
             bars.append(_bar(bar.machine, thread, bar.start_s, bar.stop_s, instruction, names))
             ends[bar.machine] = max(ends[bar.machine], bar.stop_s)
@@ -159,15 +159,15 @@ class Timeline:
                 f.start_s,
                 f.stop_s,
                 starts[f.destination, f.receive],
-                str(playback.programs[f.source].instructions[f.send].target),
+                str(simulated_step.programs[f.source].instructions[f.send].target),
             )
-            for f in playback.flights
+            for f in simulated_step.flights
         )
         missing = tuple(
             (Missing(begun, max(begun, end), "a message"),)
-            for begun, end in zip(playback.record.begins, ends, strict=True)
+            for begun, end in zip(simulated_step.record.begins, ends, strict=True)
         )
-        return cls(names, playback.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
+        return cls(names, simulated_step.step_s, tuple(bars), flights, missing, (0.0,) * len(names))
 
     @cached_property
     def times(self) -> tuple[Times, ...]:
@@ -199,7 +199,7 @@ class Timeline:
 
 
 def label_of(instruction: Instruction, names: tuple[str, ...]) -> str:
-    """What an instruction does, in few words: `UP h1`, `SEND h1 to b`."""
+    """What an instruction does, in few words: `FORWARD h1`, `SEND h1 to b`."""
     what = f"{instruction.op} {instruction.target.buffer}"
     if instruction.peer is None:
         return what

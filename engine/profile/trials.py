@@ -51,7 +51,7 @@ def trials(plan: Plan, again: Planner | None = None) -> Iterator[Trial]:
 
 def _clusters(plan: Plan) -> Iterator[tuple[str, str, Cluster]]:
     """Faster links of the same latency; the busiest machine twice as fast; one machine more."""
-    cluster, busy = plan.cluster, plan.playback.busy_s
+    cluster, busy = plan.cluster, plan.simulated_step.busy_s
     pairs = {(message.source, message.destination) for message in plan.messages}
     site = [machine.site for machine in cluster.machines]
     links = [cluster.link_between(a, b) for a, b in sorted(pairs) if site[a] != site[b]]

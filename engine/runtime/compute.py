@@ -61,7 +61,7 @@ class Computations:
         self._updates, self._scratch = updates, Scratch(self._device)
         self._pool = ThreadPool(plan.cluster.machines[machine].threads)
         self._slots = program.slots
-        numbers = [None] if program.pipeline.portions == 1 else range(program.slots)
+        numbers = [None] if program.pipeline.total == 1 else range(program.slots)
         self._views = {
             (grid.name, number): KernelArrays(self.owned, machine, buffers, grid, number)
             for grid in self.graph.computed
@@ -80,7 +80,7 @@ class Computations:
                 by_blocks=self._device.blocks_fit_caches,
             )
             for instruction in program.instructions
-            if instruction.op is Op.LEARN
+            if instruction.op is Op.FUSED_UPDATE
             for name, kernels in [self._learnt(instruction)]
         }
         self.scratch_bytes = max((found.scratch_bytes for found in self._learnings.values()), default=0)
@@ -116,7 +116,7 @@ class Computations:
         except Overdue as stuck:
             instruction = self._instructions[stuck.position]
             buffer = instruction.target.buffer
-            name = buffer.edge.consumer if buffer.edge and instruction.op is Op.ERRORS else buffer.layer
+            name = buffer.edge.consumer if buffer.edge and instruction.op is Op.GRAD_INPUT else buffer.layer
             raise NeverEnds(
                 f"{instruction.op} {instruction.target}, a computation of {self.graph[name].layer.kind} "
                 f"'{name}', has not ended for {stuck.after_s:.0f} s; look for a loop without an end in the "
@@ -137,15 +137,15 @@ class Computations:
         makers: dict[Op, Callable[[Instruction], Call]] = {
             Op.FEED: self._feed,
             Op.MULTIPLY: self._up,
-            Op.UP: self._up,
-            Op.DELTA: partial(self._once, self._delta),
-            Op.ERRORS: self._down,
+            Op.FORWARD: self._up,
+            Op.GRAD_PREACTIVATION: partial(self._once, self._delta),
+            Op.GRAD_INPUT: self._down,
             Op.ADD: partial(self._once, self._add),
             Op.SUMMARISE: self._summarise,
             Op.GRADIENT: self._gradient,
             Op.SQUARES: self._squares,
             Op.UPDATE: self._update,
-            Op.LEARN: self._learn,
+            Op.FUSED_UPDATE: self._learn,
         }
         return makers[instruction.op](instruction)
 
@@ -222,7 +222,7 @@ class Computations:
             return kernel.multiply(_rows(instruction.target)[0])
         by_blocks = self.graph[layer].layer.splits_sum and not self.owned.is_input_split(layer)
         block = _rows(instruction.sources[0])[0] if by_blocks else None
-        last, views = instruction.op is Op.UP, self._views_of(layer, instruction.target.buffer)
+        last, views = instruction.op is Op.FORWARD, self._views_of(layer, instruction.target.buffer)
         call = kernel.forward(block=block, first=not instruction.accumulate, last=last)
         return sequence(views.before_up, call, views.after_up if last else no_op)
 

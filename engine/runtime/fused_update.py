@@ -19,7 +19,7 @@ from partita.engine.parameters.optimizers import Squares
 from partita.engine.parameters.vector import Vector
 from partita.engine.runtime.devices import Device
 from partita.partitioner.assign.parameter_slice import ParameterSlice
-from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
+from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
 
 class Apply(Protocol):
@@ -67,7 +67,7 @@ class FusedUpdate:
     def __init__(
         self, kernels: Sequence[Kernel], held: Sequence[ParameterSlice], *, start: int, by_blocks: bool = True
     ) -> None:
-        """Decides the blocks: each takes `LEARN_BLOCK_BYTES` for each thread, but at least a row.
+        """Decides the blocks: each takes `GRADIENT_BLOCK_BYTES` for each thread, but at least a row.
 
         Args:
             kernels: of the layer, one for each portion of the minibatch.
@@ -80,7 +80,7 @@ class FusedUpdate:
         block = stop - first
         if self._kernel.gradient_by_rows and by_blocks:
             n_bytes = sum(each.size for each in held) * self._kernel.gradient_dtype.itemsize
-            block = max(1, int(LEARN_BLOCK_BYTES * self._kernel.context.threads / (n_bytes / block)))
+            block = max(1, int(GRADIENT_BLOCK_BYTES * self._kernel.context.threads / (n_bytes / block)))
         self._blocks = [(row, min(row + block, stop)) for row in range(first, stop, block)]
 
     @property

@@ -124,7 +124,9 @@ class NonfiniteWatch:
 
     def _has_learnt(self, layer: str, done: list[int]) -> bool:
         learnt = (self._program.instructions[position] for position in done)
-        return any(one.op in (Op.LEARN, Op.UPDATE) and one.target.buffer.layer == layer for one in learnt)
+        return any(
+            one.op in (Op.FUSED_UPDATE, Op.UPDATE) and one.target.buffer.layer == layer for one in learnt
+        )
 
     def _hint(self, layer: str) -> str:
         declared = self._plan.graph[layer].layer

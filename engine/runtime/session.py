@@ -89,7 +89,7 @@ class SessionTask:
     def program(self) -> Program:
         """What the machine plays."""
         if not self.train:
-            return self.plan.upward_programs[self.machine]
+            return self.plan.forward_programs[self.machine]
         norms = self.optimizer is not None and self.optimizer.needs_norms
         gradients: Literal["blocks", "whole"] = "whole" if self.keeps_gradient else "blocks"
         kind = StepKind(gradients=gradients, norms=norms, overlap=self.overlap)

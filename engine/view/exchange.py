@@ -71,7 +71,7 @@ def gathered(routes: Sequence[Route], maps: frozenset[str]) -> tuple[list[Route]
     groups: dict[tuple[str, str, bool], list[Route]] = {}
     for found in routes:
         below, above = found.via or (found.start[0], found.stop[0])
-        groups.setdefault((below, above, found.message.direction == "up"), []).append(found)
+        groups.setdefault((below, above, found.message.direction == "forward"), []).append(found)
     crowds = {key for key, group in groups.items() if _is_crowd(key[:2], group, maps)}
     single, shared = [], []
     for (below, above, up), group in groups.items():

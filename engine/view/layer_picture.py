@@ -123,9 +123,11 @@ class _Picture:
         found = []
         if any(sum(h.cells.vertical) + sum(h.cells.horizontal) for h in held):
             found.append("hollow cells: padding, always zero")
-        if any(travel.number is not None and travel.message.direction == "up" for travel in self.travels):
+        if any(
+            travel.number is not None and travel.message.direction == "forward" for travel in self.travels
+        ):
             found.append("dashed cells: rows received from the machine of that colour")
-        if any(travel.message.direction == "down" for travel in self.travels):
+        if any(travel.message.direction == "backward" for travel in self.travels):
             found.append("dashed lines: errors and gradients, which come down")
         if not self.travels and not self.alone:
             found.append("nothing travels")

@@ -113,7 +113,9 @@ class Legend:
 
     def _machine(self, m: int, *, x: float, y: float) -> str:
         plan, palette = self.plan, self.look.palette
-        busy = plan.playback.busy_s[m] / plan.playback.step_s if plan.playback.step_s else 0.0
+        busy = (
+            plan.simulated_step.busy_s[m] / plan.simulated_step.step_s if plan.simulated_step.step_s else 0.0
+        )
         numbers = (f"{plan.n_parameters(m):,}", readable_bytes(self.sent[m]), f"{busy:.0%}")
         name = svg.shortened(plan.cluster.machines[m].name, most=14)
         swatch = svg.element("rect", x=x, y=y - 13, width=22, height=17, rx=3, fill=palette.fill(m))

@@ -35,7 +35,7 @@ def plan_page(plan: Plan, table: str) -> str:
         plan: what is shown.
         table: the plan as text.
     """
-    busy = [times.computing_s / plan.playback.step_s for times in plan.playback.times]
+    busy = [times.computing_s / plan.simulated_step.step_s for times in plan.simulated_step.times]
     n_bytes = sum(message.n_bytes for message in plan.messages)
     portions = f", as {plan.micro_batches} micro-batches" if plan.micro_batches > 1 else ""
     numbers = (

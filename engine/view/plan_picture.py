@@ -36,7 +36,7 @@ class _Picture:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.owned = plan, plan.ownership
         self.bars = boxes.bar_widths(self.owned)
-        found = [routes.route(self.owned, message) for message in plan.joined_messages]
+        found = [routes.route(self.owned, message) for message in plan.undivided_messages]
         self.sketch = sketched(self.owned, found)
         stands_for = self.sketch.stands_for
         self.routes = [

@@ -55,7 +55,7 @@ def route(owned: Ownership, message: Message) -> Route:
     if not message.buffer.travels_along_edges:
         below: list[Port] = [(message.layer, m, "bottom") for m in (message.source, message.destination)]
         return Route(message, below[0], below[1], None)
-    if message.direction == "up":
+    if message.direction == "forward":
         edge = next(edge for edge in owned.edges(message.layer) if _hears(owned, edge, message))
         return Route(
             message,
@@ -101,7 +101,7 @@ def path(found: Route, start: Point, stop: Point, lanes: Sequence[Point]) -> str
         dip = start[1] + min(26.0, 12 + abs(start[0] - stop[0]) / 12)
         numbers = (start[0], dip, stop[0], dip, stop[0], stop[1])
         return f"M{svg.number(start[0])} {svg.number(start[1])}C" + " ".join(map(svg.number, numbers))
-    return svg.points([start, *(lanes if found.message.direction == "up" else lanes[::-1]), stop])
+    return svg.points([start, *(lanes if found.message.direction == "forward" else lanes[::-1]), stop])
 
 
 def widths(routes: Sequence[Route], *, most: int) -> list[float]:
@@ -132,7 +132,7 @@ def drawn(found: Route, line: str, *, width: float, look: Look) -> str:
         stroke=look.palette.line(message.source),
         stroke_width=width,
         stroke_opacity=0.85,
-        stroke_dasharray=None if message.direction == "up" else f"{width + 3:.1f} {width + 2:.1f}",
+        stroke_dasharray=None if message.direction == "forward" else f"{width + 3:.1f} {width + 2:.1f}",
         marker_end=f"url(#to{message.source})",
     )
 

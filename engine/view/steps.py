@@ -15,7 +15,7 @@ from partita.engine.view.legend import predicted_text
 from partita.layers.text import counted
 from partita.partitioner.ir.program import Instruction, Op
 from partita.partitioner.plan import Plan
-from partita.partitioner.predict.playback import Bar
+from partita.partitioner.predict.simulated_step import Bar
 from partita.partitioner.text import readable_seconds
 
 ARROWS = 4
@@ -31,13 +31,13 @@ def draw_step(plan: Plan) -> str:
 
 def predicted_gantt(plan: Plan) -> Gantt:
     """Lays a predicted step out: of training, or of the forward pass where the network has no loss."""
-    playback, names = plan.playback, tuple(machine.name for machine in plan.cluster.machines)
-    path = set(playback.critical_path)
+    simulated_step, names = plan.simulated_step, tuple(machine.name for machine in plan.cluster.machines)
+    path = set(simulated_step.critical_path)
     on_path = {(found.machine, found.position) for found in path if isinstance(found, Bar)}
     bars: list[GanttBar] = []
     played: list[list[tuple[Bar, Instruction]]] = [[] for _ in names]
-    for bar in playback.bars:
-        instruction = playback.instruction(bar)
+    for bar in simulated_step.bars:
+        instruction = simulated_step.instruction(bar)
         played[bar.machine].append((bar, instruction))
         lane = 2 * bar.machine + (instruction.op in (Op.SEND, Op.RECV))
         label, kind = label_of(instruction, names), KIND_OF[instruction.op]
@@ -46,9 +46,9 @@ def predicted_gantt(plan: Plan) -> Gantt:
     for mine in played:
         bars += _waits(mine, names)
     arrows = []
-    for flight in playback.flights:
+    for flight in simulated_step.flights:
         if len(names) <= ARROWS or flight in path:
-            sent = playback.programs[flight.source].instructions[flight.send].target
+            sent = simulated_step.programs[flight.source].instructions[flight.send].target
             label = f"{sent} from {names[flight.source]} to {names[flight.destination]}"
             lanes = 2 * flight.source + 1, 2 * flight.destination + 1
             arrows.append(GanttArrow(*lanes, flight.start_s, flight.stop_s, label, flight in path))

@@ -40,7 +40,7 @@ class Travel:
 def travels(plan: Plan, layer: str) -> list[Travel]:
     """Every message that this layer needs or causes."""
     owned, found = plan.ownership, []
-    for message in plan.joined_messages:
+    for message in plan.undivided_messages:
         if message.layer == layer and not message.buffer.travels_along_edges:
             found.append(Travel(message, message.rows, None))
         for edge in edges_into(owned, layer):
@@ -91,7 +91,7 @@ def drawn_travels(found: Sequence[Travel], panels: Sequence[Panel], palette: Pal
 
 
 def _line(travel: Travel, ends: tuple[Held, Held], *, x: float, swing: float, colour: str) -> str:
-    message, down = travel.message, travel.message.direction == "down"
+    message, down = travel.message, travel.message.direction == "backward"
     back = down if travel.number is not None else message.source > message.destination
     shift = 3.0 if back else -3.0
     beside = [held.cells.left + held.cells.width if swing > 0 else held.cells.left - 3 for held in ends]

@@ -43,7 +43,7 @@ class BufferKind(StrEnum):
     NORMS = "squares"
     """Sums of squares of parameters and gradients, of all machines."""
     SCRATCH = "scratch"
-    """The block of gradients that a LEARN holds."""
+    """The block of gradients that a FUSED_UPDATE holds."""
 
 
 class Edge(NamedTuple):

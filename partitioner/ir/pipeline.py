@@ -21,7 +21,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Turn:
+class MicroBatchPass:
     """A portion's way up or down.
 
     Args:
@@ -31,10 +31,10 @@ class Turn:
         learns: the way down is the last of its minibatch, and learning follows.
     """
 
-    way: Literal["up", "down"]
-    portion: int
-    begins: bool = False
-    learns: bool = False
+    direction: Literal["forward", "backward"]
+    micro_batch: int
+    starts_minibatch: bool = False
+    updates: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,15 @@ class Pipeline:
     Args:
         micro_batches: portions of a minibatch.
         overlap: minibatches of the step.
-        depth: how many machines lie between this one and the loss, see `depths`.
+        depth: how many machines lie between this one and the loss, see `pipeline_stages`.
     """
 
     micro_batches: int = 1
     overlap: int = 1
-    depth: int = 0
+    stage: int = 0
 
     @property
-    def portions(self) -> int:
+    def total(self) -> int:
         """Of the step."""
         return self.micro_batches * self.overlap
 
@@ -61,32 +61,32 @@ class Pipeline:
         """For how many portions there must be memory: those of a minibatch, until it has been learnt, and
         those that go up meanwhile.
         """
-        return min(self.portions, self.micro_batches + (self.depth if self.overlap > 1 else 0))
+        return min(self.total, self.micro_batches + (self.stage if self.overlap > 1 else 0))
 
-    def minibatch_of(self, portion: int) -> int:
+    def minibatch_of(self, micro_batch: int) -> int:
         """The minibatch of a portion."""
-        return portion // self.micro_batches
+        return micro_batch // self.micro_batches
 
-    def portions_of(self, minibatch: int) -> range:
+    def micro_batches_of(self, minibatch: int) -> range:
         """The portions of a minibatch."""
         return range(minibatch * self.micro_batches, (minibatch + 1) * self.micro_batches)
 
-    def turns(self, *, train: bool) -> Iterator[Turn]:
+    def passes(self, *, train: bool) -> Iterator[MicroBatchPass]:
         """All of them in their order; without `train` only the ways up."""
-        ahead = self.depth if train else self.portions
-        for n in range(self.portions + ahead):
-            if n < self.portions:
-                yield Turn("up", n, begins=n % self.micro_batches == 0)
+        ahead = self.stage if train else self.total
+        for n in range(self.total + ahead):
+            if n < self.total:
+                yield MicroBatchPass("forward", n, starts_minibatch=n % self.micro_batches == 0)
             if n >= ahead and train:
-                yield Turn("down", n - ahead, learns=(n - ahead + 1) % self.micro_batches == 0)
+                yield MicroBatchPass("backward", n - ahead, updates=(n - ahead + 1) % self.micro_batches == 0)
 
     @property
     def delay(self) -> float:
         """Updates that are made between a minibatch's way up and its own update, in the mean over a step."""
         late: list[int] = []
-        learnt = 0
-        for turn in self.turns(train=True):
-            if turn.begins:
-                late.append(len(late) - learnt)
-            learnt += turn.learns
+        updated = 0
+        for each in self.passes(train=True):
+            if each.starts_minibatch:
+                late.append(len(late) - updated)
+            updated += each.updates
         return sum(late) / len(late)

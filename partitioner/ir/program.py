@@ -1,7 +1,7 @@
 """A plan as one machine's list of instructions, with a text form that parses back.
 
     3 RECV h1[640:1280] <- 1
-    4 UP h2[0:1280] += h1[640:1280] after 2,3
+    4 FORWARD h2[0:1280] += h1[640:1280] after 2,3
 
 An instruction names the rows of the buffers that it writes and reads, and the earlier instructions that must
 be done before it. There is no other order: what is ready may run. Among ready instructions the first in the
@@ -24,34 +24,34 @@ from partita.partitioner.ir.step_kind import StepKind
 
 
 class Op(StrEnum):
-    """What an instruction does."""
+    """The operation of an instruction."""
 
     FEED = "FEED"
-    """Takes rows of an input or a target from the data."""
+    """Fills rows of an input or a target from the data."""
     RECV = "RECV"
-    """Takes rows from a message of machine `peer`."""
+    """Receives rows from machine `peer`."""
     SEND = "SEND"
     """Sends rows to machine `peer`."""
     MULTIPLY = "MULTIPLY"
     """Adds one block of a weighted sum; more blocks follow."""
-    UP = "UP"
-    """Computes states; for a layer that splits its sum, the last block, bias and activation."""
+    FORWARD = "FORWARD"
+    """Computes activations; for a layer that splits its sum, the last block, bias and activation."""
     SUMMARISE = "SUMMARISE"
-    """Computes what other machines must know of the scores that this one judges."""
-    DELTA = "DELTA"
-    """Turns errors of states into errors of sums; where kernels take a tile apart, first takes it out."""
-    ERRORS = "ERRORS"
-    """Computes errors of an input's rows."""
+    """Computes what other machines need to know of the scores that this one evaluates."""
+    GRAD_PREACTIVATION = "GRAD_PREACTIVATION"
+    """Turns the gradient of outputs into that of weighted sums, in place or in the array of a tile."""
+    GRAD_INPUT = "GRAD_INPUT"
+    """Computes the gradient of rows of an input."""
     ADD = "ADD"
-    """Adds errors or gradients that came another way; without `accumulate` (`=`), copies them."""
-    LEARN = "LEARN"
-    """Computes the gradient of a layer's parameters block by block, and hands each block to the driver."""
+    """Adds gradients that another machine or edge contributes; without `accumulate` (`=`), copies them."""
+    FUSED_UPDATE = "FUSED_UPDATE"
+    """Computes the gradient of a layer's parameters block by block, and passes each block to the driver."""
     GRADIENT = "GRADIENT"
     """Computes the gradient of a layer's parameters."""
     SQUARES = "SQUARES"
     """Computes the sums of squares of the machine's parameters and of their gradients."""
     UPDATE = "UPDATE"
-    """Hands the gradient to the driver: accumulate it, step locally."""
+    """Passes the gradient to the driver, which accumulates it and steps locally."""
 
 
 COMPUTES = frozenset(Op) - {Op.RECV, Op.SEND}
@@ -106,7 +106,7 @@ class Instruction:
 
 _OPERAND = re.compile(r"(?P<buffer>[^\[]+)\[(?P<rows>[\d:,x]*)\]")
 _LINE = re.compile(
-    r"(?:\d+ +)?(?P<op>[A-Z]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
+    r"(?:\d+ +)?(?P<op>[A-Z_]+) (?P<target>\S+)(?: (?:->|<-) (?P<peer>\d+))?"
     r"(?: (?P<how>\+?=) (?P<sources>\S+(?: (?!after )\S+)*))?(?: after (?P<after>[\d,]+))?"
 )
 

@@ -13,7 +13,7 @@ from partita.partitioner.ir.buffer import NORMS, Buffer, BufferKind, Edge, activ
 from partita.partitioner.ir.program import Instruction, Op, Operand
 
 BLOCK_SCRATCH: Final = Operand(Buffer(BufferKind.SCRATCH, ""), BLOCK)
-"""Where a LEARN has its gradients: the machine has one, so one layer learns at a time."""
+"""Where a FUSED_UPDATE has its gradients: the machine has one, so one layer learns at a time."""
 
 
 class Access:
@@ -33,7 +33,7 @@ class Access:
         if instruction.op is Op.SEND:
             return ()
         target = self._placed(instruction.target)
-        return (target, BLOCK_SCRATCH) if instruction.op is Op.LEARN else (target,)
+        return (target, BLOCK_SCRATCH) if instruction.op is Op.FUSED_UPDATE else (target,)
 
     def reads(self, instruction: Instruction) -> tuple[Operand, ...]:
         """Every operand that the instruction reads."""
@@ -50,11 +50,11 @@ class Access:
             found = (*found, target)
         layer = target.buffer.layer
         match instruction.op:
-            case Op.UP | Op.MULTIPLY:
+            case Op.FORWARD | Op.MULTIPLY:
                 return (*found, self.parameters(layer))
-            case Op.ERRORS:
+            case Op.GRAD_INPUT:
                 return (*found, *self._site(self.edge(target.buffer).consumer, target))
-            case Op.GRADIENT | Op.LEARN:
+            case Op.GRADIENT | Op.FUSED_UPDATE:
                 errors = (source for source in instruction.sources if source.buffer.holds_errors)
                 return (*found, *(operand for error in errors for operand in self._site(layer, error)))
             case Op.SQUARES:

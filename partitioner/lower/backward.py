@@ -27,7 +27,9 @@ class Errors:
         own = self.writer.own(grid.name)
         error = self._gather(grid, own)
         if error is not None and (grid.layer.activation != "linear" or self._is_apart(error, own)):
-            self.writer.emit(Op.DELTA, error, Operand(activations(grid.name), own), accumulate=True)
+            self.writer.emit(
+                Op.GRAD_PREACTIVATION, error, Operand(activations(grid.name), own), accumulate=True
+            )
         if error is not None and self.owned.is_input_split(grid.name):
             error = exchange(self.writer, grid, error)
         for k, source in enumerate(grid.sources):
@@ -64,7 +66,7 @@ class Errors:
             begun |= message.rows
 
     def _is_apart(self, error: Operand, own: BoxSet) -> bool:
-        """Whether kernels take the machine's own errors in an array of their own, which DELTA fills."""
+        """Whether kernels take the gradient of the machine's own tile from an array of its own."""
         edge, machine = self.writer.access.edge(error.buffer), self.writer.machine
         return own_tile(self.owned, error.buffer, machine, self.owned.error_window(edge, machine)) is not None
 
@@ -107,7 +109,7 @@ class Errors:
                 self.writer.receive(message)
         own = self.writer.access.own(turn.edge.consumer)
         self.writer.emit(
-            Op.ERRORS,
+            Op.GRAD_INPUT,
             Operand(turn.edge.buffer, turn.rows),
             own if error is None else error,
             accumulate=turn.previous is not None,
@@ -119,7 +121,7 @@ class Errors:
         outgoing = self.writer.outgoing.get(edge.buffer, ())
         mine = [turn.rows for turn in self.turns.get(edge, ()) if turn.following is None]
         for band in sorted(self._bands(edge), key=lambda band: any(own.overlaps(band) for own in mine)):
-            self.writer.emit(Op.ERRORS, Operand(edge.buffer, band), source)
+            self.writer.emit(Op.GRAD_INPUT, Operand(edge.buffer, band), source)
             for message in outgoing:
                 if message.rows.overlaps(band):
                     self.writer.send(message)

@@ -32,7 +32,7 @@ class Learning:
         by_inputs = self.owned.is_input_split(grid.name)
         given = (self.access.deltas(grid.name), *(self.access.inputs(grid.name) if by_inputs else ()))
         if self.kind.gradients == "blocks" and not self.owned.weight_receivers(grid.name):
-            self.writer.emit(Op.LEARN, self.access.parameters(grid.name), *given, accumulate=True)
+            self.writer.emit(Op.FUSED_UPDATE, self.access.parameters(grid.name), *given, accumulate=True)
             return
         gradient = self.access.gradient(grid.name)
         self.writer.emit(Op.GRADIENT, gradient, *given)

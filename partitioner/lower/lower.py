@@ -24,9 +24,9 @@ from partita.partitioner.ir.program import Op, Operand, Program
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower import partial_sums
 from partita.partitioner.lower.backward import Errors
-from partita.partitioner.lower.depths import depths
 from partita.partitioner.lower.gradients import Learning
 from partita.partitioner.lower.messages import Message, Sum, sums
+from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.lower.writer import Writer
 
 
@@ -55,7 +55,7 @@ class Share:
     machine: int
     kind: StepKind
     messages: tuple[Message, ...]
-    turns: Mapping[Edge, Sequence[Sum]]
+    sums: Mapping[Edge, Sequence[Sum]]
     pipeline: Pipeline
 
     @property
@@ -65,18 +65,18 @@ class Share:
         judges = tuple(
             self.owned.of(piece.layer) for piece in pieces if self.owned.summary_senders(piece.layer)
         )
-        turns = tuple(turn for turns in self.turns.values() for turn in turns)
-        return self.machine, self.kind, pieces, self.messages, judges, turns, self.pipeline
+        sums = tuple(each for some in self.sums.values() for each in some)
+        return self.machine, self.kind, pieces, self.messages, judges, sums, self.pipeline
 
     def program(self) -> Program:
         """The instructions, with what each waits for."""
         writer = Writer(self.owned, self.messages, self.machine, self.kind, self.pipeline)
         mine = [grid for grid in self.owned.graph.computed if writer.own(grid.name)]
-        for writer.turn in self.pipeline.turns(train=self.kind.train):
-            if writer.turn.way == "up":
+        for writer.current in self.pipeline.passes(train=self.kind.train):
+            if writer.current.direction == "forward":
                 _write_up(writer, mine)
             else:
-                _write_down(writer, mine, self.turns)
+                _write_down(writer, mine, self.sums)
         return writer.program()
 
 
@@ -84,12 +84,12 @@ def shares(
     owned: Ownership, messages: Sequence[Message], kind: StepKind, *, micro_batches: int = 1
 ) -> list[Share]:
     """For each machine what its program follows from."""
-    turns = _turns(owned) if kind.train else {}
+    sums = _turns(owned) if kind.train else {}
     parts = _by_machine(owned.machines, messages)
     one = micro_batches * kind.overlap == 1  # portion, whose place in a pipeline does not matter
-    places = [0] * owned.machines if one else depths(owned.machines, messages)
+    places = [0] * owned.machines if one else pipeline_stages(owned.machines, messages)
     return [
-        Share(owned, m, kind, tuple(mine), turns.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m]))
+        Share(owned, m, kind, tuple(mine), sums.get(m, {}), Pipeline(micro_batches, kind.overlap, places[m]))
         for m, mine in enumerate(parts)
     ]
 
@@ -103,19 +103,19 @@ def _by_machine(machines: int, messages: Sequence[Message]) -> list[list[Message
     return found
 
 
-def _write_down(writer: Writer, mine: list[Grid], turns: Mapping[Edge, Sequence[Sum]]) -> None:
+def _write_down(writer: Writer, mine: list[Grid], sums: Mapping[Edge, Sequence[Sum]]) -> None:
     """All errors, then all learning, if this is the last portion of a minibatch; but a machine that is alone
     learns at once what it has the errors for.
 
     So it reads them again soon, and needs their memory no longer.
     """
-    errors, learning = Errors(writer, turns), Learning(writer)
+    errors, learning = Errors(writer, sums), Learning(writer)
     from_above = [grid for grid in reversed(mine) if grid.name in writer.graph.needs_error]
     for grid in from_above:
         errors.write(grid)
-        if writer.is_alone and writer.turn.learns:
+        if writer.is_alone and writer.current.updates:
             learning.write(grid)
-    if not writer.turn.learns:
+    if not writer.current.updates:
         return
     if not writer.is_alone:
         for grid in sorted(from_above, key=learning.is_awaited, reverse=True):
@@ -128,14 +128,14 @@ def _turns(owned: Ownership) -> dict[int, dict[Edge, list[Sum]]]:
     found: dict[int, dict[Edge, list[Sum]]] = {}
     for layer in owned.graph.needs_error:
         for edge in owned.edges(layer):
-            for turn in sums(owned, edge):
-                found.setdefault(turn.machine, {}).setdefault(edge, []).append(turn)
+            for current in sums(owned, edge):
+                found.setdefault(current.machine, {}).setdefault(edge, []).append(current)
     return found
 
 
 def _write_up(writer: Writer, mine: list[Grid]) -> None:
     """Weights that are lent and borrowed, then layer after layer from the inputs on."""
-    for grid in mine if writer.turn.begins else ():
+    for grid in mine if writer.current.starts_minibatch else ():
         writer.send_all(Buffer(BufferKind.PARAMETERS, grid.name))
         writer.receive_all(Buffer(BufferKind.PARAMETERS, grid.name))
     obtained: set[str] = set()
@@ -167,7 +167,7 @@ def _compute(writer: Writer, grid: Grid) -> None:
     needed = writer.access.inputs(grid.name)
     blocks = _blocks(writer, needed[0]) if grid.layer.splits_sum else [needed]
     for n, block in enumerate(blocks):
-        op = Op.UP if n == len(blocks) - 1 else Op.MULTIPLY
+        op = Op.FORWARD if n == len(blocks) - 1 else Op.MULTIPLY
         writer.emit(op, target, *block, accumulate=n > 0)
 
 

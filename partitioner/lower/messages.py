@@ -30,7 +30,7 @@ from partita.partitioner.ir.program import Operand
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
 
-_UP: Final = frozenset(
+_FORWARD: Final = frozenset(
     {BufferKind.ACTIVATIONS, BufferKind.PARAMETERS, BufferKind.SUMMARY, BufferKind.PARTIAL_SUMS}
 )
 
@@ -57,9 +57,9 @@ class Message:
         return self.buffer.layer
 
     @property
-    def direction(self) -> Literal["up", "down"]:
-        """The pass of the message: "up" for activations and what they need, "down" for gradients."""
-        return "up" if self.buffer.kind in _UP else "down"
+    def direction(self) -> Literal["forward", "backward"]:
+        """The pass of the message: "forward" for activations, "backward" for gradients."""
+        return "forward" if self.buffer.kind in _FORWARD else "backward"
 
     @property
     def is_of_weights(self) -> bool:
@@ -103,8 +103,8 @@ def of_portions(messages: Sequence[Message], *, micro_batches: int, overlap: int
             if message.buffer.is_of_minibatch == learnt:
                 yield replace(message, buffer=message.buffer.numbered(number)) if count > 1 else message
 
-    portions = micro_batches * overlap
-    found = (of(n, learnt=False, count=portions) for n in range(portions))
+    total = micro_batches * overlap
+    found = (of(n, learnt=False, count=total) for n in range(total))
     learnt = (of(n, learnt=True, count=overlap) for n in range(overlap))
     return tuple(message for some in (*found, *learnt) for message in some)
 

@@ -30,7 +30,7 @@ def add_up(writer: Writer, grid: Grid) -> None:
     for message in incoming:
         writer.receive(message, buffer.received_from(message.source))
         terms[message.source] = Operand(buffer.received_from(message.source), message.rows)
-    writer.emit(Op.UP, own, *(terms[machine] for machine in sorted(terms)))
+    writer.emit(Op.FORWARD, own, *(terms[machine] for machine in sorted(terms)))
 
 
 def exchange(writer: Writer, grid: Grid, error: Operand) -> Operand:

@@ -24,13 +24,13 @@ def feed(source: str, rows: BoxSet) -> Instruction:
 def forward(grid: Grid, rows: BoxSet, inputs: Sequence[BoxSet]) -> Instruction:
     """Computes activations of a layer from these rows of each input."""
     sources = (Operand(activations(s), given) for s, given in zip(grid.sources, inputs, strict=True))
-    return Instruction(Op.UP, Operand(activations(grid.name), rows), tuple(sources))
+    return Instruction(Op.FORWARD, Operand(activations(grid.name), rows), tuple(sources))
 
 
 def grad_input(grid: Grid, number: int, rows: BoxSet, error: Operand) -> Instruction:
     """Computes the gradient of rows of an input."""
     edge = Edge(grid.sources[number], grid.name, number)
-    return Instruction(Op.ERRORS, Operand(edge.buffer, rows), (error,))
+    return Instruction(Op.GRAD_INPUT, Operand(edge.buffer, rows), (error,))
 
 
 class PiecePrograms:
@@ -49,14 +49,14 @@ class PiecePrograms:
         own, consumers = Operand(activations(grid.name), rows), self.graph.consumers(grid.name)
         error = Operand(Edge(grid.name, *consumers[0]).buffer, rows) if consumers else own
         if consumers and grid.layer.activation != "linear":
-            yield Instruction(Op.DELTA, error, (own,), accumulate=True)
+            yield Instruction(Op.GRAD_PREACTIVATION, error, (own,), accumulate=True)
         for k, source in enumerate(grid.sources):
             if source in self.graph.needs_error:
                 yield grad_input(grid, k, inputs[k], error)
         if grid.parameters:
             parameters = Buffer(BufferKind.PARAMETERS, grid.name)
             updated = Operand(parameters, BLOCK if grid.shares_weights else rows)
-            yield Instruction(Op.LEARN, updated, (error,), accumulate=True)
+            yield Instruction(Op.FUSED_UPDATE, updated, (error,), accumulate=True)
 
     def partial_sums(self, piece: Piece, pieces: Sequence[Piece]) -> Iterator[tuple[int, Instruction]]:
         """Sums of a piece over its inputs, for the rows of every piece of the layer: how often, and what."""
@@ -74,18 +74,18 @@ class PiecePrograms:
         assert piece.inputs is not None, f"{piece} is cut by rows"
         own = Operand(activations(grid.name), piece.rows)
         sums = Operand(Buffer(BufferKind.PARTIAL_SUMS, grid.name), piece.rows)
-        yield Instruction(Op.UP, own, (sums,) * len(pieces))
+        yield Instruction(Op.FORWARD, own, (sums,) * len(pieces))
         if not train or grid.name not in self.graph.needs_error:
             return
         gradient = Buffer(BufferKind.GRAD_PREACTIVATION, grid.name)
         whole = Operand(gradient, grid.rows)
         if grid.layer.activation != "linear":
-            yield Instruction(Op.DELTA, Operand(gradient, piece.rows), (own,), accumulate=True)
+            yield Instruction(Op.GRAD_PREACTIVATION, Operand(gradient, piece.rows), (own,), accumulate=True)
         if grid.sources[0] in self.graph.needs_error:
             yield grad_input(grid, 0, BoxSet.of_rows(piece.inputs), whole)
         inputs = Operand(activations(grid.sources[0]), BoxSet.of_rows(piece.inputs))
         updated = Operand(Buffer(BufferKind.PARAMETERS, grid.name), whole.rows)
-        yield Instruction(Op.LEARN, updated, (whole, inputs), accumulate=True)
+        yield Instruction(Op.FUSED_UPDATE, updated, (whole, inputs), accumulate=True)
 
     def _rows_needed(self, layer: str, rows: BoxSet, number: int) -> BoxSet:
         key = (layer, rows, number)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from partita.layers.box import BoxSet
 from partita.partitioner.assign.ownership import Ownership
 from partita.partitioner.ir.buffer import Buffer
-from partita.partitioner.ir.pipeline import Pipeline, Turn
+from partita.partitioner.ir.pipeline import MicroBatchPass, Pipeline
 from partita.partitioner.ir.program import Instruction, Op, Operand, Program, ordered
 from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.access import Access
@@ -34,8 +34,8 @@ class Writer:
     ) -> None:
         """With the messages of one portion."""
         self.owned, self.graph, self.machine, self.kind = owned, owned.graph, machine, kind
-        self.pipeline, self.turn = pipeline, Turn("up", 0)
-        self._is_undivided = pipeline.portions == 1
+        self.pipeline, self.current = pipeline, MicroBatchPass("forward", 0)
+        self._is_undivided = pipeline.total == 1
         self.access = Access(owned, machine, slots=pipeline.slots)
         self.outgoing: dict[Buffer, list[Message]] = {}
         self.incoming: dict[Buffer, list[Message]] = {}
@@ -77,23 +77,32 @@ class Writer:
         if self._is_undivided:
             self._instructions.append(Instruction(op, target, sources, peer, accumulate))
             return
-        portion, minibatch = self.turn.portion, self.pipeline.minibatch_of(self.turn.portion)
-        of_minibatch = self.pipeline.portions_of(minibatch) if op in (Op.LEARN, Op.GRADIENT) else (portion,)
+        micro_batch, minibatch = (
+            self.current.micro_batch,
+            self.pipeline.minibatch_of(self.current.micro_batch),
+        )
+        of_minibatch = (
+            self.pipeline.micro_batches_of(minibatch)
+            if op in (Op.FUSED_UPDATE, Op.GRADIENT)
+            else (micro_batch,)
+        )
         heard = tuple(self._numbered(source, n) for n in of_minibatch for source in sources)
-        self._instructions.append(Instruction(op, self._numbered(target, portion), heard, peer, accumulate))
+        self._instructions.append(
+            Instruction(op, self._numbered(target, micro_batch), heard, peer, accumulate)
+        )
 
-    def _numbered(self, operand: Operand, portion: int) -> Operand:
+    def _numbered(self, operand: Operand, micro_batch: int) -> Operand:
         """Speaks of a portion; not of what all share."""
         name = operand.buffer
         if self._is_undivided or name.is_of_minibatch or name.micro_batch is not None:
             return operand
-        return Operand(name.numbered(portion), operand.rows)
+        return Operand(name.numbered(micro_batch), operand.rows)
 
     def _sent(self, buffer: Buffer) -> Buffer:
         """What a message is called here: of what all portions share, by the number of the minibatch."""
         if self.pipeline.overlap == 1 or not buffer.is_of_minibatch:
             return buffer
-        return buffer.numbered(self.pipeline.minibatch_of(self.turn.portion))
+        return buffer.numbered(self.pipeline.minibatch_of(self.current.micro_batch))
 
     def send(self, message: Message) -> None:
         """Sends the rows of a message."""
@@ -107,7 +116,7 @@ class Writer:
     def receive(self, message: Message, buffer: Buffer | None = None) -> None:
         """Takes a message into the buffer of its name, or another."""
         target = self._numbered(
-            Operand(self._sent(buffer or message.buffer), message.rows), self.turn.portion
+            Operand(self._sent(buffer or message.buffer), message.rows), self.current.micro_batch
         )
         known = target.buffer.sent, message.source
         if known not in self._received:

@@ -135,7 +135,7 @@ class Costs:
         if found is None:
             instructions = self.pieces.by_rows(self.graph[layer], rows, train=train)
             found = self._layer_s[key] = sum(
-                self.compute_s(i, machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+                self.compute_s(i, machine) * (1 if i.op is Op.FUSED_UPDATE else self.sizes.micro_batches)
                 for i in instructions
             )
         return found
@@ -151,7 +151,7 @@ class Costs:
         sums = self.pieces.partial_sums(piece, pieces)
         took = sum(count * self.compute_s(each, piece.machine) for count, each in sums)
         return took * self.sizes.micro_batches + sum(
-            self.compute_s(i, piece.machine) * (1 if i.op is Op.LEARN else self.sizes.micro_batches)
+            self.compute_s(i, piece.machine) * (1 if i.op is Op.FUSED_UPDATE else self.sizes.micro_batches)
             for i in self.pieces.by_inputs(piece, pieces, train=train)
         )
 

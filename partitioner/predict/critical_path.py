@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from partita.layers.text import counted
 from partita.partitioner.ir.buffer import Buffer
 from partita.partitioner.ir.program import COMPUTES
-from partita.partitioner.predict.playback import Bar, Flight, Playback
+from partita.partitioner.predict.simulated_step import Bar, Flight, SimulatedStep
 from partita.partitioner.text import readable_seconds
 
 LONGEST = 3
@@ -40,39 +40,41 @@ class Wait:
         )
 
 
-def waits(playback: Playback) -> tuple[Wait, ...]:
+def waits(simulated_step: SimulatedStep) -> tuple[Wait, ...]:
     """The waits on the critical path, the longest first."""
-    return tuple(sorted(_waits(playback), key=lambda wait: (-wait.seconds, wait.machine, str(wait.buffer))))
+    return tuple(
+        sorted(_waits(simulated_step), key=lambda wait: (-wait.seconds, wait.machine, str(wait.buffer)))
+    )
 
 
-def _waits(playback: Playback) -> Iterator[Wait]:
+def _waits(simulated_step: SimulatedStep) -> Iterator[Wait]:
     """For each message on the path: how long the threads of its receiver had nothing to do before it."""
-    path = playback.critical_path
+    path = simulated_step.critical_path
     ends: dict[int, list[float]] = {}
-    for bar in playback.bars:
-        if playback.instruction(bar).op in COMPUTES:
+    for bar in simulated_step.bars:
+        if simulated_step.instruction(bar).op in COMPUTES:
             ends.setdefault(bar.machine, []).append(bar.stop_s)
     for n, link in enumerate(path):
         if isinstance(link, Flight):
-            after = next((later for later in path[n + 1 :] if _computes(playback, later)), None)
-            begun = playback.step_s if after is None else after.start_s
+            after = next((later for later in path[n + 1 :] if _computes(simulated_step, later)), None)
+            begun = simulated_step.step_s if after is None else after.start_s
             before = max((end for end in ends.get(link.destination, ()) if end <= begun), default=0.0)
             if begun > before:
-                buffer = playback.programs[link.source].instructions[link.send].target.buffer
+                buffer = simulated_step.programs[link.source].instructions[link.send].target.buffer
                 yield Wait(begun - before, link.destination, link.source, buffer)
 
 
-def _computes(playback: Playback, link: Bar | Flight) -> bool:
-    return isinstance(link, Bar) and playback.instruction(link).op in COMPUTES
+def _computes(simulated_step: SimulatedStep, link: Bar | Flight) -> bool:
+    return isinstance(link, Bar) and simulated_step.instruction(link).op in COMPUTES
 
 
-def critical_path(playback: Playback) -> str:
+def critical_path(simulated_step: SimulatedStep) -> str:
     """The chain that ends last, in a few lines."""
     kernels: dict[int, float] = {}
     messages, flights = 0.0, 0
-    for link in playback.critical_path:
+    for link in simulated_step.critical_path:
         took = link.stop_s - link.start_s
-        if isinstance(link, Bar) and playback.instruction(link).op in COMPUTES:
+        if isinstance(link, Bar) and simulated_step.instruction(link).op in COMPUTES:
             kernels[link.machine] = kernels.get(link.machine, 0.0) + took
         else:
             messages += took
@@ -86,5 +88,5 @@ def critical_path(playback: Playback) -> str:
         take = "takes" if flights == 1 else "take"
         told.append(f"{counted(flights, 'message')} {take} {readable_seconds(messages)}")
     lines = [f"critical path: {', '.join(told)}"]
-    lines += [f"  {wait}" for wait in waits(playback)[:LONGEST]]
+    lines += [f"  {wait}" for wait in waits(simulated_step)[:LONGEST]]
     return "\n".join(lines)

@@ -10,7 +10,7 @@ from partita.partitioner.assign.parameter_slice import ParameterSlice
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.ir.step_kind import StepKind
-from partita.partitioner.predict.work import LEARN_BLOCK_BYTES
+from partita.partitioner.predict.work import GRADIENT_BLOCK_BYTES
 
 Driver: TypeAlias = Literal["session", "downpour"]
 """Who plays the part: Downpour keeps what has accumulated and what is in flight besides."""
@@ -39,7 +39,7 @@ def vector_bytes(
 
 
 def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: int) -> int:
-    """Bytes of the largest block of gradients that a LEARN holds."""
+    """Bytes of the largest block of gradients that a FUSED_UPDATE holds."""
     if not program.kind.train or program.kind.gradients == "whole":
         return 0
     layers = (grid for grid in owned.graph.computed if not owned.weight_receivers(grid.name))
@@ -48,10 +48,10 @@ def scratch_bytes(owned: Ownership, program: Program, sizes: Sizes, *, threads: 
 
 
 def _block_bytes(held: Sequence[ParameterSlice], sizes: Sizes, *, threads: int) -> int:
-    """A block is `LEARN_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
+    """A block is `GRADIENT_BLOCK_BYTES` for each thread, but at least a row, and at most all that is held."""
     start, stop = held[0].box[0]
     whole = sum(found.size for found in held) * sizes.master_bytes
     if held[0].parameter.shared or not whole:
         return whole
-    rows = max(1, min(stop - start, LEARN_BLOCK_BYTES * threads * (stop - start) // whole))
+    rows = max(1, min(stop - start, GRADIENT_BLOCK_BYTES * threads * (stop - start) // whole))
     return rows * whole // (stop - start)

@@ -19,8 +19,15 @@ from typing import Final
 
 from partita.partitioner.ir.program import Program
 from partita.partitioner.ir.sizes import Sizes
-from partita.partitioner.predict.playback import Playback, Record
-from partita.partitioner.predict.track import COMPUTE, SEND, InstructionCosts, Track, mates_of, track_of
+from partita.partitioner.predict.simulated_step import Record, SimulatedStep
+from partita.partitioner.predict.timed_program import (
+    COMPUTE,
+    SEND,
+    InstructionCosts,
+    TimedProgram,
+    matching_receives_of,
+    timed_program,
+)
 
 COMPUTED: Final = 0
 SENT: Final = 1
@@ -45,7 +52,7 @@ def play(
     sizes: Sizes,
     *,
     hosts: Sequence[str] | None = None,
-) -> Playback:
+) -> SimulatedStep:
     """Plays one step.
 
     Args:
@@ -57,11 +64,11 @@ def play(
     Raises:
         Deadlock: instructions are left that nothing will ever start; it lists the first of each machine.
     """
-    stage = _played([track_of(program, costs, sizes) for program in programs], hosts)
-    return Playback(tuple(programs), stage.record(), stage.seconds)
+    stage = _played([timed_program(program, costs, sizes) for program in programs], hosts)
+    return SimulatedStep(tuple(programs), stage.record(), stage.seconds)
 
 
-def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> Record:
+def simulate_programs(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None = None) -> Record:
     """Plays one step of programs whose costs are looked up already.
 
     Raises:
@@ -70,7 +77,7 @@ def play_tracks(tracks: Sequence[Track], hosts: Sequence[str] | None = None) -> 
     return _played(tracks, hosts).record()
 
 
-def _played(tracks: Sequence[Track], hosts: Sequence[str] | None) -> _Stage:
+def _played(tracks: Sequence[TimedProgram], hosts: Sequence[str] | None) -> _Stage:
     stage = _Stage(tracks, tuple(map(str, range(len(tracks)))) if hosts is None else hosts)
     stage.run()
     if stage.left:
@@ -94,7 +101,7 @@ class _Lanes:
 class _Stage:
     """The tracks end to end, and what has happened so far."""
 
-    def __init__(self, tracks: Sequence[Track], hosts: Sequence[str]) -> None:
+    def __init__(self, tracks: Sequence[TimedProgram], hosts: Sequence[str]) -> None:
         self.tracks, self.hosts = tracks, hosts
         self.firsts = list(accumulate((len(track.kinds) for track in tracks), initial=0))
         self.kinds = [kind for track in tracks for kind in track.kinds]
@@ -103,7 +110,7 @@ class _Stage:
         self.wires = [wire for track in tracks for wire in track.wires]
         self.latencies = [latency for track in tracks for latency in track.latencies]
         self.machine = [m for m, track in enumerate(tracks) for _ in track.kinds]
-        self.mates = mates_of(tracks, self.firsts)
+        self.matching_receives = matching_receives_of(tracks, self.firsts)
         self.left = len(self.kinds)
         self.start, self.stop, self.ready = ([0.0] * self.left for _ in range(3))
         self.arrived: dict[int, float] = {}
@@ -141,11 +148,11 @@ class _Stage:
                 self._travel(n, now)
                 self._finish(n, now)
             elif what == ARRIVED:
-                m = machine[self.mates[n]]
+                m = machine[self.matching_receives[n]]
                 self.arrived[n] = now
                 lanes[m].post.append(~n)
             else:
-                m = self._take(self.mates[n], now)
+                m = self._take(self.matching_receives[n], now)
             self._start(m, now)
 
     def record(self) -> Record:
@@ -156,7 +163,7 @@ class _Stage:
             self.stop,
             self.ready,
             self.kinds,
-            self.mates,
+            self.matching_receives,
             self.arrived,
             tuple(track.step_s for track in self.tracks),
         )
@@ -210,7 +217,7 @@ class _Stage:
             n = lanes.post.popleft()
             what = SENT if n >= 0 else TAKEN
             n = max(n, ~n)
-            own = n if what == SENT else self.mates[n]
+            own = n if what == SENT else self.matching_receives[n]
             self.start[own] = now
             lanes.posted_at = now + self.seconds[own]
             self._at(lanes.posted_at, what, n)
@@ -220,10 +227,10 @@ class _Stage:
 
     def _travel(self, n: int, now: float) -> None:
         """Onto the link, which carries one message at a time; within a host there is none."""
-        if n not in self.mates:
+        if n not in self.matching_receives:
             return
         host = self.hosts[self.machine[n]]
-        if host == self.hosts[self.machine[self.mates[n]]]:
+        if host == self.hosts[self.machine[self.matching_receives[n]]]:
             self._at(now + self.latencies[n] + self.wires[n], ARRIVED, n)
             return
         begun = max(now, self.way_out.get(host, 0.0))
@@ -234,7 +241,7 @@ class _Stage:
         self._at(begun + self.latencies[n], AT_HOST, n)
 
     def _come_in(self, n: int, now: float) -> None:
-        host = self.hosts[self.machine[self.mates[n]]]
+        host = self.hosts[self.machine[self.matching_receives[n]]]
         self.way_in[host] = max(now, self.way_in.get(host, 0.0)) + self.wires[n]
         self._at(self.way_in[host], ARRIVED, n)
 

@@ -20,12 +20,22 @@ from partita.partitioner.ir.buffer import BufferKind, activations
 from partita.partitioner.ir.program import Instruction, Op, Operand
 from partita.partitioner.ir.sizes import ITEM_BYTES, Sizes
 
-LEARN_BLOCK_BYTES = 2 << 20
-"""Of gradients that a LEARN holds at a time for each kernel thread, as long as a row of them is smaller: half
+GRADIENT_BLOCK_BYTES = 2 << 20
+"""Block of gradients that a FUSED_UPDATE holds for each kernel thread, unless a row is larger: half
 of a core's second cache."""
 
-_BY_LAYER: Final = frozenset({Op.UP, Op.MULTIPLY, Op.SUMMARISE, Op.ERRORS, Op.GRADIENT, Op.LEARN})
-_READ_WEIGHTS: Final = frozenset({Op.UP, Op.MULTIPLY, Op.ERRORS})
+_BY_LAYER: Final = frozenset(
+    {Op.FORWARD, Op.MULTIPLY, Op.SUMMARISE, Op.GRAD_INPUT, Op.GRADIENT, Op.FUSED_UPDATE}
+)
+_FAMILY: Final = {
+    Op.MULTIPLY: "up",
+    Op.FORWARD: "up",
+    Op.GRAD_PREACTIVATION: "delta",
+    Op.GRAD_INPUT: "errors",
+    Op.FUSED_UPDATE: "learn",
+}
+"""First words of families that stand in calibration files; others are called as their operations."""
+_READ_WEIGHTS: Final = frozenset({Op.FORWARD, Op.MULTIPLY, Op.GRAD_INPUT})
 _NO_MATTER_OF_SPEED: Final = frozenset({"name", "initialiser", "units"})
 """Settings of layers that change no kernel, or that its rows say already."""
 _LONGEST_TEXT: Final = 200
@@ -45,7 +55,7 @@ def work_of(
     """
     batch = f"batch {examples}" if examples == sizes.batch else f"batch {examples} of {sizes.batch}"
     place = f"{batch} {sizes.precision} {device} x{threads}"
-    op = "up" if instruction.op is Op.MULTIPLY else instruction.op.value.lower()
+    op = _FAMILY.get(instruction.op, instruction.op.value.lower())
     if _is_sum(instruction):
         op, grid = "add", None
         settings, extents = _of_sums(instruction, sizes)
@@ -67,7 +77,7 @@ def work_of(
 
 def _is_sum(instruction: Instruction) -> bool:
     """Whether it adds up what the machines of a layer have that is cut by its inputs."""
-    return instruction.op is Op.UP and instruction.sources[0].buffer.kind is BufferKind.PARTIAL_SUMS
+    return instruction.op is Op.FORWARD and instruction.sources[0].buffer.kind is BufferKind.PARTIAL_SUMS
 
 
 def _inputs_of(instruction: Instruction) -> Operand | None:
@@ -80,7 +90,7 @@ def _inputs_of(instruction: Instruction) -> Operand | None:
 
 def _played_by(instruction: Instruction) -> str:
     """The layer whose kernel it is: errors are computed by who listens."""
-    if instruction.op is Op.ERRORS:
+    if instruction.op is Op.GRAD_INPUT:
         assert instruction.target.buffer.edge is not None, f"{instruction} lies on no edge"
         return instruction.target.buffer.edge.consumer
     return instruction.target.buffer.layer
@@ -91,7 +101,7 @@ def _of_layer(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     sources = (sizes.graph[source] for source in grid.sources)
     heard = ", ".join(_row(source) for source in sources)
     edge = instruction.target.buffer.edge
-    which = f" input {edge.number}" if instruction.op is Op.ERRORS and edge and edge.number else ""
+    which = f" input {edge.number}" if instruction.op is Op.GRAD_INPUT and edge and edge.number else ""
     return f"{_settings(grid.layer)} {_row(grid)} <- {heard}{which}"
 
 
@@ -104,11 +114,11 @@ def _rows_of(instruction: Instruction, grid: Grid, sizes: Sizes) -> str:
     """Rows computed, and rows heard where they do not follow from these."""
     op, sources = instruction.op, instruction.sources
     own = _extent(instruction.target)
-    if op is Op.ERRORS:
+    if op is Op.GRAD_INPUT:
         return f"{_extent(sources[0])} to {own}" + " alone" * (
             sources[0].buffer.kind is BufferKind.GRAD_PREACTIVATION
         )
-    if op in (Op.GRADIENT, Op.LEARN):
+    if op in (Op.GRADIENT, Op.FUSED_UPDATE):
         rows, inputs = _extent(sources[0]), _inputs_of(instruction)
         heard = str(sizes.graph[grid.sources[0]].n_rows) if inputs is None else _extent(inputs)
         return f"{rows} by {heard}{' alone' * (inputs is not None)}" if grid.layer.splits_sum else rows
@@ -138,7 +148,7 @@ def _of_numbers(instruction: Instruction, sizes: Sizes) -> tuple[str, str]:
         return "parameters", str(sum(_numbers(source, sizes) for source in instruction.sources))
     _, kind = sizes.row(target.buffer)
     numbers = str(sizes.n_bytes(target) // ITEM_BYTES[kind])
-    if op is Op.DELTA:
+    if op is Op.GRAD_PREACTIVATION:
         return sizes.graph[instruction.sources[0].buffer.layer].layer.activation, numbers
     return f"{kind}{'' if instruction.accumulate or op is Op.FEED else ' copied'}", numbers
 
@@ -187,10 +197,10 @@ def _operations(instruction: Instruction, grid: Grid | None, sizes: Sizes, examp
         return 0.0
     graph, op, target = sizes.graph, instruction.op, instruction.target
     each = grid.flops_per_node * grid.layer.slowdown
-    if op in (Op.GRADIENT, Op.LEARN):
+    if op in (Op.GRADIENT, Op.FUSED_UPDATE):
         own = grid.nodes_in(instruction.sources[0].rows)
         return each * own * sizes.batch * _share_of_inputs(instruction, sizes)
-    if op is Op.ERRORS:
+    if op is Op.GRAD_INPUT:
         own, source = grid.nodes_in(instruction.sources[0].rows), graph[target.buffer.layer]
         share = source.nodes_in(target.rows) / max(source.n_nodes, 1)
         if not grid.layer.splits_sum:
@@ -213,7 +223,7 @@ def _weight_bytes(instruction: Instruction, grid: Grid | None, sizes: Sizes) -> 
     if grid is None or grid.shares_weights or instruction.op not in _READ_WEIGHTS:
         return 0.0
     own, other = instruction.target, instruction.sources[0]
-    if instruction.op is Op.ERRORS:
+    if instruction.op is Op.GRAD_INPUT:
         own, other = other, own
     source = sizes.graph[other.buffer.layer]
     share = source.nodes_in(other.rows) / max(source.n_nodes, 1) if grid.layer.splits_sum else 1.0
@@ -232,7 +242,7 @@ def _share_of_inputs(instruction: Instruction, sizes: Sizes) -> float:
 def _traffic(instruction: Instruction, sizes: Sizes) -> float:
     """Bytes that are read and written by what is not arithmetic: copies, sums, squares and updates."""
     op, target = instruction.op, instruction.target
-    if op is Op.LEARN:  # the parameters and a rule's state
+    if op is Op.FUSED_UPDATE:  # the parameters and a rule's state
         share = _share_of_inputs(instruction, sizes)
         return 3.0 * share * _numbers(target, sizes) * sizes.master_bytes
     if op is Op.UPDATE:  # and the whole gradient, which was written before
@@ -241,7 +251,7 @@ def _traffic(instruction: Instruction, sizes: Sizes) -> float:
         return (1.0 + len(instruction.sources)) * sizes.n_bytes(target)
     if op is Op.SQUARES:
         return 2.0 * sum(_numbers(source, sizes) for source in instruction.sources) * sizes.master_bytes
-    if op in (Op.FEED, Op.DELTA, Op.ADD):
+    if op in (Op.FEED, Op.GRAD_PREACTIVATION, Op.ADD):
         return 2.0 * sizes.n_bytes(target)
     return 0.0
 

@@ -29,11 +29,11 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.assign.settle import stays_with_scores
 from partita.partitioner.ir.buffer import Buffer, BufferKind, activations
 from partita.partitioner.ir.program import Operand
-from partita.partitioner.search.copies import are_copies, homes, told, without_own
+from partita.partitioner.search.copies import are_copies, exchanged, homes, without_own
 from partita.partitioner.search.elimination import Table
 from partita.partitioner.search.layouts import Choice
+from partita.partitioner.search.message_counts import MessageCounts, Numbers, Runs, count_messages, joined
 from partita.partitioner.search.task import Task
-from partita.partitioner.search.traffic import Numbers, Runs, Traffic, joined, traffic
 
 JOINT_LIMIT: Final = 20_000
 """Where a layer and its listeners have more combinations of layouts, each listener is counted by itself;"""
@@ -58,7 +58,7 @@ class Additive:
         self._known: dict[Hashable, float] = {}
         self._tables: dict[Hashable, Numbers] = {}
         self._copies: dict[int, bool] = {}
-        self._moved: dict[Hashable, tuple[Traffic, Traffic]] = {}
+        self._moved: dict[Hashable, tuple[MessageCounts, MessageCounts]] = {}
         self._kernels: dict[Hashable, Numbers] = {}
         self._pieces: dict[tuple[str, Choice], tuple[Piece, ...]] = {}
         self._heard: dict[Hashable, Runs] = {}
@@ -136,11 +136,11 @@ class Additive:
         if key not in self._known:
             pieces = self.pieces(grid, cut)
             took = max(self.task.piece_s(piece, pieces) for piece in pieces)
-            self._known[key] = took + self._lent_s(grid, pieces) + self._told_s(grid, pieces)
+            self._known[key] = took + self._shared_weights_s(grid, pieces) + self._exchanged_s(grid, pieces)
         return self._known[key]
 
-    def _told_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
-        up = told(pieces, self.n_machines)
+    def _exchanged_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
+        up = exchanged(pieces, self.n_machines)
         if not up.sent.any():
             return 0.0
         row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
@@ -159,10 +159,10 @@ class Additive:
             up, down = self._move(grid, cuts)
             row_bytes = self.task.costs.sizes.n_bytes(Operand(activations(grid.name), BLOCK))
             found = self._seconds(up, row_bytes) + self._seconds(down, row_bytes)
-            self._known[key] = found + sum(self._judged_s(grid, name, cuts) for name in cuts)
+            self._known[key] = found + sum(self._loss_s(grid, name, cuts) for name in cuts)
         return self._known[key]
 
-    def moved(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Traffic, Traffic]:
+    def moved(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
         """States up and errors down, of the listeners that the cuts name."""
         key = tuple((self._geometry[name], cut) for name, cut in cuts.items())
         if key not in self._moved:
@@ -171,26 +171,26 @@ class Additive:
             self._moved[key] = self._move(grid, cuts)
         return self._moved[key]
 
-    def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[Traffic, Traffic]:
+    def _move(self, grid: Grid, cuts: Mapping[str, Choice]) -> tuple[MessageCounts, MessageCounts]:
         owned, pieces = self.runs(grid, cuts[grid.name]), self.pieces(grid, cuts[grid.name])
         edges = [(name, number) for name, number in self.graph.consumers(grid.name) if name in cuts]
         heard = [self.heard(grid, name, number, cuts) for name, number in edges]
         up = self._sent(owned, joined(heard, self.n_machines), pieces)
         if not self.task.train or grid.name not in self.graph.needs_error:
-            return up, Traffic.none(self.n_machines)
+            return up, MessageCounts.none(self.n_machines)
         returned = [self._returned(name, runs, cuts) for (name, _), runs in zip(edges, heard, strict=True)]
         if len(returned) == 1 and returned[0] is heard[0]:
             return up, up.reversed
-        down = Traffic.none(self.n_machines)
+        down = MessageCounts.none(self.n_machines)
         for runs in returned:
             down = down + self._sent(owned, runs, pieces).reversed
         return up, down
 
-    def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> Traffic:
+    def _sent(self, owned: Runs, heard: Runs, pieces: Sequence[Piece]) -> MessageCounts:
         """Whoever has a copy hears that; the others hear the first machine that has the rows."""
         if self._are_copies(pieces):
             heard = without_own(heard, pieces, self.n_machines)
-        return traffic(owned, heard, self.n_machines)
+        return count_messages(owned, heard, self.n_machines)
 
     def _are_copies(self, pieces: Sequence[Piece]) -> bool:
         """Pieces are of `pieces`, which keeps them: so they are known by where they lie."""
@@ -273,7 +273,7 @@ class Additive:
             cut, listeners = cuts.get(grid.name), self._listeners(grid)
             if cut is not None:
                 kernels += self._kernels_s(grid, cuts)
-                internal = told(self.pieces(grid, cut), self.n_machines)
+                internal = exchanged(self.pieces(grid, cut), self.n_machines)
                 messenger += internal.sent * self.least_send_s + internal.received * self.least_receive_s
             if listeners:
                 up, down = self.moved(grid, {name: cuts.get(name) for name in (grid.name, *listeners)})
@@ -307,11 +307,11 @@ class Additive:
                 up, down = self.moved(grid, {n: choices.get(n) for n in (grid.name, *listeners)})
                 for way in (up, down):
                     found += 3 * float(way.sent.sum()) + float((way.received**2).sum()) / COMPARED
-                if any(self._tells(name) and choices.get(name) is None for name in listeners):
+                if any(self._exchanges_summaries(name) and choices.get(name) is None for name in listeners):
                     found += _to_each_other(len(pieces))
         return int(found)
 
-    def _tells(self, name: str) -> bool:
+    def _exchanges_summaries(self, name: str) -> bool:
         """Whether the judges of a loss tell one another of their scores."""
         layer = self.graph[name].layer
         return isinstance(layer, Loss) and bool(layer.summary_rows)
@@ -319,7 +319,7 @@ class Additive:
     def _adds_by_part(self, listeners: Sequence[str]) -> bool:
         return all(not self.graph[name].layer.connectivity.ordered_errors for name in listeners)
 
-    def _seconds(self, way: Traffic, row_bytes: int) -> float:
+    def _seconds(self, way: MessageCounts, row_bytes: int) -> float:
         """Of the machine that has most messages, and of the one that has most bytes; with one latency."""
         if not way.sent.any():
             return 0.0
@@ -339,7 +339,7 @@ class Additive:
             took = max(took, max(messenger, wire) + latency)
         return took
 
-    def _lent_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
+    def _shared_weights_s(self, grid: Grid, pieces: Sequence[Piece]) -> float:
         """Weights that all nodes share go to every other machine, and sums of gradients come back."""
         if not grid.shares_weights or len(pieces) == 1:
             return 0.0
@@ -351,7 +351,7 @@ class Additive:
             took += self._to_each(n_bytes, [piece.machine for piece in pieces])
         return took
 
-    def _judged_s(self, grid: Grid, loss: str, cuts: Mapping[str, Choice]) -> float:
+    def _loss_s(self, grid: Grid, loss: str, cuts: Mapping[str, Choice]) -> float:
         """The loss's own time, and what its judges tell one another, where it lies with its scores."""
         layer = self.graph[loss].layer
         if cuts[loss] is not None or not isinstance(layer, Loss) or self.graph[loss].sources[0] != grid.name:

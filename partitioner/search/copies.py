@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.layers.box import NOTHING, Box
 from partita.partitioner.assign.piece import Piece
-from partita.partitioner.search.traffic import Runs, Traffic
+from partita.partitioner.search.message_counts import MessageCounts, Runs
 
 
 def are_copies(pieces: Sequence[Piece]) -> bool:
@@ -42,12 +42,12 @@ def without_own(heard: Runs, pieces: Sequence[Piece], n_machines: int) -> Runs:
     return Runs(heard.machines[left], starts[left], stops[left])
 
 
-def told(pieces: Sequence[Piece], n_machines: int) -> Traffic:
+def exchanged(pieces: Sequence[Piece], n_machines: int) -> MessageCounts:
     """What the machines of a layer that is cut by its inputs send on the way up; down, it is the reverse.
 
     Each sends its sums to whoever has the rows; the errors of its rows go to each of the others.
     """
-    found = Traffic.none(n_machines)
+    found = MessageCounts.none(n_machines)
     rows = np.array([piece.stop - piece.start for piece in pieces], dtype=np.float64)
     machines = np.array([piece.machine for piece in pieces], dtype=np.int64)
     if pieces[0].inputs is not None:

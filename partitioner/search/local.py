@@ -8,9 +8,9 @@ from typing import Final
 
 from partita.partitioner.assign.cuts import Cut, Tiles
 from partita.partitioner.search.additive import Additive
+from partita.partitioner.search.evaluator import Score
 from partita.partitioner.search.layouts import Choice
 from partita.partitioner.search.moves import Plan, other_layouts, runs_of, shifted, swapped
-from partita.partitioner.search.rehearsal import Score
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
 

@@ -14,8 +14,8 @@ from partita.partitioner.assign.piece import Piece
 from partita.partitioner.ir.program import Program
 from partita.partitioner.plan import Plan
 from partita.partitioner.search.additive import Additive
+from partita.partitioner.search.evaluator import Evaluator, Score
 from partita.partitioner.search.layouts import Choice
-from partita.partitioner.search.rehearsal import Rehearsal, Score
 from partita.partitioner.search.task import Task
 
 
@@ -33,7 +33,7 @@ class Trials:
         """
         self.task, self.additive = task, additive
         self.effort: float = effort
-        self.rehearsal = Rehearsal(task)
+        self.evaluator = Evaluator(task)
         self.best: Mapping[str, Cut] | None = None
         self.programs: tuple[Program, ...] = ()
         """Of the best."""
@@ -60,7 +60,7 @@ class Trials:
     @property
     def left(self) -> float:
         """How much of the effort is left."""
-        return self.effort - self.rehearsal.spent
+        return self.effort - self.evaluator.spent
 
     def nearest(self, tried: Collection[int], *, within: float) -> int | None:
         """The number of the best plan but for those that were tried, if its step is not longer than that."""
@@ -80,9 +80,9 @@ class Trials:
         if fits and self.score is not None and self.additive.lanes_s(cuts) >= self.score.step_s:
             return None
         limit_s = self.score.step_s if fits and self.score is not None else math.inf
-        found = self.rehearsal.score(plan, limit_s=limit_s)
+        found = self.evaluator.score(plan, limit_s=limit_s)
         self.plans.append(cuts)
         self._scores.append(found)
         if self.score is None or found < self.score:
-            self.best, self.score, self.programs = cuts, found, self.rehearsal.programs
+            self.best, self.score, self.programs = cuts, found, self.evaluator.programs
         return found

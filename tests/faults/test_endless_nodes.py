@@ -45,7 +45,7 @@ def test_it_is_named_with_its_instruction_and_the_stacks(
     witness: Witness, driver: Any, epochs: int | None
 ) -> None:
     plan = partition(toy.with_node(endless), Cluster.local(machines=1), batch=8, strategy="balanced")
-    with pytest.raises(RunFailed, match=r"^part 0\.0 failed 2 times: UP odd\[0:8\]") as failed:
+    with pytest.raises(RunFailed, match=r"^part 0\.0 failed 2 times: FORWARD odd\[0:8\]") as failed:
         train(plan, data(), driver=driver, epochs=epochs, instruction_timeout_s=0.5)
     text = str(failed.value)
     assert "a computation of Node endless 'odd', has not ended for " in text

@@ -79,8 +79,8 @@ class Interpreter:
 
     def _end_step(self, machine: int, host: Host) -> None:
         pipeline = host.program.pipeline
-        last = range(pipeline.portions - pipeline.slots, pipeline.portions)
-        for found in [host.portion(n, up=False) for n in last] if pipeline.portions > 1 else [host]:
+        last = range(pipeline.total - pipeline.slots, pipeline.total)
+        for found in [host.portion(n, up=False) for n in last] if pipeline.total > 1 else [host]:
             self._check_portion(machine, found)
         for grid in self.graph.computed if self.train else ():
             owns = self.expected.own(grid.name, machine) and machine not in self.expected.borrowers(grid.name)
@@ -124,7 +124,7 @@ class Interpreter:
         host, named = whole.of(instruction), instruction
         sources = tuple(Operand(source.buffer.undivided, source.rows) for source in instruction.sources)
         target = Operand(instruction.target.buffer.undivided, instruction.target.rows)
-        if instruction.op in (Op.GRADIENT, Op.LEARN):
+        if instruction.op in (Op.GRADIENT, Op.FUSED_UPDATE):
             self._learn(machine, whole, instruction)
             return
         instruction = replace(instruction, target=target, sources=sources)
@@ -141,9 +141,9 @@ class Interpreter:
                 sent, values = self.network.pop(self._key(machine, whole, named))
                 assert sent.rows == instruction.target.rows, f"{instruction} takes what was sent as {sent}"
                 self._write(host, instruction.target, values)
-            case Op.MULTIPLY | Op.UP:
+            case Op.MULTIPLY | Op.FORWARD:
                 self._up(machine, host, instruction)
-            case Op.DELTA:
+            case Op.GRAD_PREACTIVATION:
                 layer = instruction.sources[0].buffer.layer
                 assert members(instruction.sources[0].rows) == self.expected.own(layer, machine)
                 self._check_states(host, layer, members(instruction.sources[0].rows))
@@ -162,7 +162,7 @@ class Interpreter:
                     else [[] for _ in values]
                 )
                 self._write(host, instruction.target, [[*a, *b] for a, b in zip(before, values, strict=True)])
-            case Op.ERRORS:
+            case Op.GRAD_INPUT:
                 self._errors(machine, host, instruction)
             case Op.SUMMARISE:
                 self._summarise(machine, host, instruction)
@@ -209,7 +209,7 @@ class Interpreter:
         last.gradients[Buffer(BufferKind.GRADIENT, layer)] = self._terms(
             last, self.expected.receivers(layer, machine)
         )
-        if instruction.op is Op.LEARN:
+        if instruction.op is Op.FUSED_UPDATE:
             self._check_gradient(machine, last, layer)
             self._update(machine, last, layer)
 
@@ -348,7 +348,7 @@ class Interpreter:
         host.sums[layer] = host.sums[layer] + summed if instruction.accumulate else summed
         for row in own:
             host.states[activations(layer), row] = "unfinished"
-        if instruction.op is Op.UP:
+        if instruction.op is Op.FORWARD:
             assert host.sums[layer] == self._inputs(machine, layer), f"{instruction} ends {host.sums[layer]}"
             self._write(host, instruction.target, [host.step] * len(own))
 

@@ -56,23 +56,23 @@ class Host:
         numbered = [name for name in names if name.micro_batch is not None]
         numbers = [name.micro_batch or 0 for name in numbered if not name.is_of_minibatch]
         pipeline = self.program.pipeline
-        if pipeline.portions == 1:
+        if pipeline.total == 1:
             return replace(self, learnt=self.number, updated=self.number, lent=(self.number, self.number))
         if not numbers:  # a message of what is learnt, or what follows it
             learnt = self.updates.get(names[-1 if instruction.op is Op.SQUARES else 0].layer, 0)
             minibatch = numbered[0].micro_batch or 0 if numbered else learnt % pipeline.overlap
             is_lent = instruction.op in (Op.SEND, Op.RECV) and names[0].kind is BufferKind.PARAMETERS
             return self.portion(minibatch * pipeline.micro_batches, up=is_lent)
-        is_up = instruction.op in (Op.UP, Op.MULTIPLY, Op.SUMMARISE)
+        is_up = instruction.op in (Op.FORWARD, Op.MULTIPLY, Op.SUMMARISE)
         return self.portion(max(numbers), up=is_up)
 
     def portion(self, number: int, *, up: bool) -> Host:
         """What it knows of a portion, on its way up or down."""
         pipeline = self.program.pipeline
-        size, depth, count = pipeline.micro_batches, pipeline.depth, pipeline.overlap
+        size, depth, count = pipeline.micro_batches, pipeline.stage, pipeline.overlap
         kept = self.portions.setdefault(number % pipeline.slots, Host(self.program, {}))
         begun = self.number * count
-        latest = (number if up else min(number + depth, pipeline.portions - 1)) // size
+        latest = (number if up else min(number + depth, pipeline.total - 1)) // size
         return replace(
             kept,
             step=(self.step, number),

@@ -19,10 +19,10 @@ from partita.partitioner.assign.cuts import Cut, follows_input
 from partita.partitioner.gc_paused import gc_paused
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.elimination import minimum
+from partita.partitioner.search.evaluator import Evaluator
 from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layouts import choices, equal
 from partita.partitioner.search.moves import swapped
-from partita.partitioner.search.rehearsal import Rehearsal
 from partita.partitioner.search.strategies import balanced
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
@@ -53,8 +53,8 @@ def test_it_is_never_slower_than_simple_cuts(graph: Graph, cluster: Cluster, dat
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_it_is_the_best_of_every_possible_plan(seed: int) -> None:
     graph, cluster = small(random.Random(seed), least=50, most=200)
-    rehearsal = Rehearsal(Task(graph, cluster, 32))
-    best = min(rehearsal.score(rehearsal.task.plan(found)).step_s for found in every_plan(graph, cluster))
+    evaluator = Evaluator(Task(graph, cluster, 32))
+    best = min(evaluator.score(evaluator.task.plan(found)).step_s for found in every_plan(graph, cluster))
     plan = partition(graph, cluster, batch=32)
     assert plan.lower_bound_s <= min(best, plan.predicted_step_s)
     assert plan.predicted_step_s <= 1.02 * best
@@ -85,12 +85,12 @@ def test_what_is_played_again_takes_what_it_takes_anew(
 ) -> None:
     """Programs and costs of machines that a change leaves alone are kept; the step must be the same."""
     task, cut = found
-    rehearsal = Rehearsal(task)
+    evaluator = Evaluator(task)
     for _ in range(3):
         cut = {**cut, **data.draw(cuts(task.graph, len(task.cluster)))}
         fresh = task.plan(cut)
-        assert rehearsal.score(fresh).step_s == fresh.predicted_step_s
-        assert rehearsal.programs == fresh.programs
+        assert evaluator.score(fresh).step_s == fresh.predicted_step_s
+        assert evaluator.programs == fresh.programs
 
 
 @settings(max_examples=examples(12))
@@ -107,7 +107,7 @@ def test_the_model_counts_the_messages_that_are_sent(found: tuple[Task, dict[str
     ]
     assume(counted)
     for grid, listeners in counted:
-        sent = [m for m in plan.messages if m.direction == "up" and str(m.buffer) == grid.name]
+        sent = [m for m in plan.messages if m.direction == "forward" and str(m.buffer) == grid.name]
         up, _ = additive.moved(grid, {name: cut.get(name) for name in (grid.name, *listeners)})
         for machine in range(len(plan.cluster)):
             out = [m for m in sent if m.source == machine]

@@ -119,9 +119,9 @@ def test_a_cut_under_patches_lies_where_the_patches_begin(
         wanted = [b - a for a, b in pairwise([0, *starts, axis_rows])]
         if all(0 < size <= max(share + 1, 1.1 * share) for size, share in zip(wanted, fair, strict=True)):
             assert [piece.start for piece in lower[1:]] == starts
-            halo = [m for m in plan.messages if m.layer == "below" and m.direction == "up"]
+            halo = [m for m in plan.messages if m.layer == "below" and m.direction == "forward"]
             assert all(m.source > m.destination for m in halo), "states of a halo travel one way"
-            errors = [m for m in plan.messages if m.layer == "below" and m.direction == "down"]
+            errors = [m for m in plan.messages if m.layer == "below" and m.direction == "backward"]
             assert all(m.source < m.destination for m in errors), "and its errors the other"
 
 
@@ -135,7 +135,7 @@ def test_states_of_a_halo_travel_one_way_and_their_errors_the_other() -> None:
     assert [piece.box[0] for piece in plan.ownership.of("above")] == [(0, 9), (9, 18)]
     assert [piece.box[0] for piece in plan.ownership.of("below")] == [(0, 9), (9, 20)]
     halo = [(m.direction, m.source, m.destination, str(m.rows)) for m in plan.messages if m.layer == "below"]
-    assert halo == [("up", 1, 0, "9:11"), ("down", 0, 1, "9:11")]
+    assert halo == [("forward", 1, 0, "9:11"), ("backward", 0, 1, "9:11")]
 
 
 def test_cuts_do_not_drift_through_a_deep_stack_of_patches() -> None:

@@ -56,27 +56,29 @@ def seconds(found: Plan, kind: StepKind = StepKind()) -> dict[str, float]:  # no
 
 def test_pieces_cost_what_the_whole_costs() -> None:
     whole, cut = seconds(plan(1)), seconds(plan(3))
-    for key in ("UP conv", "ERRORS scores<loss", "LEARN scores.parameters"):
+    for key in ("FORWARD conv", "GRAD_INPUT scores<loss", "FUSED_UPDATE scores.parameters"):
         assert cut[key] == pytest.approx(whole[key])
-    assert cut["MULTIPLY scores"] + cut["UP scores"] == pytest.approx(whole["UP scores"])
-    assert cut["UP loss"] == cut["SUMMARISE loss.summary"] == pytest.approx(whole["UP loss"])
+    assert cut["MULTIPLY scores"] + cut["FORWARD scores"] == pytest.approx(whole["FORWARD scores"])
+    assert cut["FORWARD loss"] == cut["SUMMARISE loss.summary"] == pytest.approx(whole["FORWARD loss"])
 
 
 def test_one_that_judges_all_scores_pays_for_all() -> None:
-    assert seconds(plan(3, loss=Whole(1)))["UP loss"] == pytest.approx(seconds(plan(1))["UP loss"])
+    assert seconds(plan(3, loss=Whole(1)))["FORWARD loss"] == pytest.approx(seconds(plan(1))["FORWARD loss"])
 
 
 def test_learning_in_blocks_saves_a_pass_over_the_gradient() -> None:
     blocks, whole = seconds(plan(1)), seconds(plan(1), StepKind(gradients="whole"))
     apart = whole["GRADIENT scores.gradient"] + whole["UPDATE scores.parameters"]
-    assert whole["GRADIENT scores.gradient"] < blocks["LEARN scores.parameters"] < apart
+    assert whole["GRADIENT scores.gradient"] < blocks["FUSED_UPDATE scores.parameters"] < apart
 
 
 def test_weights_are_read_for_each_portion_of_a_minibatch() -> None:
     whole, machine = plan(1), Cluster.local(1).machines[0]
     read_s = 120 * (12 * 10 * 8 + 1) * 4 / machine.bytes_per_s
     for portions in (1, 4, 16):
-        one = seconds(whole.with_micro_batches(portions))["UP scores/0" if portions > 1 else "UP scores"]
+        one = seconds(whole.with_micro_batches(portions))[
+            "FORWARD scores/0" if portions > 1 else "FORWARD scores"
+        ]
         arithmetic_s = 120 * 2 * 12 * 10 * 8 * (16 / portions) / machine.flops_per_s
         assert max(arithmetic_s, read_s) <= one <= 1.02 * (arithmetic_s + read_s)
 

@@ -54,11 +54,11 @@ def test_two_dense_layers_in_a_row_need_one_exchange_up_and_one_down() -> None:
     summed = InputSplit(2, replicated=True)
     plan = planned({"h1": RowSplit(2), "h2": summed, "h3": RowSplit(2), "h4": summed, "scores": RowSplit(2)})
     assert travelling(plan) == {
-        ("up", "h2.sums"): 2,
-        ("up", "h4.sums"): 2,
-        ("up", "loss.summary"): 2,
-        ("down", "h4.deltas"): 2,
-        ("down", "h2.deltas"): 2,
+        ("forward", "h2.sums"): 2,
+        ("forward", "h4.sums"): 2,
+        ("forward", "loss.summary"): 2,
+        ("backward", "h4.deltas"): 2,
+        ("backward", "h2.deltas"): 2,
     }
     by_rows = planned({f"h{n}": RowSplit(2) for n in range(1, 5)})
     assert len(by_rows.messages) == 2 * (4 + 4 + 1)

@@ -158,7 +158,9 @@ def test_a_layer_costs_what_its_instructions_cost() -> None:
         for grid in plan.graph.computed
     )
     feeds = [i for i in plan.programs[0].instructions if i.op is Op.FEED]
-    assert of_layers == pytest.approx(plan.playback.busy_s[0] - sum(costs.compute_s(i, 0) for i in feeds))
+    assert of_layers == pytest.approx(
+        plan.simulated_step.busy_s[0] - sum(costs.compute_s(i, 0) for i in feeds)
+    )
     up = costs.layer_s("dense", BoxSet.of_rows((0, 5)), 0, train=False)
     assert (
         up
@@ -183,6 +185,6 @@ def test_micro_batches_compute_less_at_a_time() -> None:
         Costs(graph, Cluster.local(2), batch=8, micro_batches=4),
     )
     plan = partition(graph, Cluster.local(2), batch=8)
-    (up,) = (i for i in plan.programs[0].instructions if str(i).startswith("UP locally"))
+    (up,) = (i for i in plan.programs[0].instructions if str(i).startswith("FORWARD locally"))
     assert parts.work(up, 0).operations == whole.work(up, 0).operations / 4
     assert parts.work(up, 0).family != whole.work(up, 0).family

@@ -55,7 +55,7 @@ def test_every_message_is_sent_once_and_received_once(plan: Plan, kind: StepKind
 
 @given(plans(shared=True))
 def test_the_way_up_needs_what_a_step_of_training_sends_up(plan: Plan) -> None:
-    up = tuple(message for message in plan.messages if message.direction == "up")
+    up = tuple(message for message in plan.messages if message.direction == "forward")
     assert plan.messages_for(StepKind(train=False)) == up
 
 
@@ -80,7 +80,7 @@ def test_a_state_travels_once_to_each_machine_that_needs_it_and_to_no_other(plan
     arrived: Counter[tuple[str, int, int]] = Counter()
     for message in of_nodes(plan):
         assert message.source != message.destination
-        if message.direction == "up":
+        if message.direction == "forward":
             assert set(members(message.rows)) <= set(expected.own(message.layer, message.source))
             arrived.update((message.layer, message.destination, row) for row in members(message.rows))
     needed = Counter(
@@ -140,7 +140,7 @@ def test_what_is_given_never_travels_and_is_fed_where_it_is_needed(plan: Plan) -
 def test_errors_travel_from_who_listens_towards_the_owner(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for message in of_nodes(plan):
-        if message.direction == "down":
+        if message.direction == "backward":
             assert message.layer in plan.graph.needs_error
             assert message.buffer.edge is not None
             _, consumer, number = message.buffer.edge
@@ -165,7 +165,7 @@ def test_weights_are_lent_once_and_their_gradients_come_back_once(plan: Plan) ->
         for other in expected.borrowers(grid.name):
             lent.append((f"{grid.name}.parameters", home, other, numbers * item))
             returned.append((f"{grid.name}.gradient", other, home, numbers * item))
-    for direction, messages in (("up", lent), ("down", returned)):
+    for direction, messages in (("forward", lent), ("backward", returned)):
         found = [m for m in plan.messages if m.direction == direction and m.is_of_weights]
         assert sorted((str(m.buffer), m.source, m.destination, m.n_bytes) for m in found) == sorted(messages)
         assert all(m.rows == BoxSet.of_rows((0, 1)) for m in found)
@@ -209,9 +209,9 @@ def test_a_layer_heard_by_two_others_of_a_machine_is_sent_there_once() -> None:
     net.loss = HalfSquaredError(name="loss")(both, net.target("y"))
     cuts = {"hidden": Whole(0), "left": Whole(1), "right": Whole(1), "both": Whole(1), "loss": Whole(1)}
     plan = partition(net, Cluster.local(2), batch=5, cuts=cuts, strategy="balanced")
-    up = [message for message in plan.messages if message.direction == "up"]
+    up = [message for message in plan.messages if message.direction == "forward"]
     assert up == [Message(activations("hidden"), BoxSet.of_rows((0, 4)), 0, 1, 4 * 5 * 4)]
-    down = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.direction == "down"]
+    down = [(str(m.buffer), m.source, m.destination) for m in plan.messages if m.direction == "backward"]
     assert down == [("hidden<left", 1, 0), ("hidden<right", 1, 0)]
 
 

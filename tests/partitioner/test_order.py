@@ -66,7 +66,7 @@ def test_any_order_of_a_prediction_gives_every_state(plan: Plan, order: str, see
 def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
     expected = Expected(plan.ownership)
     for program in plan.programs:
-        learnt = [str(i.target.buffer) for i in program.instructions if i.op is Op.LEARN]
+        learnt = [str(i.target.buffer) for i in program.instructions if i.op is Op.FUSED_UPDATE]
         whole = [str(i.target.buffer) for i in program.instructions if i.op is Op.GRADIENT]
         assert sorted(learnt) == sorted(
             f"{grid.name}.parameters"
@@ -82,7 +82,7 @@ def test_gradients_are_whole_only_where_they_must_be(plan: Plan) -> None:
         )
     for kind in (StepKind(gradients="whole"), StepKind(norms=True)):
         for program in plan.programs_for(kind):
-            assert not [i for i in program.instructions if i.op is Op.LEARN]
+            assert not [i for i in program.instructions if i.op is Op.FUSED_UPDATE]
 
 
 def test_a_kind_is_said_in_one_way(plan_of_two: Plan) -> None:

@@ -60,7 +60,7 @@ def test_what_a_piece_needs_is_what_the_edges_of_its_nodes_say(plan: Plan) -> No
 
 @given(plans(shared=True))
 def test_every_operand_lies_in_the_window_that_the_machine_holds(plan: Plan) -> None:
-    for program in (*plan.programs, *plan.upward_programs):
+    for program in (*plan.programs, *plan.forward_programs):
         for instruction in program.instructions:
             for operand in (instruction.target, *instruction.sources):
                 if not operand.buffer.travels_along_edges or operand.buffer.peer is not None:
@@ -107,7 +107,7 @@ def test_boundaries_are_proportional_and_leave_nobody_without_a_row(weights: lis
 def test_a_plan_for_prediction_keeps_the_pieces_that_are_left() -> None:
     plan = partition(two_layers(), Cluster.local(2), batch=4, strategy="balanced")
     assert plan.for_prediction().pieces == plan.pieces
-    assert plan.for_prediction().programs == plan.upward_programs
+    assert plan.for_prediction().programs == plan.forward_programs
 
 
 @given(plans(shared=True))

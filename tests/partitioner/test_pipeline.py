@@ -23,7 +23,7 @@ from partita.partitioner import (
 from partita.partitioner.ir.buffer import parse_buffer
 from partita.partitioner.ir.pipeline import Pipeline
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
-from partita.partitioner.lower.depths import depths
+from partita.partitioner.lower.pipeline_stages import pipeline_stages
 from partita.partitioner.predict.cost import MessageCost
 from partita.partitioner.predict.simulate import play
 from tests.draws import examples
@@ -48,22 +48,22 @@ def stages_of(stages: int, *, batch: int = 12, micro_batches: int = 1) -> Plan:
 
 
 def written(pipeline: Pipeline) -> str:
-    """`u0 d0+`: ways up and down, and what is learnt."""
-    turns = pipeline.turns(train=True)
-    return " ".join(f"{turn.way[0]}{turn.portion}{'+' * turn.learns}" for turn in turns)
+    """`f0 b0+`: forward and backward passes; `+` where an update follows."""
+    passes = pipeline.passes(train=True)
+    return " ".join(f"{each.direction[0]}{each.micro_batch}{'+' * each.updates}" for each in passes)
 
 
 @pytest.mark.parametrize(
     ("pipeline", "order", "slots", "delay"),
     [
-        (Pipeline(), "u0 d0+", 1, 0.0),
-        (Pipeline(3), "u0 d0 u1 d1 u2 d2+", 3, 0.0),
-        (Pipeline(3, depth=1), "u0 u1 d0 u2 d1 d2+", 3, 0.0),
-        (Pipeline(2, depth=5), "u0 u1 d0 d1+", 2, 0.0),
-        (Pipeline(overlap=3), "u0 d0+ u1 d1+ u2 d2+", 1, 0.0),
-        (Pipeline(overlap=4, depth=1), "u0 u1 d0+ u2 d1+ u3 d2+ d3+", 2, 3 / 4),
-        (Pipeline(overlap=4, depth=2), "u0 u1 u2 d0+ u3 d1+ d2+ d3+", 3, 5 / 4),
-        (Pipeline(2, 2, depth=1), "u0 u1 d0 u2 d1+ u3 d2 d3+", 3, 1 / 2),
+        (Pipeline(), "f0 b0+", 1, 0.0),
+        (Pipeline(3), "f0 b0 f1 b1 f2 b2+", 3, 0.0),
+        (Pipeline(3, stage=1), "f0 f1 b0 f2 b1 b2+", 3, 0.0),
+        (Pipeline(2, stage=5), "f0 f1 b0 b1+", 2, 0.0),
+        (Pipeline(overlap=3), "f0 b0+ f1 b1+ f2 b2+", 1, 0.0),
+        (Pipeline(overlap=4, stage=1), "f0 f1 b0+ f2 b1+ f3 b2+ b3+", 2, 3 / 4),
+        (Pipeline(overlap=4, stage=2), "f0 f1 f2 b0+ f3 b1+ b2+ b3+", 3, 5 / 4),
+        (Pipeline(2, 2, stage=1), "f0 f1 b0 f2 b1+ f3 b2 b3+", 3, 1 / 2),
     ],
 )
 def test_one_forward_one_backward(pipeline: Pipeline, order: str, slots: int, delay: float) -> None:
@@ -71,25 +71,25 @@ def test_one_forward_one_backward(pipeline: Pipeline, order: str, slots: int, de
     assert (pipeline.slots, pipeline.delay) == (slots, delay)
 
 
-@given(micro_batches=st.integers(1, 4), overlap=st.integers(1, 6), depth=st.integers(0, 5))
+@given(micro_batches=st.integers(1, 4), overlap=st.integers(1, 6), stage=st.integers(0, 5))
 def test_a_place_is_free_before_another_portion_takes_it(
-    micro_batches: int, overlap: int, depth: int
+    micro_batches: int, overlap: int, stage: int
 ) -> None:
-    pipeline = Pipeline(micro_batches, overlap, depth)
+    pipeline = Pipeline(micro_batches, overlap, stage)
     held: dict[int, int] = {}
-    for turn in pipeline.turns(train=True):
-        slot = turn.portion % pipeline.slots
-        if turn.way == "up":
-            assert slot not in held, f"{turn} takes the place of {held[slot]}"
-            held[slot] = turn.portion
-        if turn.learns:
-            for portion in pipeline.portions_of(pipeline.minibatch_of(turn.portion)):
-                assert held.pop(portion % pipeline.slots) == portion
+    for each in pipeline.passes(train=True):
+        slot = each.micro_batch % pipeline.slots
+        if each.direction == "forward":
+            assert slot not in held, f"{each} takes the place of {held[slot]}"
+            held[slot] = each.micro_batch
+        if each.updates:
+            for micro_batch in pipeline.micro_batches_of(pipeline.minibatch_of(each.micro_batch)):
+                assert held.pop(micro_batch % pipeline.slots) == micro_batch
     assert not held
 
 
 def found_depths(plan: Plan) -> tuple[int, ...]:
-    return depths(len(plan.cluster), plan.messages)
+    return pipeline_stages(len(plan.cluster), plan.messages)
 
 
 def test_depths_count_machines_to_the_loss() -> None:
@@ -145,7 +145,7 @@ def test_programs_of_portions_parse_back(plan: Plan, kind: StepKind) -> None:
 def test_no_order_of_portions_deadlocks(plan: Plan, kind: StepKind, data: st.DataObject) -> None:
     machines = len(plan.cluster)
     slow = data.draw(st.integers(0, machines))
-    for programs in (plan.programs_for(kind), plan.upward_programs):
+    for programs in (plan.programs_for(kind), plan.forward_programs):
         play(programs, one_slow(slow), plan.sizes)
 
 
@@ -153,10 +153,10 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
     """The step where each way through a stage takes a second, and messages no time."""
 
     def seconds(instruction: Instruction, machine: int) -> float:
-        if instruction.op is Op.LEARN:
+        if instruction.op is Op.FUSED_UPDATE:
             return learning_s
         is_stage = instruction.target.buffer.layer.startswith("h")
-        return float(is_stage and instruction.op in (Op.UP, Op.DELTA))
+        return float(is_stage and instruction.op in (Op.FORWARD, Op.GRAD_PREACTIVATION))
 
     prices = Prices(seconds, lambda n_bytes, source, destination: MessageCost(0.0, 0.0, 0.0, 0.0))
     return play(plan.programs_for(kind), prices, plan.sizes).step_s
@@ -165,7 +165,7 @@ def played(plan: Plan, kind: StepKind = StepKind(), *, learning_s: float = 0.0) 
 @pytest.mark.parametrize("stages", [2, 3, 4])
 @pytest.mark.parametrize("micro_batches", [1, 2, 4, 12])
 def test_the_bubble_is_as_long_as_the_formula_says(stages: int, micro_batches: int) -> None:
-    """Of equal stages, m micro-batches take m + stages - 1 turns up and down."""
+    """Of equal stages, m micro-batches take m + stages - 1 passes up and down."""
     plan = stages_of(stages, micro_batches=micro_batches)
     assert played(plan) == 2.0 * (micro_batches + stages - 1)
 
@@ -231,7 +231,7 @@ def test_messages_name_their_portion() -> None:
     plan = stages_of(2, micro_batches=2)
     found = [(str(m.buffer), m.source, m.destination, m.n_bytes) for m in plan.messages]
     assert found == [("h0/0", 0, 1, 24), ("h0<h1/0", 1, 0, 24), ("h0/1", 0, 1, 24), ("h0<h1/1", 1, 0, 24)]
-    assert sum(m.n_bytes for m in plan.messages) == sum(m.n_bytes for m in plan.joined_messages)
+    assert sum(m.n_bytes for m in plan.messages) == sum(m.n_bytes for m in plan.undivided_messages)
     assert Operand(parse_buffer("h0/1"), BoxSet.of_rows((0, 1))) in [
         i.target for i in plan.programs[1].instructions
     ]

@@ -80,7 +80,7 @@ def test_one_layer_learns_at_a_time(plan: Plan, kind: StepKind) -> None:
         behind: list[set[int]] = []
         for i in program.instructions:
             behind.append(set(i.after).union(*(behind[k] for k in i.after)))
-        learn = [n for n, i in enumerate(program.instructions) if i.op is Op.LEARN]
+        learn = [n for n, i in enumerate(program.instructions) if i.op is Op.FUSED_UPDATE]
         assert all(a in behind[b] for a, b in pairwise(learn))
 
 
@@ -94,7 +94,8 @@ operands = st.builds(
 @settings(max_examples=examples(80))
 @given(
     st.lists(
-        st.tuples(st.sampled_from([Op.SEND, Op.UP]), operands, st.lists(operands, max_size=3)), max_size=25
+        st.tuples(st.sampled_from([Op.SEND, Op.FORWARD]), operands, st.lists(operands, max_size=3)),
+        max_size=25,
     )
 )
 def test_the_order_of_any_instructions_is_that_of_comparing_all_pairs(
@@ -108,14 +109,14 @@ def test_the_order_of_any_instructions_is_that_of_comparing_all_pairs(
     [
         "RECV h1[640:1280] <- 1",
         "SEND h1<h2#1[0:3,5:8] -> 12 after 0,3",
-        "UP h2[0:1280] += h1[640:1280] after 2,3",
+        "FORWARD h2[0:1280] += h1[640:1280] after 2,3",
         "ADD h1<h2[0:3] = h1<h2@3[0:3]",
         "FEED image[]",
         "UPDATE conv-1.parameters[0:2] += conv-1.gradient[0:2] after 7",
-        "UP sum[0:2] = a[0:2] b[0:2]",
+        "FORWARD sum[0:2] = a[0:2] b[0:2]",
         "SUMMARISE loss.summary[1:2] = scores[5:10] digit[0:1] after 5",
-        "UP loss[0:1] = scores[5:10] digit[0:1] loss.summary[0:2] after 6,7",
-        "LEARN h2.parameters[0:3] += h2<h3[0:3] after 9",
+        "FORWARD loss[0:1] = scores[5:10] digit[0:1] loss.summary[0:2] after 6,7",
+        "FUSED_UPDATE h2.parameters[0:3] += h2<h3[0:3] after 9",
         "ADD conv.gradient[0:1] += conv.gradient@2[0:1] after 3,8",
         "SQUARES norms.squares[1:2] = h1.gradient[0:3] h2.gradient[3:6] after 11,12",
     ],
@@ -155,7 +156,7 @@ def waits(instructions: Sequence[Instruction]) -> list[tuple[int, ...]]:
 
 
 def test_a_reader_waits_for_the_writer_and_an_overwriter_for_both() -> None:
-    program = lowered((Op.RECV, A, ()), (Op.UP, B, (A,)), (Op.RECV, A, ()), (Op.UP, C, (A, B)))
+    program = lowered((Op.RECV, A, ()), (Op.FORWARD, B, (A,)), (Op.RECV, A, ()), (Op.FORWARD, C, (A, B)))
     assert waits(program) == [(), (0,), (1,), (2,)]
 
 
@@ -164,10 +165,12 @@ def test_other_rows_of_the_same_buffer_are_not_waited_for() -> None:
         Operand(activations("a"), BoxSet.of_rows((0, 2), (6, 8))),
         Operand(activations("a"), BoxSet.of_rows((2, 6))),
     )
-    program = lowered((Op.RECV, low, ()), (Op.RECV, high, ()), (Op.UP, B, (high,)), (Op.SEND, low, (low,)))
+    program = lowered(
+        (Op.RECV, low, ()), (Op.RECV, high, ()), (Op.FORWARD, B, (high,)), (Op.SEND, low, (low,))
+    )
     assert waits(program) == [(), (), (1,), (0,)]
 
 
 def test_two_that_read_the_same_do_not_wait_for_one_another() -> None:
-    program = lowered((Op.RECV, A, ()), (Op.UP, B, (A,)), (Op.UP, C, (A,)), (Op.SEND, A, (A,)))
+    program = lowered((Op.RECV, A, ()), (Op.FORWARD, B, (A,)), (Op.FORWARD, C, (A,)), (Op.SEND, A, (A,)))
     assert waits(program) == [(), (0,), (0,), (0,)]

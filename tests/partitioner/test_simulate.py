@@ -27,8 +27,8 @@ from partita.partitioner import (
 from partita.partitioner.ir.program import COMPUTES, Operand, parse_program
 from partita.partitioner.ir.sizes import Sizes
 from partita.partitioner.predict.cost import Costs, MessageCost
-from partita.partitioner.predict.playback import Playback, Times
 from partita.partitioner.predict.simulate import play
+from partita.partitioner.predict.simulated_step import SimulatedStep, Times
 from tests.draws import examples
 from tests.networks import LEARNS, leaky_sum
 from tests.plans import kinds, plans
@@ -68,7 +68,7 @@ class _OneByte(Sizes):
 SIZES = _OneByte(Graph("empty", (), ()), 1, "float32")
 
 
-def played(*texts: str) -> Playback:
+def played(*texts: str) -> SimulatedStep:
     """Programs on machines where all takes a second, but a latency of half a second."""
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 0.0))
@@ -92,8 +92,8 @@ def one_slow(slow: int) -> Prices:
 
 @given(plans(losses=False, shared=True))
 def test_a_network_without_a_loss_plays_its_way_up(plan: Plan) -> None:
-    assert plan.programs == plan.upward_programs
-    assert {m.direction for m in plan.messages} <= {"up"}
+    assert plan.programs == plan.forward_programs
+    assert {m.direction for m in plan.messages} <= {"forward"}
     assert plan.predicted_step_s > 0
 
 
@@ -115,9 +115,9 @@ def test_a_step_takes_at_least_its_critical_path_and_at_most_everything_in_turn(
     step = plan.predicted_step_s
     assert max([critical_path(plan), *busy]) <= step * (1 + 1e-9) and step <= everything * (1 + 1e-9)
     cores = tuple(replace(machine, cores=2) for machine in plan.cluster.machines)
-    apart = replace(plan, cluster=replace(plan.cluster, machines=cores)).playback
+    apart = replace(plan, cluster=replace(plan.cluster, machines=cores)).simulated_step
     assert apart.busy_s == pytest.approx(busy)  # and where messengers have no core of their own, more:
-    assert all(a >= b * (1 - 1e-9) for a, b in zip(plan.playback.busy_s, apart.busy_s, strict=True))
+    assert all(a >= b * (1 - 1e-9) for a, b in zip(plan.simulated_step.busy_s, apart.busy_s, strict=True))
     if len(plan.cluster) == 1:
         assert step == pytest.approx(everything)
 
@@ -155,7 +155,7 @@ def critical_path(plan: Plan) -> float:
 @given(plans(shared=True))
 def test_a_machine_computes_one_thing_at_a_time_and_sends_one_thing_at_a_time(plan: Plan) -> None:
     for program in plan.programs:
-        bars = [bar for bar in plan.playback.bars if bar.machine == program.machine]
+        bars = [bar for bar in plan.simulated_step.bars if bar.machine == program.machine]
         for messages in (False, True):
             mine = [
                 bar for bar in bars if (program.instructions[bar.position].op not in COMPUTES) is messages
@@ -204,28 +204,34 @@ def test_two_that_wait_for_one_another_are_found() -> None:
 
 
 def test_times_of_small_programs() -> None:
-    assert played("UP a[0:1]\nUP b[0:1] after 0").step_s == 2.0
-    assert played("UP a[0:1]\nUP b[0:1]").busy_s == (2.0,)  # one kernel at a time
-    assert played("UP a[0:1]", "UP b[0:1]").step_s == 1.0  # machines at the same time
+    assert played("FORWARD a[0:1]\nFORWARD b[0:1] after 0").step_s == 2.0
+    assert played("FORWARD a[0:1]\nFORWARD b[0:1]").busy_s == (2.0,)  # one kernel at a time
+    assert played("FORWARD a[0:1]", "FORWARD b[0:1]").step_s == 1.0  # machines at the same time
     assert (
-        played("FEED a[0:1]\nSEND a[0:1] -> 1 after 0", "RECV a[0:1] <- 0\nUP b[0:1] after 0").step_s == 3.5
+        played("FEED a[0:1]\nSEND a[0:1] -> 1 after 0", "RECV a[0:1] <- 0\nFORWARD b[0:1] after 0").step_s
+        == 3.5
     )
 
 
 def test_what_is_ready_runs_in_the_order_of_the_list_and_sending_overlaps() -> None:
-    playback = played(
-        "UP a[0:1]\nSEND a[0:1] -> 1 after 0\nUP b[0:1]\nUP c[0:1]", "RECV a[0:1] <- 0\nUP d[0:1] after 0"
+    simulated_step = played(
+        "FORWARD a[0:1]\nSEND a[0:1] -> 1 after 0\nFORWARD b[0:1]\nFORWARD c[0:1]",
+        "RECV a[0:1] <- 0\nFORWARD d[0:1] after 0",
     )
-    on_the_first = [(bar.position, bar.start_s, bar.stop_s) for bar in playback.bars if bar.machine == 0]
+    on_the_first = [
+        (bar.position, bar.start_s, bar.stop_s) for bar in simulated_step.bars if bar.machine == 0
+    ]
     assert on_the_first == [(0, 0.0, 1.0), (1, 1.0, 2.0), (2, 1.0, 2.0), (3, 2.0, 3.0)]
-    assert playback.step_s == 3.5  # sent at 2, there at 2.5, computed at 3.5
+    assert simulated_step.step_s == 3.5  # sent at 2, there at 2.5, computed at 3.5
 
 
 def test_a_messenger_without_a_core_holds_the_kernels_up() -> None:
     """The first sends for 1 s while it computes; the second takes it in, 1 s, while it computes."""
     programs = [
-        parse_program(0, "UP a[0:1]\nSEND a[0:1] -> 1 after 0\nUP b[0:1] after 0\nUP c[0:1] after 2"),
-        parse_program(1, "UP d[0:1]\nUP e[0:1] after 0\nUP f[0:1] after 1\nRECV a[0:1] <- 0"),
+        parse_program(
+            0, "FORWARD a[0:1]\nSEND a[0:1] -> 1 after 0\nFORWARD b[0:1] after 0\nFORWARD c[0:1] after 2"
+        ),
+        parse_program(1, "FORWARD d[0:1]\nFORWARD e[0:1] after 0\nFORWARD f[0:1] after 1\nRECV a[0:1] <- 0"),
     ]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(1.0, 0.0, 0.5, 1.0), held_up=True)
     found = play(programs, prices, SIZES)
@@ -240,7 +246,7 @@ def test_a_messenger_without_a_core_holds_the_kernels_up() -> None:
 
 def test_a_link_that_goes_one_way_at_a_time_lets_one_message_wait() -> None:
     texts = [
-        f"UP {me}[0:1]\nSEND {me}[0:1] -> {n} after 0\nRECV {you}[0:1] <- {n}"
+        f"FORWARD {me}[0:1]\nSEND {me}[0:1] -> {n} after 0\nRECV {you}[0:1] <- {n}"
         for me, you, n in ("ab1", "ba0")
     ]
     programs = [parse_program(machine, text) for machine, text in enumerate(texts)]
@@ -250,7 +256,7 @@ def test_a_link_that_goes_one_way_at_a_time_lets_one_message_wait() -> None:
 
 
 def test_a_step_begins_late_by_what_it_costs() -> None:
-    (program,) = [parse_program(0, "UP a[0:1]")]
+    (program,) = [parse_program(0, "FORWARD a[0:1]")]
     prices = Prices(lambda *_: 1.0, lambda *_: MessageCost(0.0, 0.0, 0.0, 0.0), begin_s=0.25)
     played = play([program], prices, SIZES)
     assert played.step_s == 1.25
@@ -259,11 +265,11 @@ def test_a_step_begins_late_by_what_it_costs() -> None:
 
 @given(plans())
 def test_a_machine_that_receives_nothing_never_waits(plan: Plan) -> None:
-    for program, times in zip(plan.programs, plan.playback.times, strict=True):
+    for program, times in zip(plan.programs, plan.simulated_step.times, strict=True):
         if not any(instruction.op is Op.RECV for instruction in program.instructions):
             assert times.waiting_s == pytest.approx(0, abs=1e-12)
     alone = partition(plan.graph, Cluster.local(1), batch=plan.batch)
-    (times,) = alone.playback.times
+    (times,) = alone.simulated_step.times
     assert times.waiting_s == pytest.approx(0, abs=1e-12) and times.idle_s == pytest.approx(60e-6)
 
 
@@ -310,7 +316,7 @@ def test_free_form_nodes_take_longer_by_the_stated_factor_and_nothing_else_does(
     monkeypatch.setattr(Node, "slowdown", 1.0)
     factors = [a / b for a, b in zip(slow, kernel_s(), strict=True)]
     of_nodes = [
-        i.op in (Op.UP, Op.GRADIENT, Op.ERRORS)
+        i.op in (Op.FORWARD, Op.GRADIENT, Op.GRAD_INPUT)
         and str(i.target).startswith(("nodes[", "nodes.", "below<nodes["))
         for i in program.instructions
     ]

@@ -141,7 +141,7 @@ def test_where_no_columns_are_cut_the_plan_is_that_of_rows() -> None:
 
 def test_a_prediction_of_tiles_is_of_tiles() -> None:
     plan = partition(picture(), Cluster.local(4), batch=2, cuts={"below": Tiles(4, (2, 2))})
-    assert plan.for_prediction().programs == plan.for_prediction().upward_programs
+    assert plan.for_prediction().programs == plan.for_prediction().forward_programs
     assert plan.for_prediction().ownership.tiled == {"below"}
 
 

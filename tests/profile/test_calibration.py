@@ -92,7 +92,7 @@ class Pretended(Bench):
 
     def _typical_times(self, plan: Plan, link: Link, *, cold: bool) -> StepTimes:
         """Of a chain: everything in turn. Of others, what messengers do."""
-        computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.upward_programs]
+        computed = [sum(i.op in COMPUTES for i in program.instructions) for program in plan.forward_programs]
         busy = tuple(1e-6 * n for n in computed)
         messages = plan.messages_for(StepKind(train=False))
         each = RUNTIME.instruction_s + RUNTIME.cold_s * cold
@@ -218,7 +218,9 @@ def test_the_cluster_is_this_machine(store: Store) -> None:
     ]
     assert several.memory.latency_s == pytest.approx(MEMORY.latency_s, rel=1e-3)
     assert several.link is not None and several.link.latency_s == pytest.approx(TCP.latency_s, rel=1e-3)
-    (up,) = (i for i in whole().programs[0].instructions if i.op is Op.UP and str(i.target.buffer) == "dense")
+    (up,) = (
+        i for i in whole().programs[0].instructions if i.op is Op.FORWARD and str(i.target.buffer) == "dense"
+    )
     costs = [partition(network(), c, batch=8).costs.compute_s(up, 0) for c in (one, several)]
     assert (costs[1] - RUNTIME.instruction_s) / (costs[0] - RUNTIME.instruction_s) == pytest.approx(1.5)
 

@@ -12,7 +12,7 @@ from partita.engine.profile import Profile
 from partita.engine.profile.timeline import Bar, Flight, Missing, Timeline
 from partita.engine.view.steps import measured_gantt
 from partita.partitioner.ir.program import COMPUTES
-from partita.partitioner.predict.playback import Times
+from partita.partitioner.predict.simulated_step import Times
 
 STEP = 20
 
@@ -61,10 +61,10 @@ def test_a_step_is_divided_as_by_counting(
 
 def test_a_prediction_keeps_what_the_virtual_clock_found(profile: Profile) -> None:
     for point in profile.points:
-        playback, timeline = point.plan.playback, Timeline.of_playback(point.plan)
-        assert timeline.step_s == playback.step_s
+        simulated_step, timeline = point.plan.simulated_step, Timeline.of_simulated_step(point.plan)
+        assert timeline.step_s == simulated_step.step_s
         assert len(timeline.flights) == len(point.plan.messages)
-        for found, expected in zip(timeline.times, playback.times, strict=True):
+        for found, expected in zip(timeline.times, simulated_step.times, strict=True):
             assert astuple(found) == pytest.approx(astuple(expected), abs=1e-12)
 
 

@@ -43,9 +43,11 @@ def test_a_new_process_that_is_stuck_is_replaced_by_another() -> None:
 
 def test_a_computation_that_does_not_end_ends_the_run_the_second_time() -> None:
     run = Run().start()
-    stuck = Failed("UP odd[0:8] has not ended for 60 s", "the stacks", stuck=True)
+    stuck = Failed("FORWARD odd[0:8] has not ended for 60 s", "the stacks", stuck=True)
     first, *_ = of(Warn, run.hear("part 1.1", stuck))
-    assert first == Warn("part 1.1 failed, 1 of 2 times: UP odd[0:8] has not ended for 60 s")
+    assert first == Warn("part 1.1 failed, 1 of 2 times: FORWARD odd[0:8] has not ended for 60 s")
     run.restarted("part 1.0", "part 1.1")
     [failure] = of(AbortRun, run.hear("part 1.1", stuck))
-    assert failure == AbortRun("part 1.1 failed 2 times: UP odd[0:8] has not ended for 60 s", "the stacks")
+    assert failure == AbortRun(
+        "part 1.1 failed 2 times: FORWARD odd[0:8] has not ended for 60 s", "the stacks"
+    )

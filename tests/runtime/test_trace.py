@@ -109,7 +109,7 @@ def test_nothing_is_recorded_unless_asked_for() -> None:
 
 
 PROGRAM = parse_program(
-    0, "0 FEED x[0:5]\n1 RECV h[0:3] <- 1\n2 UP s[0:3] = h[0:3] after 0,1\n3 SEND s[0:3] -> 1 after 2"
+    0, "0 FEED x[0:5]\n1 RECV h[0:3] <- 1\n2 FORWARD s[0:3] = h[0:3] after 0,1\n3 SEND s[0:3] -> 1 after 2"
 )
 
 

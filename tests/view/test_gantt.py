@@ -77,15 +77,15 @@ def test_a_bar_of_an_unknown_kind_is_refused() -> None:
 @settings(max_examples=examples(16))
 @given(plans(shared=True))
 def test_a_machines_time_in_the_timeline_is_that_of_the_playback(plan: Plan) -> None:
-    timeline, playback = predicted_gantt(plan), plan.playback
+    timeline, simulated_step = predicted_gantt(plan), plan.simulated_step
     for m in range(len(plan.cluster)):
         mine = sorted((b for b in timeline.bars if b.lane == 2 * m), key=lambda bar: bar.start_s)
         assert all(a.stop_s <= b.start_s + 1e-12 for a, b in pairwise(mine))
         busy = sum(b.stop_s - b.start_s for b in mine if b.kind != "wait")
-        assert busy == pytest.approx(playback.busy_s[m])
-    if playback.bars:
-        assert max(b.stop_s for b in timeline.bars if b.critical) == pytest.approx(playback.step_s)
-    on_path = sum(isinstance(step, Bar) for step in playback.critical_path)
+        assert busy == pytest.approx(simulated_step.busy_s[m])
+    if simulated_step.bars:
+        assert max(b.stop_s for b in timeline.bars if b.critical) == pytest.approx(simulated_step.step_s)
+    on_path = sum(isinstance(step, Bar) for step in simulated_step.critical_path)
     assert sum(b.critical for b in timeline.bars) == on_path
     ElementTree.fromstring(draw_gantt(timeline))
 

@@ -101,8 +101,8 @@ def test_many_messages_share_a_rail() -> None:
     written = texts(drawn(plan))
     between = [message for message in plan.messages if str(message.buffer) in ("hidden", "hidden<scores")]
     expected = [
-        f"{sum(m.direction == direction for m in between)} messages {direction}"
-        for direction in ("up", "down")
+        f"{sum(m.direction == direction for m in between)} messages {way}"
+        for direction, way in (("forward", "up"), ("backward", "down"))
     ]
     shared = [words.partition(",")[0] for words in written if " messages " in words]
     assert sorted(shared) == sorted([*expected, "30 messages of its sums over scores"])

@@ -18,12 +18,12 @@ from typing import Final
 from partita.partitioner.search.additive import Additive
 from partita.partitioner.search.decision import Decision
 from partita.partitioner.search.elimination import minimum
+from partita.partitioner.search.evaluator import Score
 from partita.partitioner.search.fitting import by_memory
 from partita.partitioner.search.groups import FEWEST, groups
 from partita.partitioner.search.layers import in_order, in_stages
 from partita.partitioner.search.layouts import Choice, choices, equal, over
 from partita.partitioner.search.local import improve
-from partita.partitioner.search.rehearsal import Score
 from partita.partitioner.search.strategies.balanced import balanced
 from partita.partitioner.search.task import Task
 from partita.partitioner.search.trials import Trials
@@ -80,7 +80,7 @@ def _search(task: Task) -> tuple[Trials, Score]:
         spread_by_memory = by_memory(task)
         if additive.size(spread_by_memory) <= PROMISED:
             trials.try_out(spread_by_memory)
-    trials.effort = trials.rehearsal.spent + EFFORT
+    trials.effort = trials.evaluator.spent + EFFORT
     if trials.score is None:
         assert trials.mistake is not None
         raise trials.mistake
@@ -110,7 +110,7 @@ def _begin(trials: Trials, first: Sequence[tuple[Mapping[str, Choice], bool]]) -
     sizes = [trials.additive.size(candidate) for candidate, _ in first]
     for n in sorted(range(len(first)), key=lambda n: max(sizes[n], FIRST)):
         candidate, is_promised = first[n]
-        if trials.rehearsal.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
+        if trials.evaluator.spent + sizes[n] <= (PROMISED if is_promised else FIRST):
             trials.try_out(candidate)
     if trials.score is None:  # cuts by hand leave nothing that is small, or cannot be
         trials.try_out(first[min(range(len(first)), key=lambda n: sizes[n])][0])

@@ -13,7 +13,7 @@ import networkx
 from partita.partitioner.lower.messages import Message
 
 
-def depths(machines: int, messages: Iterable[Message]) -> tuple[int, ...]:
+def pipeline_stages(machines: int, messages: Iterable[Message]) -> tuple[int, ...]:
     """How many machines lie between each machine and the last that it tells something, at most.
 
     Args:
@@ -27,7 +27,7 @@ def depths(machines: int, messages: Iterable[Message]) -> tuple[int, ...]:
         if message.is_of_weights:  # who lends and who borrows keep step
             graph.add_edges_from((ends, ends[::-1]))
         elif message.layer:
-            graph.add_edge(*(ends if message.direction == "up" else ends[::-1]))
+            graph.add_edge(*(ends if message.direction == "forward" else ends[::-1]))
     groups = networkx.condensation(graph)
     found: dict[int, int] = {}
     for group in reversed(list(networkx.topological_sort(groups))):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from partita.partitioner.ir.program import Instruction, Program
-from partita.partitioner.predict.track import COMPUTE, SEND
+from partita.partitioner.predict.timed_program import COMPUTE, SEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Record:
     stop: Sequence[float]
     ready: Sequence[float]
     kinds: Sequence[int]
-    mates: Mapping[int, int]
+    matching_receives: Mapping[int, int]
     arrived: Mapping[int, float]
     begins: Sequence[float]
 
@@ -88,7 +88,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Playback:
+class SimulatedStep:
     """A step on the virtual clock.
 
     Args:
@@ -127,7 +127,7 @@ class Playback:
         record = self.record
         machine = [m for m, program in enumerate(self.programs) for _ in program.instructions]
         found = []
-        for send, receive in record.mates.items():
+        for send, receive in record.matching_receives.items():
             source, destination = machine[send], machine[receive]
             found.append(
                 Flight(
@@ -185,10 +185,10 @@ def _covered(spans: Iterator[tuple[float, float]]) -> float:
 class _Backwards:
     """Follows a play from its end to its start."""
 
-    def __init__(self, playback: Playback) -> None:
-        self.playback, self.record = playback, playback.record
-        self.machine = [m for m, program in enumerate(playback.programs) for _ in program.instructions]
-        self.sends = {receive: send for send, receive in self.record.mates.items()}
+    def __init__(self, simulated_step: SimulatedStep) -> None:
+        self.simulated_step, self.record = simulated_step, simulated_step.record
+        self.machine = [m for m, program in enumerate(simulated_step.programs) for _ in program.instructions]
+        self.sends = {receive: send for send, receive in self.record.matching_receives.items()}
         self.before = self._before()
 
     def _before(self) -> dict[int, int]:
@@ -213,7 +213,7 @@ class _Backwards:
                 yield Bar(m, position, record.start[n], stop[n])
                 n = self.before.get(n) if record.start[n] > record.ready[n] else self._last_needed(n)
                 continue
-            taken = record.start[n] + self.playback.seconds[n]
+            taken = record.start[n] + self.simulated_step.seconds[n]
             if stop[n] > taken:  # it was there, but had no place to go
                 n = self._last_needed(n)
                 continue
@@ -230,5 +230,5 @@ class _Backwards:
         """Which of the instructions that it waits for was done last."""
         m = self.machine[n]
         first = self.record.firsts[m]
-        after = self.playback.programs[m].instructions[n - first].after
+        after = self.simulated_step.programs[m].instructions[n - first].after
         return max((first + k for k in after), key=lambda k: self.record.stop[k], default=None)

@@ -36,7 +36,7 @@ class InstructionCosts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class TimedProgram:
     """One machine's program; every list has an entry for each instruction.
 
     Args:
@@ -63,11 +63,11 @@ class Track:
     interrupts: bool = False
 
 
-def track_of(program: Program, costs: InstructionCosts, sizes: Sizes) -> Track:
+def timed_program(program: Program, costs: InstructionCosts, sizes: Sizes) -> TimedProgram:
     """The numbers of a program."""
     instructions, machine = program.instructions, program.machine
     n = len(instructions)
-    track = Track(
+    track = TimedProgram(
         program,
         [COMPUTE] * n,
         [0.0] * n,
@@ -99,7 +99,7 @@ def track_of(program: Program, costs: InstructionCosts, sizes: Sizes) -> Track:
     return track
 
 
-def mates_of(tracks: Sequence[Track], firsts: Sequence[int]) -> dict[int, int]:
+def matching_receives_of(tracks: Sequence[TimedProgram], firsts: Sequence[int]) -> dict[int, int]:
     """For each SEND the RECV that takes its message, by their numbers through all tracks.
 
     A message is known by its sender, its receiver, and what the sender calls its buffer.

@@ -46,7 +46,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class MessageCounts:
     """For each machine of the cluster: messages that it sends and receives, and rows in them."""
 
     sent: Numbers
@@ -55,12 +55,12 @@ class Traffic:
     received_rows: Numbers
 
     @classmethod
-    def none(cls, n_machines: int) -> Traffic:
+    def none(cls, n_machines: int) -> MessageCounts:
         """Nothing is sent."""
         return cls(*(np.zeros(n_machines) for _ in range(4)))
 
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(
+    def __add__(self, other: MessageCounts) -> MessageCounts:
+        return MessageCounts(
             self.sent + other.sent,
             self.received + other.received,
             self.sent_rows + other.sent_rows,
@@ -68,16 +68,16 @@ class Traffic:
         )
 
     @property
-    def reversed(self) -> Traffic:
+    def reversed(self) -> MessageCounts:
         """The same the other way round."""
-        return Traffic(self.received, self.sent, self.received_rows, self.sent_rows)
+        return MessageCounts(self.received, self.sent, self.received_rows, self.sent_rows)
 
 
-def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
+def count_messages(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
     """What travels so that each machine hears its rows, if each owner sends what it owns."""
     if owned.columns is not None or heard.columns is not None:
         return _of_boxes(owned, heard, n_machines)
-    found = Traffic.none(n_machines)
+    found = MessageCounts.none(n_machines)
     order = np.argsort(owned.starts, kind="stable")
     starts, stops = owned.starts[order], owned.stops[order]
     own = _overlap_with_own(owned, heard, n_machines)
@@ -99,12 +99,12 @@ def traffic(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
     return found
 
 
-def _of_boxes(owned: Runs, heard: Runs, n_machines: int) -> Traffic:
+def _of_boxes(owned: Runs, heard: Runs, n_machines: int) -> MessageCounts:
     """Pair by pair; a box counts as so many rows as its places would fill."""
     shared = _overlaps((owned.starts, owned.stops), (heard.starts, heard.stops))
     shared *= _overlaps(_columns(owned), _columns(heard))
     shared[owned.machines[:, None] == heard.machines[None, :]] = 0.0
-    found = Traffic.none(n_machines)
+    found = MessageCounts.none(n_machines)
     np.add.at(found.sent, owned.machines, (shared > 0).sum(axis=1))
     np.add.at(found.received, heard.machines, (shared > 0).sum(axis=0))
     np.add.at(found.sent_rows, owned.machines, shared.sum(axis=1))

@@ -15,8 +15,8 @@ from partita.partitioner.ir.step_kind import StepKind
 from partita.partitioner.lower.lower import Share, shares
 from partita.partitioner.lower.messages import messages_of
 from partita.partitioner.plan import Plan
-from partita.partitioner.predict.simulate import play_tracks
-from partita.partitioner.predict.track import Track, track_of
+from partita.partitioner.predict.simulate import simulate_programs
+from partita.partitioner.predict.timed_program import TimedProgram, timed_program
 from partita.partitioner.search.task import Task
 
 
@@ -32,11 +32,11 @@ class Score:
 class _Part:
     """A machine's program, in numbers; and its memory, if that was asked for."""
 
-    track: Track
+    track: TimedProgram
     n_bytes: int | None = None
 
 
-class Rehearsal:
+class Evaluator:
     """Plays plans of a task."""
 
     def __init__(self, task: Task) -> None:
@@ -54,7 +54,7 @@ class Rehearsal:
         parts = [self._part(share) for share in found]
         self.spent += sum(len(part.track.kinds) for part in parts) / 8
         self.programs = tuple(part.track.program for part in parts)
-        record = play_tracks([part.track for part in parts], self.hosts)
+        record = simulate_programs([part.track for part in parts], self.hosts)
         excess = 0
         for machine, limit in self.task.tight_limits.items() if record.step_s < limit_s else ():
             part = parts[machine]
@@ -69,5 +69,5 @@ class Rehearsal:
         if key not in self._parts:
             program = share.program()
             self.spent += len(program)
-            self._parts[key] = _Part(track_of(program, self.task.costs, self.task.costs.sizes))
+            self._parts[key] = _Part(timed_program(program, self.task.costs, self.task.costs.sizes))
         return self._parts[key]
