@@ -21,7 +21,4 @@ class Method(Arguments, ABC):
 
         Must yield the same requests when it receives the same scalars, because an interrupted run is repeated
         from its journal: no clock, no random numbers without a fixed seed, no state between two calls.
-
-        Args:
-            objective: makes the operations that evaluate it, and reads their scalars.
         """

@@ -13,10 +13,10 @@ w <- w - alpha*g, for the others it is ours (the paper does not say what a part'
 
 from partita.engine.parameters.checkpoint import Checkpoints
 from partita.engine.parameters.files import load_parameters, save_parameters
-from partita.engine.parameters.initialise import initial_range, initialise
+from partita.engine.parameters.initialise import initialise
 from partita.engine.parameters.journal import Journal
-from partita.engine.parameters.journal_format import JournalEntry, JournalHeader
-from partita.engine.parameters.layout import Layout, SharedRange, gather, scatter
+from partita.engine.parameters.journal_format import JournalHeader
+from partita.engine.parameters.layout import Layout, gather, scatter
 from partita.engine.parameters.manifest import CheckpointError, Manifest, ShardRecord
 from partita.engine.parameters.optimizers import (
     LARS,
@@ -25,14 +25,10 @@ from partita.engine.parameters.optimizers import (
     Adam,
     AdamW,
     Cosine,
-    ExponentialDecay,
     InverseTime,
-    LinearWarmup,
     Momentum,
     Optimizer,
     RMSProp,
-    Schedule,
-    StepDecay,
     UpdateContext,
 )
 from partita.engine.parameters.reader import Checkpoint
@@ -51,29 +47,22 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Cosine",
-    "ExponentialDecay",
     "InverseTime",
     "Journal",
-    "JournalEntry",
     "JournalHeader",
     "Layout",
-    "LinearWarmup",
     "Manifest",
     "Momentum",
     "Optimizer",
     "RMSProp",
-    "Schedule",
     "ShardRecord",
-    "SharedRange",
     "Slot",
     "Snapshot",
-    "StepDecay",
     "Storage",
     "UpdateContext",
     "Vector",
     "VectorStore",
     "gather",
-    "initial_range",
     "initialise",
     "load_parameters",
     "save_parameters",

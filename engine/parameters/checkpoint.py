@@ -69,12 +69,10 @@ class Checkpoints:
     """The checkpoints in one folder, which several processes may use."""
 
     def __init__(self, folder: str | os.PathLike[str], *, keep: int = 3, run: str = "") -> None:
-        """Checks the arguments; the folder need not exist yet.
+        """Checks the arguments; the folder need not exist yet, and may be a link to one.
 
-        Args:
-            folder: of the checkpoints, or a link to it.
-            keep: number of complete checkpoints that `prune` leaves, 1 or more.
-            run: id of the run that writes; its first eight characters are in the names of its folders.
+        `prune` leaves the newest `keep` complete checkpoints. The first eight characters of `run`, the id of
+        the run that writes, are in the names of its folders.
 
         Raises:
             ValueError: the path is not a folder, or `keep` is below 1.
@@ -96,14 +94,11 @@ class Checkpoints:
         *,
         written: Callable[[int], None] = lambda n_bytes: None,
     ) -> tuple[str, str]:
-        """Writes a shard's file atomically, and returns its (name, SHA-256).
+        """Writes the file of a shard whose vector consists of `slots`, atomically; returns its (name,
+        SHA-256).
 
-        Args:
-            checkpoint: number of the checkpoint, whose folder is created if missing.
-            record: stored with the numbers.
-            slots: whose concatenation is the shard's vector.
-            snapshot: of the shard.
-            written: called with the number of bytes that have just been synced.
+        `record` is stored with the numbers. `written` is called with the number of bytes that have just been
+        synced.
 
         Raises:
             OSError: it could not be written.
@@ -138,8 +133,7 @@ class Checkpoints:
     def prune(self, *, first: int = 0) -> None:
         """Removes complete checkpoints beyond the newest `keep`, and incomplete ones older than the newest.
 
-        Args:
-            first: checkpoints below this number are of a replaced run; removed once there is a newer one.
+        Checkpoints below `first` are of a replaced run, and are removed once there is a newer one.
 
         Raises:
             OSError: something could not be removed; the remaining checkpoints are intact.
@@ -168,14 +162,10 @@ class Checkpoints:
     def latest(
         self, shapes: Mapping[str, Shape], *, network: Mapping[str, str] | None = None
     ) -> Checkpoint | None:
-        """Opens the newest usable checkpoint of this network; `Checkpoint.skipped` describes damaged ones.
+        """Opens the newest usable checkpoint of a network with these shapes and texts of layers (None: any
+        texts).
 
-        Args:
-            shapes: of the network's parameters.
-            network: the text of each layer; None: any network of these shapes.
-
-        Returns:
-            None where there is no complete checkpoint.
+        Returns None where there is no complete one. `Checkpoint.skipped` describes damaged ones.
 
         Raises:
             CheckpointError: no complete checkpoint is usable.
@@ -202,12 +192,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Opens the checkpoint of this number, and verifies the hashes of its files.
 
-        Args:
-            number: of the checkpoint.
-            shapes: of the network's parameters.
-            network: the text of each layer; None: any network of these shapes.
-            slots: only files that contain some of these will be read and are verified; None: all files.
-            skipped: sentences about newer checkpoints that could not be used.
+        Only files that contain some of `slots` will be read and are verified (None: all). For `shapes`,
+        `network` and `skipped` see `latest`.
 
         Raises:
             CheckpointError: a file is missing or damaged, or of another network.

@@ -168,10 +168,7 @@ def load_parameters(
 ) -> dict[str, Vector]:
     """Reads whole parameters by name from a file of `save_parameters` (or of torch, with the same names).
 
-    Args:
-        path: of the file.
-        shapes: of the network's parameters, which must be those of the file.
-        only: names to read; None: all.
+    The file must have exactly the parameters of `shapes`. Only the names in `only` are read (None: all).
 
     Raises:
         ValueError: the file is missing or unreadable, or of another network: says what differs.
@@ -207,11 +204,9 @@ def difference(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> str
 
 
 def other_layers(found: Mapping[str, str], expected: Mapping[str, str]) -> str | None:
-    """Describes the first difference between the texts of two networks' layers; None if equal.
+    """Describes the first difference between the layers' texts of a file and of this network; None if equal.
 
-    Args:
-        found: a text for each layer; empty in files written before there were texts: nothing is compared.
-        expected: those of this network; empty: nothing is compared.
+    Nothing is compared where either is empty, as in files written before there were texts.
     """
     if not found or not expected:
         return None

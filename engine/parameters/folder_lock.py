@@ -51,11 +51,7 @@ class FolderInUse(ValueError):
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, what: str) -> Iterator[None]:
-    """Holds the lock of an existing folder.
-
-    Args:
-        folder: to lock.
-        what: command or call, shown in the error of another run.
+    """Holds the lock of an existing folder; the error of another run shows `what`, a command or call.
 
     Raises:
         FolderInUse: another run holds it.

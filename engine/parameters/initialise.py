@@ -34,12 +34,7 @@ variance 2 / fan_in (He et al. 2015, equation 10); normal with `NORMAL_DEVIATION
 def initialise(
     specs: Iterable[Parameter], seed: int, *, dtype: npt.DTypeLike = np.float32
 ) -> dict[str, Vector]:
-    """Returns whole initial parameters by name, in their shapes.
-
-    Args:
-        specs: of the parameters.
-        seed: of the run, 0 or above.
-        dtype: of the values, which are drawn in float64 and rounded.
+    """Returns whole initial parameters by name, in their shapes, drawn in float64 and rounded to `dtype`.
 
     Raises:
         ValueError: a fan below 1, a negative seed, or a repeated name.
@@ -61,14 +56,9 @@ def initial_vector(
     dtype: npt.DTypeLike = np.float32,
     out: Vector | None = None,
 ) -> Vector:
-    """Returns the vector that slots make out of initial parameters, see `initialise`.
+    """Returns the vector that slots make out of initial parameters (see `initialise`), given by name.
 
-    Args:
-        slots: one after another.
-        specs: by name.
-        seed: of the run, 0 or above.
-        dtype: of a new vector.
-        out: `[n]`, filled instead of a new one.
+    Fills `out`, `[n]`, if it is given; else a new vector of `dtype`.
     """
     given = list(slots)
     vector = np.empty(sum(slot.size for slot in given), dtype) if out is None else out

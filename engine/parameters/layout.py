@@ -166,13 +166,9 @@ def gather(
     *,
     out: Vector | None = None,
 ) -> Vector:
-    """Returns the vector that slots make out of whole parameters (any shape, C order).
+    """Returns the vector that slots make out of whole parameters, given by name (any shape, C order).
 
-    Args:
-        slots: one after another.
-        parameters: whole, by name.
-        dtype: of a new vector.
-        out: `[n]`, filled instead of a new one.
+    Fills `out`, `[n]`, if it is given; else a new vector of `dtype`.
     """
     vector = np.empty(sum(slot.size for slot in slots), dtype) if out is None else out
     for slot, piece in cut(slots, vector):

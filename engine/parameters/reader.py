@@ -82,12 +82,8 @@ class Checkpoint:
     ) -> None:
         """Verifies the files.
 
-        Args:
-            path: the folder.
-            manifest: of the checkpoint.
-            slots: only files that contain some of these are hashed and may be read, so that of many shards
-                that open a checkpoint only one or two read each file. None: all files.
-            skipped: sentences about newer checkpoints that could not be used.
+        Only files that contain some of `slots` are hashed and may be read, so that of many shards that open a
+        checkpoint only one or two read each file. None: all files.
 
         Raises:
             CheckpointError: a file is missing or damaged, or they do not contain every number once.
@@ -131,12 +127,9 @@ class Checkpoint:
         return whole
 
     def gather(self, slots: Sequence[Slot], kind: str = "values", *, out: Vector | None = None) -> Vector:
-        """Returns the vector that these slots make.
+        """Returns the vector of these slots, of kind "values" or "state.NAME", in the checkpoint's dtype.
 
-        Args:
-            slots: any ranges.
-            kind: "values", or "state.NAME".
-            out: `[n]`, of any dtype, filled instead of a new vector of the checkpoint's dtype.
+        Fills `out`, `[n]` of any dtype, if it is given.
         """
         vector = np.empty(sum(slot.size for slot in slots), self.dtype) if out is None else out
         self._fill(kind, cut(slots, vector))

@@ -46,12 +46,9 @@ class Storage:
     def __init__(
         self, optimizer: Optimizer, values: Vector, state: Mapping[str, Vector] | None = None
     ) -> None:
-        """Copies the arrays, and compiles the update.
+        """Copies `values`, `[n]` of float32 or float64, and compiles the update.
 
-        Args:
-            optimizer: of the replicas; its `on_shard` is applied to every gradient.
-            values: `[n]`, float32 or float64.
-            state: of the optimizer, from a checkpoint; None: its initial state.
+        `state` of the optimizer is from a checkpoint; None: its initial state.
 
         Raises:
             ValueError: the state is not this optimizer's, or not of `n` numbers.
@@ -82,12 +79,8 @@ class Storage:
         return self._values.dtype
 
     def apply(self, span: Span, gradient: Vector, updates: int) -> None:
-        """Updates the values of the span with a gradient, in one pass.
-
-        Args:
-            span: of the values.
-            gradient: of its size and of the storage's dtype.
-            updates: number of updates of these values so far.
+        """Updates the values of the span, after `updates` earlier ones, with a gradient of its size and
+        dtype.
 
         Raises:
             ValueError: the gradient has another size or dtype; nothing is changed.

@@ -21,11 +21,9 @@ _TYPES: Final = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 
 
 def pieces_of(tensors: Mapping[str, Vector], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yields the bytes of a file: its header, then each vector, without a copy.
+    """Yields the bytes of a file: its header with the metadata, then each vector, without a copy.
 
-    Args:
-        tensors: by name, contiguous, all of one dtype (for alignment), float32 or float64, little-endian.
-        metadata: stored in the header.
+    The vectors are contiguous and little-endian, all float32 or all float64 (for alignment).
     """
     assert len({vector.dtype for vector in tensors.values()}) <= 1
     header: dict[str, object] = {"__metadata__": dict(metadata)}

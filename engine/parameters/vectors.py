@@ -41,12 +41,9 @@ class VectorStore:
         *,
         dtype: npt.DTypeLike | None = None,
     ) -> None:
-        """Copies the vectors.
+        """Copies `values`, the initial `x`, and the vectors of `state`, `[n]` each.
 
-        Args:
-            values: `[n]`, initial `x`.
-            state: `[n]` each, the other vectors, by name.
-            dtype: of all numbers, float32 or float64; None: that of `values`.
+        `dtype` of all numbers is float32 or float64; by default that of `values`.
 
         Raises:
             ValueError: another dtype, a vector of another size, or a name with more than letters, digits and
@@ -98,13 +95,11 @@ class VectorStore:
         return found
 
     def execute(self, operation: Operation) -> list[float]:
-        """Executes one operation and returns its scalars.
+        """Executes one operation on vectors alone (no `Evaluate`, `Snapshot`, `Restore`); returns its
+        scalars.
 
         Overflows become infinite or NaN without a warning: a method tries points that are too far, and sees
         it in the scalars.
-
-        Args:
-            operation: on vectors alone. `Evaluate`, `Snapshot` and `Restore` need more than a store.
 
         Raises:
             ValueError: it reads a missing vector, or writes one with an invalid name; nothing is changed.
@@ -159,11 +154,9 @@ class VectorStore:
         self.refill(wanted, lambda name, out: np.copyto(out, wanted[name], casting="same_kind"))
 
     def refill(self, names: Iterable[str], fill: Callable[[str, Vector], object]) -> None:
-        """Replaces all vectors, one after the other, in the memory of the present ones.
+        """Replaces all vectors by new ones, `x` among them, in the memory of the present ones.
 
-        Args:
-            names: of the new vectors, `x` among them.
-            fill: writes every number of a vector, given its name and `[n]` to write to.
+        `fill` writes every number of a vector, given its name and `[n]` to write to.
 
         Raises:
             ValueError: an invalid name; nothing is changed.

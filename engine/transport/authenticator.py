@@ -70,13 +70,10 @@ class Authenticator:
 
 
 def asked_for(request: Sequence[bytes]) -> tuple[bytes, str] | None:
-    """Parses a ZAP request. Never raises.
+    """Returns the id and the public key (Z85 text) of a ZAP request; None if it is not CURVE in our domain.
 
-    Args:
-        request: an empty frame, version, request id, domain, address, identity, mechanism and credentials.
-
-    Returns:
-        The request's id and public key (Z85 text); None if it is not a CURVE request in our domain.
+    A request has an empty frame, version, request id, domain, address, identity, mechanism and credentials.
+    Never raises.
     """
     if len(request) != 8:
         return None

@@ -54,10 +54,7 @@ class ConnectionGuard:
     def __init__(self, events: zmq.Socket[bytes], *, port: int, on_cut: Callable[[], None]) -> None:
         """Starts without connections.
 
-        Args:
-            events: from `SocketFactory.events`.
-            port: of the inbox.
-            on_cut: called for each connection that is closed.
+        `events` is from `SocketFactory.events`; `on_cut` is called for each connection that is closed.
         """
         self._events, self._port, self._on_cut = events, port, on_cut
         self._open: dict[int, _Connection] = {}

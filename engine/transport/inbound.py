@@ -101,11 +101,9 @@ class InboundConnections:
         return key in self._by_key
 
     def accept(self, key: str | None, frames: Sequence[memoryview]) -> list[Received]:
-        """Returns the messages that frames complete, if their sender is authorised. Never raises.
+        """Returns the messages that the frames of one ZeroMQ message complete, if their sender is authorised.
 
-        Args:
-            key: authenticated key of the connection; None if it has none.
-            frames: of one ZeroMQ message.
+        `key` is the authenticated key of the connection; None if it has none. Never raises.
         """
         sender = None if key is None else self._by_key.get(key)
         if sender is None:

@@ -101,9 +101,7 @@ class OutboundConnection:
     def on_ack(self, ack: Ack, now: float) -> None:
         """Drops acknowledged messages, and sends the others again if the peer requests it.
 
-        Args:
-            ack: from the peer; anything, if the peer violates the protocol.
-            now: seconds, `time.monotonic`.
+        `ack` may be anything, if the peer violates the protocol; `now` is in seconds (`time.monotonic`).
         """
         if ack.number > self._number:
             return

@@ -30,22 +30,14 @@ class Payload:
     __slots__ = ("_pieces", "_release", "is_shared", "n_bytes")
 
     def __init__(self, pieces: Sequence[memoryview], *, release: Callable[[], None] | None = None) -> None:
-        """Takes over the pieces.
-
-        Args:
-            pieces: flat views of bytes, one after another.
-            release: gives back their shared memory; None: they are in none.
-        """
+        """Takes over flat views of bytes; `release` gives back their shared memory, if they are in any."""
         self._pieces: tuple[memoryview, ...] | None = tuple(pieces)
         self._release = release
         self.is_shared = release is not None
         self.n_bytes: int = sum(piece.nbytes for piece in pieces)
 
     def copy_into(self, *destinations: npt.NDArray[Any]) -> None:
-        """Copies the payload into one array, or into several one after another.
-
-        Args:
-            destinations: writable C-contiguous arrays of any dtype and shape, `n_bytes` in all.
+        """Copies the payload into writable C-contiguous arrays of any dtype and shape, one after another.
 
         Raises:
             ValueError: their sizes do not add up to `n_bytes`, one is not writable, or the payload was

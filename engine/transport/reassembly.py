@@ -75,14 +75,10 @@ class Reassembly:
         send_ack: SendAck = lambda ack: False,
         on_ack: Callable[[Ack], None] = lambda ack: None,
     ) -> None:
-        """Starts without any message.
+        """Starts with `following` as the number of the next message, and accepts payloads up to `max_payload`
+        (bytes).
 
-        Args:
-            max_payload: largest accepted payload (bytes).
-            following: number of the next message.
-            accept: opens a shared-memory link.
-            send_ack: acknowledges messages to the sender.
-            on_ack: processes the sender's acknowledgements of messages to it.
+        `on_ack` processes the sender's acknowledgements of messages to it.
         """
         self._max_payload = max_payload
         self._accept, self._send_ack, self._on_ack = accept, send_ack, on_ack

@@ -36,12 +36,9 @@ class RetransmitQueue:
         return self._messages[0][0] if self._messages else None
 
     def add(self, number: int, groups: Sequence[Group], *, waiting_bytes: int) -> None:
-        """Appends a message, and drops the oldest ones beyond the bound.
+        """Appends the frames of a message, and drops the oldest messages beyond the bound.
 
-        Args:
-            number: of the message.
-            groups: its frames.
-            waiting_bytes: retained bytes that the socket has not taken yet; they have their own bound.
+        The bound does not include `waiting_bytes`, which the socket has not taken yet.
         """
         n_bytes = sum(size(*group) for group in groups)
         self._messages.append((number, groups, n_bytes))

@@ -48,10 +48,8 @@ class RingWriter:
     """
 
     def __init__(self, n_bytes: int) -> None:
-        """Creates the memory, which the system allocates when it is written.
-
-        Args:
-            n_bytes: a multiple of the page, at most `MAX_RING_BYTES`.
+        """Creates a ring of whole pages, at most `MAX_RING_BYTES`; the system allocates memory when it is
+        written.
 
         Raises:
             OSError: the system provides no such memory.
@@ -110,11 +108,7 @@ class RingReader:
     """Receiving end of a ring. Any thread may release payloads."""
 
     def __init__(self, descriptor: int, n_bytes: int) -> None:
-        """Maps the memory and accepts it. The descriptor stays the caller's.
-
-        Args:
-            descriptor: of the memory, from a process of the same user.
-            n_bytes: size of the ring, as its sender states.
+        """Maps and accepts a ring of the size that its sender states. The descriptor stays the caller's.
 
         Raises:
             InvalidMemory: it is not sealed memory of that size.

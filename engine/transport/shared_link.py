@@ -29,9 +29,7 @@ _MAX_HEADERS: Final = 1024  # more than a channel holds, so one read returns all
 
 
 class SharedLinkSender:
-    """Sending end of a link to one peer, given by public key. A larger payload opens a link with a larger
-    ring.
-    """
+    """Sending end of a link to one peer, given by public key."""
 
     def __init__(self, public_key: str) -> None:
         self._public_key = public_key
@@ -40,14 +38,10 @@ class SharedLinkSender:
         self._is_available = True
 
     def offer(self, n_bytes: int, *, number: int) -> LinkOffer | None:
-        """Opens a new link if the payload needs one.
+        """Opens a new link, with a larger ring, if a payload of this size needs one.
 
-        Args:
-            n_bytes: size of a payload that should fit.
-            number: of the following message.
-
-        Returns:
-            The offer, to be sent on the authenticated connection before any other message.
+        Returns the offer with the number of the following message, to be sent on the authenticated connection
+        before any other message.
         """
         size = _ring_size(n_bytes)
         if not self._is_available or size is None or (self._ring is not None and self._ring.n_bytes >= size):
@@ -107,12 +101,10 @@ class SharedLinkReceiver:
     """
 
     def __init__(self, connection: LocalConnection, n_bytes: int, *, on_close: Callable[[int], None]) -> None:
-        """Takes over a connection, also where this raises.
+        """Takes over a connection from the rendezvous, also where this raises.
 
-        Args:
-            connection: from the rendezvous.
-            n_bytes: size of the ring, as its sender states.
-            on_close: called with the channel's descriptor before it is closed.
+        `n_bytes` is the size of the ring, as its sender states. `on_close` is called with the channel's
+        descriptor before that is closed.
 
         Raises:
             InvalidMemory: the descriptor is not a ring of this size.

@@ -109,10 +109,7 @@ def frames(
 ) -> Iterator[tuple[bytes, memoryview | bytes | None]]:
     """Yields a message as pairs of an envelope and a chunk (None where there are no bytes).
 
-    Args:
-        number: of the message on its connection.
-        message: to be encoded.
-        payload: flat views of its bytes; None for a message without a payload.
+    `number` counts the messages of a connection; `payload` is flat views of its bytes (None: no payload).
 
     Raises:
         ValueError: the encoded message is larger than `MAX_MESSAGE_BYTES`; raised before the first pair.

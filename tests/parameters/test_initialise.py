@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.engine.parameters import initial_range, initialise
-from partita.engine.parameters.initialise import BLOCK
+from partita.engine.parameters.initialise import BLOCK, initial_range, initialise
 from partita.layers import Parameter
 
 

@@ -28,17 +28,9 @@ def bind_on_cuda(
     nonfinite: Any,
     device: int | None,
 ) -> Update:
-    """Prepares an update as `Optimizer.bind`, for arrays of numba.cuda.
+    """Prepares an update as `Optimizer.bind`, for arrays of numba.cuda on a device (None: in the simulator).
 
-    Args:
-        optimizer: of the replica.
-        values: as for `Optimizer.bind`, like the following.
-        gradient: of them.
-        state: of the optimizer.
-        accumulated: receives the gradient.
-        copy: receives the values.
-        nonfinite: int32 `[1]`: becomes 1 where a gradient is not finite, as the update cannot return that.
-        device: number of the GPU; None in the simulator.
+    `nonfinite`, int32 `[1]`, becomes 1 where a gradient is not finite, as the update cannot return that.
     """
     vectors = [state[name] for name in optimizer.state_names]
     arrays = [array for array in (values, gradient, *vectors, accumulated, copy) if array is not None]

@@ -119,10 +119,8 @@ class Optimizer(Settings, ABC):
         return self.clip_norm is not None
 
     def factors(self, squares: Mapping[str, Squares]) -> dict[str, float]:
-        """Returns the factor of each parameter's gradient (`UpdateContext.factor`) in this step.
-
-        Args:
-            squares: of each parameter of the network, by name, over all machines of the replica.
+        """Returns the factor of each parameter's gradient (`UpdateContext.factor`) in this step, by name,
+        from the sums of squares over all machines of the replica.
         """
         factor = 1.0 if self.clip_norm is None else clip_factor(squares, self.clip_norm)
         return dict.fromkeys(squares, factor)

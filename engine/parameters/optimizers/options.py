@@ -43,13 +43,9 @@ _FORMS: Final = (
 def make_optimizer(
     name: str, learning_rate: float | None = None, *, schedule: str | None = None, **settings: float | None
 ) -> Optimizer:
-    """Creates the optimizer of this name.
+    """Creates the optimizer of a name in `OPTIMIZERS`; settings that are None have their defaults.
 
-    Args:
-        name: one of `OPTIMIZERS`.
-        learning_rate: of the first update; None: the default, see `SLOW`.
-        schedule: see `parse_schedule`; None: a constant rate.
-        settings: arguments of the optimizer by name; None: its default.
+    `learning_rate` is that of the first update, see `SLOW`; `schedule` is a text for `parse_schedule`.
 
     Raises:
         ValueError: the optimizer has no such setting, or a number is out of range.
@@ -73,9 +69,7 @@ def make_optimizer(
 def parse_schedule(written: str, learning_rate: float) -> LearningRate:
     """Parses a schedule: `cosine:10000`, `step:2000:0.5`, `warmup:500`, `warmup:500,cosine:10000`.
 
-    Args:
-        written: the text; counts are updates.
-        learning_rate: initial value, or the one after the warm-up.
+    Counts are updates. The learning rate is the initial one, or the one after the warm-up.
 
     Raises:
         ValueError: not a schedule, or a number is out of range.
