@@ -12,7 +12,13 @@ from partita.engine.drivers.progress import Meter
 from partita.engine.drivers.run import Run
 from partita.engine.drivers.training import Training
 from partita.engine.parameters.manifest import Manifest
-from partita.engine.protocol.coordinator_effects import Commit, CoordinatorEffect, EndRun, Timeouts
+from partita.engine.protocol.coordinator_effects import (
+    Commit,
+    CoordinatorEffect,
+    EndRun,
+    RunSettings,
+    Timeouts,
+)
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.runtime.buffers import layout_of
 from partita.engine.runtime.downpour_part import DownpourPartTask
@@ -133,11 +139,13 @@ class DownpourTraining(Training):
         return DownpourCoordinator(
             self.topology,
             steps=self.steps,
-            run=self.run_id,
             done=self.done,
-            next_checkpoint=self.store.next_number(),
-            versions=versions(),
-            timeouts=timeouts,
+            settings=RunSettings(
+                run=self.run_id,
+                next_checkpoint=self.store.next_number(),
+                versions=versions(),
+                timeouts=timeouts,
+            ),
         )
 
     def _gauge(self) -> Meter:

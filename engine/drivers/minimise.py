@@ -105,7 +105,7 @@ def play(
     method = JournaledMethod(steps)
     iterations: list[Iterated] = []
     while method.asks is not None:
-        iterations += method.tell(_answered(method.asks, store, evaluate))
+        iterations += method.advance(_answered(method.asks, store, evaluate))
     assert method.outcome is not None
     return method.outcome, tuple(iterations)
 

@@ -21,6 +21,7 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     EndRun,
     IterationDone,
+    RunSettings,
     Timeouts,
 )
 from partita.engine.protocol.failure import report_of
@@ -127,7 +128,12 @@ class SandblasterTraining(Training):
         return self._journal.start or self.job.initial
 
     def _coordinator(self, timeouts: Timeouts) -> SandblasterCoordinator:
-        next_checkpoint = self.store.next_number()
+        settings = RunSettings(
+            run=self.run_id,
+            next_checkpoint=self.store.next_number(),
+            versions=versions(),
+            timeouts=timeouts,
+        )
         try:
             self._coordinating = SandblasterCoordinator(
                 self.topology,
@@ -136,10 +142,7 @@ class SandblasterTraining(Training):
                 journal=[(entry.digest, entry.scalars) for entry in self._journal.entries],
                 position=self._position,
                 backups=self.driver.backups,
-                run=self.run_id,
-                next_checkpoint=next_checkpoint,
-                versions=versions(),
-                timeouts=timeouts,
+                settings=settings,
             )
         except JournalMismatch:
             raise
@@ -150,7 +153,7 @@ class SandblasterTraining(Training):
             failure = RunFailed(f"the method failed: {report.reason}")
             failure.add_note(report.traceback)
             raise failure from error
-        self._journal.begin(first_checkpoint=next_checkpoint)
+        self._journal.begin(first_checkpoint=settings.next_checkpoint)
         return self._coordinating
 
     def _gauge(self) -> Iterations:

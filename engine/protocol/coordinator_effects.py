@@ -6,6 +6,7 @@ carries effects out in the order given, each finished before the next one starts
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -265,3 +266,22 @@ class Timeouts:
         waits += [self.restart_s, self.longest_retry_s, self.answer_s, self.work_s]
         if min(waits) <= 0 or (self.checkpoint_every_s or 1.0) <= 0 or min(self.failures, self.deaths) < 1:
             raise ValueError(f"{self}: times are above 0 s and counts above 0; change what is not")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Settings of a run that no driver interprets.
+
+    Attributes:
+        run: the run's id, sent in `SetUp`.
+        next_checkpoint: the number of the next checkpoint.
+        incarnations: of the first processes, where not 0.
+        versions: what every host must report in `Hello`; other keys may have any value.
+        timeouts: waits and limits.
+    """
+
+    run: str = ""
+    next_checkpoint: int = 1
+    incarnations: Mapping[str, int] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    timeouts: Timeouts = field(default_factory=Timeouts)

@@ -43,7 +43,7 @@ class HostRecord:
     finished: int = -1  # the directory under which it said Finished
     informed: int = 0  # the directory that it has
     deaths: int = 0  # in a row, without getting further
-    mute: int = 0  # times in a row that it was replaced because it did not answer (shards)
+    unresponsive: int = 0  # times in a row that it was replaced because it did not answer (shards)
     replaced: tuple[float, str] | None = None  # when, and why: its lease has to end before
     failed: tuple[int, ...] = ()  # the incarnations that said so
 

@@ -1,6 +1,6 @@
-"""A method at work: what it asks for, what it was told, and how it is told again what a journal holds.
+"""A batch method that runs step by step, and is taken to where its journal ends.
 
-It must not know who does what is asked for: shards and replicas, or a function in one process.
+It must not know who executes the requests: shards and replicas, or a function in one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from partita.engine.protocol.commands import (
 )
 
 JournalEntry: TypeAlias = tuple[int, Scalars]
-"""Of the journal: a request's digest, and what it gave."""
+"""A request's digest, and the scalars that it gave."""
 
 
 class JournalMismatch(ValueError):
@@ -35,28 +35,30 @@ class JournalMismatch(ValueError):
 
 
 class JournaledMethod:
-    """A method at work, and what it has asked that may have to be done again.
+    """A method under way, and its latest requests, which may have to be repeated.
 
     Attributes:
-        asks: what it asks for now; None when it has ended.
-        answered: how many requests it was told the scalars of.
+        asks: the request under way; None when the method has ended.
+        answered: how many requests have their scalars.
+        outcome: how the method ended; None while it has not.
+        iterated: the last iteration.
     """
 
     asks: Request | None
 
     def __init__(self, steps: Steps, journal: Sequence[JournalEntry] = ()) -> None:
-        """Started, and told what the journal holds.
+        """Starts the method, and gives it what the journal holds.
 
         Raises:
             JournalMismatch: the method asks for something else than was recorded.
-            ValueError: it asks for what nobody can do, or does not say how it ended.
+            ValueError: a request is invalid, or the method does not return an `Outcome`.
         """
         self._steps = steps
         self.answered = 0
         self._requests: deque[Request] = deque()  # the last ones of those that are answered
         self.outcome: Outcome | None = None
         self.iterated: Iterated | None = None
-        self._listen(None)
+        self._send(None)
         for n, (digest, scalars) in enumerate(journal):
             if self.asks is None or digest_of(self.asks) != digest:
                 raise JournalMismatch(
@@ -64,52 +66,56 @@ class JournaledMethod:
                     f"{n} of them; resume with the method and settings that wrote it (limits may only grow), "
                     "or give another folder"
                 )
-            self.tell(scalars)
+            self.advance(scalars)
 
-    def tell(self, scalars: Scalars) -> list[Iterated]:
-        """What it asked for has given this. Returns the iterations that it has thereby done.
+    def advance(self, scalars: Scalars) -> list[Iterated]:
+        """Gives the method the scalars of its request. Returns the iterations that it has thereby done.
 
         Raises:
-            ValueError: it asks for what nobody can do, or does not say how it ended.
+            ValueError: a request is invalid, or the method does not return an `Outcome`.
         """
         assert self.asks is not None
         self._requests.append(self.asks)
         self.answered += 1
-        return self._listen(scalars)
+        return self._send(scalars)
 
     def since(self, position: int) -> list[Request]:
-        """The requests from this number on that are answered. None before it was forgotten."""
+        """Returns the answered requests from this number on, which must not be forgotten."""
         first = self.answered - len(self._requests)
         assert first <= position <= self.answered, (first, position, self.answered)
         return [*islice(self._requests, position - first, None)]
 
     def forget(self, position: int) -> None:
-        """The requests below this number will not be done again: a checkpoint holds what they led to."""
+        """Drops the requests below this number: a checkpoint contains what they led to."""
         while self._requests and self.answered - len(self._requests) < position:
             self._requests.popleft()
 
-    def _listen(self, scalars: Scalars | None) -> list[Iterated]:
+    def _send(self, scalars: Scalars | None) -> list[Iterated]:
         done: list[Iterated] = []
         self.asks = None
         try:
-            said = next(self._steps) if scalars is None else self._steps.send(scalars)
-            while isinstance(said, Iterated):
-                self.iterated = said
-                done.append(said)
-                said = self._steps.send(())
-            self.asks = _checked(said)
+            yielded = next(self._steps) if scalars is None else self._steps.send(scalars)
+            while isinstance(yielded, Iterated):
+                self.iterated = yielded
+                done.append(yielded)
+                yielded = self._steps.send(())
+            self.asks = _checked(yielded)
         except StopIteration as ended:
-            self.outcome = _ended(ended.value)
+            if not isinstance(ended.value, Outcome):
+                raise ValueError(
+                    f"a method ended with {ended.value!r}; it must return an Outcome that says how it ended"
+                ) from None
+            self.outcome = ended.value
         return done
 
 
 def digest_of(request: Request) -> int:
-    """A number by which a request is known again (CRC-32 of its bytes)."""
+    """Returns a number by which a request is recognised (CRC-32 of its bytes)."""
     return zlib.crc32(msgspec.msgpack.encode(request))
 
 
 def _checked(request: object) -> Request:
-    """A request, if that is what a method has yielded. Raises ValueError."""
+    """Returns the request if that is what a method has yielded. Raises ValueError."""
     known = isinstance(request, tuple) and all(hasattr(one, "__struct_fields__") for one in request)
     if not known:
         raise ValueError(f"a method yielded {request!r}; it must yield a tuple of operations, or Iterated")
@@ -125,12 +131,3 @@ def _checked(request: object) -> Request:
     if any(isinstance(one, Snapshot | Restore) for one in operations):
         raise ValueError("a method asked for a checkpoint; those are the coordinator's own")
     return operations
-
-
-def _ended(with_what: object) -> Outcome:
-    """How a method ended. Raises ValueError."""
-    if not isinstance(with_what, Outcome):
-        raise ValueError(
-            f"a method ended with {with_what!r}; it must return an Outcome that says how it ended"
-        )
-    return with_what

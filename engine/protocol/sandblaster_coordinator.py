@@ -1,12 +1,10 @@
-"""The coordinator of a Sandblaster run: plays a method, directs shards by commands, replicas by portions.
+"""The coordinator of a Sandblaster run: steps a batch method, and sends commands to shards, work to replicas.
 
 It holds no vector. The method yields requests; each becomes a command to all shards, which answer with
-scalars, and, where it evaluates, portions for the replicas. A request's scalars are recorded in the journal
-before the method hears of them. So everything can be done again: after a shard's death all shards go back to
-the last checkpoint, and after the coordinator's own the method is started anew and told what the journal
-holds; either way the requests since the checkpoint that still matter are repeated (`recovery.py`).
-
-What every coordinator does stands in `supervision.py`, who computes what in `schedule.py`.
+scalars, and, where it evaluates, work units for the replicas. A request's scalars are written to the journal
+before the method gets them. So everything can be repeated: after a shard's death all shards go back to the
+last checkpoint, and after the coordinator's own the method is started anew and gets what the journal holds;
+either way the requests since the checkpoint that still matter are repeated (`recovery.py`).
 
 Source: DistBelief, section 4.2, algorithm 1.2.
 """
@@ -15,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final
 
@@ -32,20 +30,19 @@ from partita.engine.protocol.commands import (
     scalars_of_shard,
     work_units_of,
 )
-from partita.engine.protocol.coordinator import Coordinator, Phase
+from partita.engine.protocol.coordinator import Coordinator
 from partita.engine.protocol.coordinator_effects import (
     AppendJournal,
-    Commit,
     CoordinatorEffect,
     EndRun,
     IterationDone,
-    Restart,
-    Timeouts,
+    RunSettings,
     Warn,
 )
 from partita.engine.protocol.events import Send
 from partita.engine.protocol.failure import report_of
-from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
+from partita.engine.protocol.host_lifecycle import Phase
+from partita.engine.protocol.host_registry import HostRecord, HostState, ReplicaRecord
 from partita.engine.protocol.journaled_method import JournaledMethod, JournalEntry, JournalMismatch, digest_of
 from partita.engine.protocol.messages import AssignmentResult, Command, CommandResult, MissingUnits
 from partita.engine.protocol.names import Topology, part_indices
@@ -53,11 +50,11 @@ from partita.engine.protocol.recovery import still_needed
 from partita.engine.protocol.work_scheduler import Dispatch, WorkScheduler
 
 MOST_REPEATED: Final = 4096
-"""Requests since the last checkpoint after which the next one is due: they are kept, to be done again."""
+"""Requests since the last checkpoint after which the next one is due: they are kept, to be repeated."""
 
 
 class Purpose(Enum):
-    """Why a command was given."""
+    """Why a command was sent."""
 
     REQUEST = "what the method asks for"
     REPLAY = "what it asked for, once more"
@@ -77,38 +74,23 @@ class SandblasterCoordinator(Coordinator):
         journal: Sequence[JournalEntry] = (),
         position: int = 0,
         backups: bool = True,
-        run: str = "",
-        next_checkpoint: int = 1,
-        incarnations: Mapping[str, int] | None = None,
-        versions: Mapping[str, str] | None = None,
-        timeouts: Timeouts | None = None,
+        settings: RunSettings | None = None,
     ) -> None:
-        """A run that has not started; `Opened` starts it.
+        """Creates a run that has not started; `Opened` starts it.
 
         Args:
             topology: how many hosts of each kind.
             begin: starts the method.
-            unit_size: portions whose gradient is sent at once.
+            unit_size: portions in a work unit, whose gradient is sent at once.
             journal: the entries of a run that is resumed.
-            position: how many of them the vectors hold that the shards start from.
-            backups: whether portions are handed out again at the end of an evaluation.
-            run: the run's id, said in `Assign`.
-            next_checkpoint: the number of the next checkpoint.
-            incarnations: of the first processes, where not 0.
-            versions: what every host must say in `Hello`.
-            timeouts: waits and limits.
+            position: how many of them are contained in the vectors that the shards start from.
+            backups: whether work units of stragglers are assigned again at the end of an evaluation.
+            settings: of the run.
 
         Raises:
             JournalMismatch: the journal is not this method's.
         """
-        timeouts = timeouts or Timeouts()
-        done = (0,) * topology.replicas
-        registry = HostRegistry.of(
-            topology, done=done, steps=1, stall_s=timeouts.stall_s, incarnations=incarnations or {}
-        )
-        super().__init__(
-            registry, run=run, next_checkpoint=next_checkpoint, versions=versions, timeouts=timeouts
-        )
+        super().__init__(topology, settings, done=(0,) * topology.replicas, steps=1)
         if position > len(journal):
             raise JournalMismatch(
                 f"the checkpoint holds what {position} answers led to, and the journal has {len(journal)}; "
@@ -116,23 +98,23 @@ class SandblasterCoordinator(Coordinator):
             )
         self._method: Final = JournaledMethod(begin(), journal)
         self._unit_size: Final = unit_size
-        self._held = position  # requests that the committed checkpoint holds
+        self._held = position  # requests that the committed checkpoint contains
         self._method.forget(position)
-        self._in_round = position  # those that the round under way does
+        self._in_round = position  # those that the round under way contains
         self._scheduler: Final = WorkScheduler(topology.machines, backups=backups)
-        self._replay: deque[Request] = deque(still_needed_of(self._method, position))
+        self._replay: deque[Request] = self._needed_since_checkpoint()
         self._rewind = False  # shards must go back first
         self._number = 0
         self._command: Command | None = None
         self._purpose = Purpose.REQUEST
         self._asked_at = self._given_at = 0.0
         self._answers: dict[str, Scalars] = {}
-        self._heard_at: dict[str, float] = {}  # when a shard last said something about the command
-        self._works_since: dict[str, float] = {}  # since when it says that it is at work
+        self._reported_at: dict[str, float] = {}  # when a shard last reported on the command
+        self._works_since: dict[str, float] = {}  # since when it reports to be executing it
 
     @property
     def iterations(self) -> int:
-        """That the method has done."""
+        """Iterations of the method so far."""
         return self._method.iterated.iteration if self._method.iterated is not None else 0
 
     @property
@@ -147,11 +129,11 @@ class SandblasterCoordinator(Coordinator):
 
     @property
     def wakes_at(self) -> float:
-        """When a `Tick` is wanted, beyond the usual ones: portions may then be handed out again."""
+        """When a `Tick` is wanted, beyond the usual ones: backups may then be assigned (seconds)."""
         return self._scheduler.next_backup_at if self._evaluates else math.inf
 
     def _start(self, now: float) -> list[CoordinatorEffect]:
-        if self.outcome is not None and self._held == self.recorded:  # the checkpoint holds all of it
+        if self.outcome is not None and self._held == self.recorded:  # the checkpoint contains all of it
             return self._end(complete=True)
         return super()._start(now)
 
@@ -165,46 +147,43 @@ class SandblasterCoordinator(Coordinator):
     # Commands.
 
     def _next(self, now: float) -> list[CoordinatorEffect]:
-        """The next command, when nothing is under way and all shards are there."""
+        """Sends the next command, when none is under way and all shards are there."""
         if self._command is not None or self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return []
         if not self._registry.shards_ready:
             return []
         if self._rewind:
             self._rewind = False
-            return self._assign((Restore(self._checkpoints.committed),), Purpose.RESTORE, now)
+            return self._give((Restore(self._checkpoints.committed),), Purpose.RESTORE, now)
         if self._replay:
-            return self._assign(self._replay.popleft(), Purpose.REPLAY, now)
-        asks = self._method.asks
+            return self._give(self._replay.popleft(), Purpose.REPLAY, now)
+        asks, writing = self._method.asks, self._checkpoints.round
         if asks is None or self.phase is Phase.STOPPING:
-            written = self._checkpoints.round
-            if written is not None and (self.phase is Phase.STOPPING or written.commit is not None):
+            if writing is not None and (self.phase is Phase.STOPPING or writing.commit is not None):
                 return []  # the last checkpoint, or the one before it, is being written
             if now < self._checkpoints.retry_at:
                 return []
-            return self._assign((self._snapshot(now),), Purpose.SNAPSHOT, now)
+            return self._give((self._snapshot(now),), Purpose.SNAPSHOT, now)
         due = self.recorded - self._held >= MOST_REPEATED or now >= self._next_round_at
-        if due and now >= self._checkpoints.retry_at and self._checkpoints.round is None:
+        if due and now >= self._checkpoints.retry_at and writing is None:
             asks = (self._snapshot(now), *asks)
-        return self._assign(asks, Purpose.REQUEST, now)
+        return self._give(asks, Purpose.REQUEST, now)
 
     def _snapshot(self, now: float) -> Snapshot:
-        """All vectors, as they are after what is recorded. It travels in the next command."""
-        incarnations = {shard.name: shard.incarnation for shard in self._registry.shards}
-        self._schedule_round(now)
-        self._round_is_last = self.outcome is not None
+        """Begins a round of all vectors after what is recorded. It travels in the next command."""
         self._in_round = self.recorded
-        asked = self._checkpoints.begin(incarnations, steps=(self.iterations,), now=now)
-        (checkpoint,) = {send.message.checkpoint for send in asked}  # type: ignore[union-attr]
-        return Snapshot(checkpoint)
+        begun = self._new_round(
+            now, steps=(self.iterations,), is_last=self.outcome is not None, position=self._in_round
+        )
+        return Snapshot(begun.checkpoint)
 
-    def _assign(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
+    def _give(self, request: Request, purpose: Purpose, now: float) -> list[CoordinatorEffect]:
         self._number += 1
         self._command, self._purpose = Command(self._number, request), purpose
         self._asked_at = self._given_at = now
         self._answers.clear()
         self._works_since.clear()
-        self._heard_at = {shard.name: now for shard in self._registry.shards}
+        self._reported_at = {shard.name: now for shard in self._registry.shards}
         effects: list[CoordinatorEffect] = [
             Send(shard.name, self._command) for shard in self._registry.shards
         ]
@@ -214,26 +193,24 @@ class SandblasterCoordinator(Coordinator):
             effects += self._schedule(now)
         return effects
 
-    def _heard(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+    def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
         match message:
-            case AssignmentResult():
-                return self._computed(host, message, now)
+            case AssignmentResult() if host.replica is not None:
+                return self._assignment_result(host, host.replica, message, now)
             case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
                 self._answers.setdefault(host.name, scalars)
                 return self._finish_if_complete(now)
             case MissingUnits(number=number, units=ranges) if self._is_asked(number):
-                self._heard_at[host.name] = now
+                self._reported_at[host.name] = now
                 if ranges:
                     self._works_since.pop(host.name, None)
                 else:
                     self._works_since.setdefault(host.name, now)
                 self._scheduler.missing(ranges)
                 return self._schedule(now)
-            case _:
-                return []
+        return []
 
-    def _refusal(self, host: HostRecord, message: object) -> str | None:
-        """See `Coordinator`."""
+    def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
         indices = part_indices(host.name)
         match message:
             case CommandResult(number=number, scalars=scalars) if self._is_asked(number):
@@ -244,26 +221,13 @@ class SandblasterCoordinator(Coordinator):
             case MissingUnits(number=number, units=ranges) if self._is_asked(number):
                 if not self._scheduler.are_ranges(ranges):
                     return f"that it lacks work units which command {number} does not have"
-            case AssignmentResult() if indices is not None and not self._scheduler.was_assigned(
-                *indices, message
-            ):
-                return (
-                    f"a result of work unit {message.unit} in turn {message.sequence}, which it was not given"
-                )
-        return super()._refusal(host, message)
+            case AssignmentResult(unit=unit, sequence=sequence) if indices is not None:
+                if not self._scheduler.was_assigned(*indices, message):
+                    return f"a result of work unit {unit} in assignment {sequence}, which it was not given"
+        return super()._rejection_reason(host, message)
 
     def _is_asked(self, number: int) -> bool:
         return self._command is not None and self._command.number == number
-
-    def _computed(self, host: HostRecord, message: AssignmentResult, now: float) -> list[CoordinatorEffect]:
-        indices = part_indices(host.name)
-        if indices is None:
-            return []
-        host.deaths = 0
-        replica = self._registry.replicas[indices[0]]
-        replica.stall_s, replica.progress_at = self._timeouts.stall_s, now
-        self._scheduler.computed(*indices, message, now)
-        return self._finish_if_complete(now) or self._schedule(now)
 
     def _finish_if_complete(self, now: float) -> list[CoordinatorEffect]:
         command = self._command
@@ -276,7 +240,7 @@ class SandblasterCoordinator(Coordinator):
         return effects if self.phase is Phase.OVER else effects + self._next(now)
 
     def _finished(self, command: Command, evaluate: Evaluate | None) -> list[CoordinatorEffect]:
-        """Every shard has answered, and every portion was counted."""
+        """Takes the results of a command that every shard has answered, with every work unit computed."""
         losses = () if evaluate is None else self._scheduler.losses(evaluate)
         self._scheduler.end()
         self._command = None
@@ -293,54 +257,54 @@ class SandblasterCoordinator(Coordinator):
         scalars = joined(command.operations, answers, losses)
         index, asked = self.recorded, self._method.asks
         assert asked is not None
-        return [AppendJournal(index, digest_of(asked), scalars), *self._tell_method(scalars)]
+        return [AppendJournal(index, digest_of(asked), scalars), *self._advance_method(scalars)]
 
-    def _tell_method(self, scalars: Scalars) -> list[CoordinatorEffect]:
-        """The method is a user's code, too: what it raises ends the run, and what is recorded is kept."""
+    def _advance_method(self, scalars: Scalars) -> list[CoordinatorEffect]:
+        """Gives the method its scalars. It may be a user's code: an error of it ends the run, and the journal
+        is kept.
+        """
         try:
-            done = self._method.tell(scalars)
+            done = self._method.advance(scalars)
         except KeyboardInterrupt:  # of the user, in the same thread
             raise
         except BaseException as error:  # noqa: BLE001 - reported to the user, whatever it is
             report = report_of(error)
             return self._fail(f"the method failed: {report.reason}", report.traceback)
-        scheduler = self._scheduler
-        return [
-            IterationDone(iterated, scheduler.redone, scheduler.busy, scheduler.replicas) for iterated in done
-        ]
+        work = self._scheduler
+        return [IterationDone(iterated, work.redone, work.busy, work.replicas) for iterated in done]
 
-    # Portions.
+    # Work units.
+
+    def _assignment_result(
+        self, host: HostRecord, index: int, result: AssignmentResult, now: float
+    ) -> list[CoordinatorEffect]:
+        host.deaths = 0
+        replica, indices = self._registry.replicas[index], part_indices(host.name)
+        replica.stall_s, replica.progress_at = self._timeouts.stall_s, now
+        assert indices is not None
+        self._scheduler.computed(*indices, result, now)
+        return self._finish_if_complete(now) or self._schedule(now)
 
     def _schedule(self, now: float) -> list[CoordinatorEffect]:
-        return self._tell_replicas(self._scheduler.schedule(now)) if self._evaluates else []
+        return self._send_assignments(self._scheduler.schedule(now)) if self._evaluates else []
 
     @property
     def _answers_since(self) -> float:
-        """Since the evaluation began: between two of them there is no point to be told."""
+        """Since when the evaluation runs; between two of them there is no point to send."""
         return self._given_at if self._evaluates else math.inf
 
     @property
     def _evaluates(self) -> bool:
         return self._command is not None and evaluation_in(self._command.operations) is not None
 
-    def _tell_replicas(self, dispatched: Sequence[Dispatch]) -> list[CoordinatorEffect]:
+    def _send_assignments(self, dispatched: Sequence[Dispatch]) -> list[CoordinatorEffect]:
         return [
-            Send(part.name, order)
-            for replica, order in dispatched
+            Send(part.name, assignment)
+            for replica, assignment in dispatched
             for part in self._registry.replicas[replica].parts
         ]
 
     # Checkpoints.
-
-    def _saved(self, host: HostRecord, saved: object, now: float) -> list[CoordinatorEffect]:
-        effects: list[CoordinatorEffect] = []
-        for effect in super()._saved(host, saved, now):  # type: ignore[arg-type]
-            match effect:
-                case Commit(checkpoint=checkpoint, entries=entries, steps=steps, lost=lost):
-                    effects.append(Commit(checkpoint, entries, steps, lost, position=self._in_round))
-                case _:
-                    effects.append(effect)
-        return effects
 
     def _committed(self, checkpoint: int, now: float) -> list[CoordinatorEffect]:
         before = self._checkpoints.committed
@@ -353,8 +317,11 @@ class SandblasterCoordinator(Coordinator):
     def _last_round(self, now: float) -> list[CoordinatorEffect]:
         return self._next(now)  # or when the command under way is done, if there is time for that
 
-    def _done(self, *, complete: bool) -> EndRun:
+    def _result(self, *, complete: bool) -> EndRun:
         return EndRun((self.iterations,), self._checkpoints.committed, self.lost, complete, self.outcome)
+
+    def _needed_since_checkpoint(self) -> deque[Request]:
+        return deque(still_needed(self._method.since(self._held), self._method.asks))
 
     # Death.
 
@@ -362,32 +329,25 @@ class SandblasterCoordinator(Coordinator):
         return self.phase is Phase.STOPPING or (self.phase is Phase.FINISHING and host.replica is not None)
 
     def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        """What it owed goes to others. What it had computed may be on its way: shards are asked."""
+        """Gives its work units to others. Its results may be on their way: shards are asked."""
         self._scheduler.remove(replica.index)
-        for part in replica.parts:
-            self._membership.forget(part.name)
-        hosts = tuple(part.relaunch(now) for part in replica.parts)
         return [
             Warn(f"{reason}; replica {replica.index} starts again, and others take its portions"),
-            Restart(hosts, self._checkpoints.committed, reason),
+            self._relaunch(replica.parts, reason, now),
             *self._ask_again(now),
             *self._schedule(now),
         ]
 
     def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
-        """All shards go back to the checkpoint that the new one starts from."""
-        if self.phase is Phase.FINISHING:
-            self.phase = Phase.RUNNING
-        self._checkpoints.shard_died(host.name)
+        """Takes all shards back to the checkpoint that the new one starts from."""
+        start = self._shard_died(host)
         self._scheduler.end()
         self._command, self._rewind = None, True
-        self._replay = deque(still_needed_of(self._method, self._held))
-        committed = self._checkpoints.committed
-        what = "the start" if committed is None else f"checkpoint {committed}"
-        resend = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
+        self._replay = self._needed_since_checkpoint()
+        again = f"{len(self._replay)} of {self.recorded - self._held} requests are done again"
         effects: list[CoordinatorEffect] = [
-            Warn(f"{host.name}: {reason}; all shards go back to {what}, and {resend}"),
-            Restart((host.relaunch(now),), committed, reason),
+            Warn(f"{host.name}: {reason}; all shards go back to {start}, and {again}"),
+            self._relaunch((host,), reason, now),
         ]
         for replica in self._registry.replicas:  # one that was not needed any more is needed again
             if any(part.state is HostState.GONE for part in replica.parts):
@@ -405,32 +365,30 @@ class SandblasterCoordinator(Coordinator):
             for replica in self._registry.replicas
         }
         for index in self._scheduler.stalled(now, stalls):
-            replica = self._registry.replicas[index]
-            effects += self._restart_replica(replica, f"no portion done for {replica.stall_s:.0f} s", now)
-            replica.stall_s *= 2
+            effects += self._restart_stalled(self._registry.replicas[index], "portion done", now)
         if now - self._asked_at >= self._timeouts.retry_s:
             effects += self._ask_again(now)
-        effects += self._tell_replicas(self._scheduler.resend(now, self._timeouts.retry_s))
-        return effects + self._schedule(now) + self._next(now)  # a checkpoint that was lost is tried again
+        effects += self._send_assignments(self._scheduler.resend(now, self._timeouts.retry_s))
+        return effects + self._schedule(now) + self._next(now)  # a lost checkpoint is tried again
 
     def _watch_command(self, now: float) -> list[CoordinatorEffect]:
-        """Looks for a shard that does not answer the command, or is at work on it for too long."""
+        """Looks for a shard that does not answer the command, or executes it for too long."""
         if self._command is None:
             return []
         what = f"command {self._command.number} ({self._purpose.value})"
         for shard in self._registry.shards:
             if shard.name in self._answers or shard.state is not HostState.READY:
                 continue
-            silent_s = now - max(self._heard_at[shard.name], shard.since)
+            silent_s = now - max(self._reported_at[shard.name], shard.since)
             worked_s = now - self._works_since.get(shard.name, now)
             if silent_s >= self._timeouts.answer_s:
-                return self._replace_mute(shard, f"no answer to {what} for {silent_s:.0f} s", now)
+                return self._replace_unresponsive(shard, f"no answer to {what} for {silent_s:.0f} s", now)
             if worked_s >= self._timeouts.work_s:
-                return self._replace_mute(shard, f"it is at {what} since {worked_s:.0f} s", now)
+                return self._replace_unresponsive(shard, f"it is at {what} since {worked_s:.0f} s", now)
         return []
 
     def _ask_again(self, now: float) -> list[CoordinatorEffect]:
-        """The command, to shards that have not answered: they do it, answer again, or say what they lack."""
+        """Repeats the command to shards without an answer: they do it, answer, or report what they lack."""
         command = self._command
         if command is None:
             return []
@@ -438,7 +396,7 @@ class SandblasterCoordinator(Coordinator):
         return [Send(s.name, command) for s in self._registry.shards if s.name not in self._answers]
 
     def validate(self) -> None:
-        """Its invariants. Raises AssertionError."""
+        """Checks the invariants. Raises AssertionError."""
         super().validate()
         self._scheduler.validate()
         assert self._held <= self.recorded, (self._held, self.recorded)
@@ -446,8 +404,3 @@ class SandblasterCoordinator(Coordinator):
             assert self._command.number == self._number, self._command
             assert self.phase is not Phase.FINISHING, self._command
         assert self.phase is not Phase.FINISHING or self._checkpoints.round is not None
-
-
-def still_needed_of(method: JournaledMethod, position: int) -> list[Request]:
-    """What is to be repeated of a method's requests from this one on."""
-    return still_needed(method.since(position), method.asks)

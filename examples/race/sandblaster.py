@@ -25,6 +25,7 @@ from partita.engine.protocol.coordinator_effects import (
     IterationDone,
     Launched,
     Opened,
+    RunSettings,
     Timeouts,
 )
 from partita.engine.protocol.events import Persist, Received, Send, Span, Tick
@@ -203,8 +204,9 @@ class Director(Host):
             topology,
             begin=lambda: method.steps(objective),
             unit_size=UNIT_SIZE,
-            incarnations=dict.fromkeys(self._hosts, self.incarnation),
-            timeouts=NOTHING_FAILS,
+            settings=RunSettings(
+                incarnations=dict.fromkeys(self._hosts, self.incarnation), timeouts=NOTHING_FAILS
+            ),
         )
         self._wakes_at = inf
         self.advances: list[tuple[float, IterationDone]] = []

@@ -13,6 +13,7 @@ from partita.engine.protocol.coordinator_effects import (
     Launched,
     Opened,
     Restart,
+    RunSettings,
 )
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.events import Received, Send, Tick
@@ -40,8 +41,10 @@ class Run:
     """A coordinator of two replicas of two machines and two shards, and what the tests tell it."""
 
     def __init__(self, *, topology: Topology | None = None, **options: object) -> None:
-        options = {"steps": STEPS, "run": "r", "versions": {"python": "3.11"}} | options
-        self.machine = DownpourCoordinator(topology or Topology(2, 2, 2), **options)  # type: ignore[arg-type]
+        driver = {"steps": STEPS} | {key: options.pop(key) for key in ("steps", "done") if key in options}
+        settings = RunSettings(**({"run": "r", "versions": {"python": "3.11"}} | options))  # type: ignore[arg-type]
+        topology = topology or Topology(2, 2, 2)
+        self.machine = DownpourCoordinator(topology, settings=settings, **driver)  # type: ignore[arg-type]
         self.now = 100.0
         self.commits = True  # every manifest is written at once
         self.incarnations = dict.fromkeys(HOSTS, 0)

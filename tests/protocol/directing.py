@@ -31,6 +31,8 @@ from partita.engine.protocol.coordinator_effects import (
     Launched,
     Opened,
     Restart,
+    RunSettings,
+    Timeouts,
 )
 from partita.engine.protocol.events import Died, Received, Send
 from partita.engine.protocol.journaled_method import JournalEntry
@@ -241,7 +243,7 @@ def staged(
     begin: Callable[[], Steps] = descent,
     journal: Sequence[JournalEntry] = (),
     position: int = 0,
-    **more: object,
+    timeouts: Timeouts | None = None,
 ) -> Stage:
     """A run that has not started."""
     coordinator = SandblasterCoordinator(
@@ -250,6 +252,6 @@ def staged(
         unit_size=UNIT_SIZE,
         journal=journal,
         position=position,
-        **more,  # type: ignore[arg-type]
+        settings=RunSettings(timeouts=timeouts or Timeouts()),
     )
     return Stage(coordinator, shards)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from partita.engine.protocol.coordinator import Phase
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     Commit,
@@ -19,6 +18,7 @@ from partita.engine.protocol.coordinator_effects import (
     Warn,
 )
 from partita.engine.protocol.events import Died, Received, Send, Span, Tick
+from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.messages import (
     Begin,
     Directory,

@@ -17,7 +17,6 @@ from partita.engine.protocol.commands import (
     dot,
     scale,
 )
-from partita.engine.protocol.coordinator import Phase
 from partita.engine.protocol.coordinator_effects import (
     AbortRun,
     AppendJournal,
@@ -27,6 +26,7 @@ from partita.engine.protocol.coordinator_effects import (
     Timeouts,
 )
 from partita.engine.protocol.events import Received, Tick
+from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.journaled_method import JournalMismatch
 from partita.engine.protocol.messages import (
     Assignment,

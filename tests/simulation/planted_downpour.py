@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from partita.engine.protocol.coordinator import Phase
 from partita.engine.protocol.coordinator_effects import Restart
 from partita.engine.protocol.downpour_client import DownpourClient, SavePushRecord, StepBegins
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.events import Persist, Received, Replaced, Send
+from partita.engine.protocol.host_lifecycle import Phase
 from partita.engine.protocol.membership import HeartbeatPolicy, Membership
 from partita.engine.protocol.messages import Begin, Failed, Fetch, Parameters, PushRecord, Saved
 from partita.engine.protocol.parameter_shard import ApplyGradient, ParameterShard, _Part

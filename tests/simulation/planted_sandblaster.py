@@ -262,17 +262,17 @@ class TakesAnswersToEarlierCommands(SandblasterCoordinator):
 
 
 class SnapshotsWhatIsNotYetRecorded(SandblasterCoordinator):
-    def _assign(self, request: Any, purpose: Any, now: float) -> Any:
+    def _give(self, request: Any, purpose: Any, now: float) -> Any:
         if isinstance(request[0], Snapshot):
             request = (*request[1:], request[0])
-        return super()._assign(request, purpose, now)
+        return super()._give(request, purpose, now)
 
 
 class SaysTheWrongPosition(SandblasterCoordinator):
-    def _saved(self, host: Any, saved: Any, now: float) -> Any:
+    def _handle(self, host: Any, message: Any, now: float) -> Any:
         return [
             replace(e, position=self.recorded) if isinstance(e, Commit) else e
-            for e in super()._saved(host, saved, now)
+            for e in super()._handle(host, message, now)
         ]
 
 
@@ -291,9 +291,9 @@ class OnlyTheDeadGoBack(SandblasterCoordinator):
 
 
 class GoesBackTooFar(SandblasterCoordinator):
-    def _assign(self, request: Any, purpose: Any, now: float) -> Any:
+    def _give(self, request: Any, purpose: Any, now: float) -> Any:
         request = (Restore(None),) if purpose is Purpose.RESTORE else request
-        return super()._assign(request, purpose, now)
+        return super()._give(request, purpose, now)
 
 
 class RepeatsEvaluationsOnly(SandblasterCoordinator):

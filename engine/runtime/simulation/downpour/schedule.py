@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from partita.engine.protocol.coordinator_effects import Commit, EndRun
+from partita.engine.protocol.coordinator_effects import Commit, EndRun, RunSettings
 from partita.engine.protocol.downpour_client import DownpourClient
 from partita.engine.protocol.downpour_coordinator import DownpourCoordinator
 from partita.engine.protocol.messages import PushRecord
@@ -129,7 +129,10 @@ class DownpourSchedule(Schedule):
         self.push_log = PushLog()
         self.coordinator = CoordinatorHost(self)
         self.coordinator.machine = machines.coordinator(
-            topology, steps=self.scenario.steps, done=self.scenario.done, timeouts=self.timeouts()
+            topology,
+            steps=self.scenario.steps,
+            done=self.scenario.done,
+            settings=RunSettings(timeouts=self.timeouts()),
         )
         self.model = ReferenceModel(self.layout.sizes.items(), self.coordinator.writers)
 

@@ -15,6 +15,7 @@ from partita.engine.protocol.coordinator_effects import (
     CoordinatorEffect,
     EndRun,
     IterationDone,
+    RunSettings,
 )
 from partita.engine.protocol.messages import Assignment, Command, Message
 from partita.engine.protocol.names import part_indices
@@ -64,8 +65,7 @@ class SandblasterCoordinatorHost(CoordinatorHost):
             journal=list(disk.journal),
             position=0 if self.start is None else self.start.position or 0,
             backups=scenario.backups,
-            next_checkpoint=disk.next_checkpoint(),
-            timeouts=schedule.timeouts(),
+            settings=RunSettings(next_checkpoint=disk.next_checkpoint(), timeouts=schedule.timeouts()),
         )
         self._left: int | None = None  # effects until it crashes
 

@@ -1,0 +1,331 @@
+"""How a coordinator brings hosts to work, notices that they fail, and ends them.
+
+It must not know processes, sockets, files or time beyond `now`: `coordinator_effects.py` lists what it asks
+of its interpreter, and `membership.py` decides who is alive. Lost messages are repeated: Hello by a host
+until it has its task, Ready until it receives a heartbeat, the directory by the coordinator until it is
+acknowledged.
+
+Source: DistBelief, section 4 (the coordinator's role); supervision and restarts are ours.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from enum import Enum
+from typing import Final
+
+from partita.engine.protocol import messages as m
+from partita.engine.protocol.coordinator_effects import (
+    AbortRun,
+    CoordinatorEffect,
+    EndRun,
+    Launched,
+    ProcessStarted,
+    Restart,
+    RunSettings,
+    Starting,
+    Warn,
+)
+from partita.engine.protocol.events import Died, Received, Refuse, Send, Span, Tick
+from partita.engine.protocol.failure import bounded, sentence
+from partita.engine.protocol.host_registry import HostRecord, HostRegistry, HostState, ReplicaRecord
+from partita.engine.protocol.membership import Membership, Recovered, Suspected
+from partita.engine.protocol.wait_graph import PROGRESS_MESSAGES, WaitGraph
+
+_STARTING: Final = (HostState.LAUNCHED, HostState.PREPARING)
+_MOST_STUCK: Final = 2
+"""Times that a host may have a computation that does not end."""
+
+_FILE: Final = re.compile(r"(?!.*\.\.)\w[\w ./-]{0,200}", flags=re.ASCII)
+
+
+class Phase(Enum):
+    """The phases of a run."""
+
+    LAUNCHING = "waiting for every host to be ready for the first time"
+    RUNNING = "training"
+    FINISHING = "the last checkpoint, after the last step"
+    STOPPING = "the last checkpoint, after Ctrl-C"
+    OVER = "done or failed"
+
+
+class HostLifecycle(ABC):
+    """The hosts of one run.
+
+    Attributes:
+        phase: the run's.
+    """
+
+    def __init__(self, registry: HostRegistry, settings: RunSettings) -> None:
+        self.phase = Phase.LAUNCHING
+        self._registry: Final = registry
+        self._settings: Final = settings
+        self._timeouts: Final = settings.timeouts
+        self._membership: Final = Membership(self._timeouts.heartbeats)
+        self._shards_revision = 0  # the first directory with the present shards
+        self._waits: Final = WaitGraph()
+
+    @property
+    def gone(self) -> tuple[str, ...]:
+        """Parts that ended, or fell silent, after their work was done, and were not replaced."""
+        return tuple(h.name for h in self._registry.hosts.values() if h.state is HostState.GONE)
+
+    @property
+    def waits_for(self) -> tuple[tuple[str, str, float], ...]:
+        """(host, for what, since when in seconds) of each wait, for status lines and errors."""
+        starting = (host for host in self._registry.present() if host.state in _STARTING)
+        return tuple((host.name, host.state.value, host.since) for host in starting)
+
+    # Hooks.
+
+    @abstractmethod
+    def _go_on(self, now: float) -> list[CoordinatorEffect]:
+        """Assigns work when a host has become ready, once all have been."""
+
+    @abstractmethod
+    def _work_message(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        """Handles a message about the work; the table of permissions has refused all others."""
+
+    @abstractmethod
+    def _is_dispensable(self, host: HostRecord) -> bool:
+        """Returns whether the run can end without this host."""
+
+    @abstractmethod
+    def _restart_shard(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Replaces a shard that has died."""
+
+    @abstractmethod
+    def _restart_replica(self, replica: ReplicaRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        """Replaces all parts of a replica of which one has died: a step needs every part."""
+
+    @abstractmethod
+    def _shard_is_back(self, now: float) -> None:
+        """Notes that a restarted shard is ready."""
+
+    @abstractmethod
+    def _all_ready(self, now: float) -> None:
+        """Notes that all hosts are ready for the first time."""
+
+    @abstractmethod
+    def _result(self, *, complete: bool) -> EndRun:
+        """Returns the run's result; `complete`: the last checkpoint holds all of the work."""
+
+    # Start.
+
+    def _start(self, now: float) -> list[CoordinatorEffect]:
+        hosts = tuple(self._registry.present())
+        if not hosts:
+            return self._end(complete=True)
+        for host in hosts:
+            host.since = now
+        return [Restart(tuple((host.name, host.incarnation) for host in hosts), None, "the run starts")]
+
+    def _process_event(self, event: Died | Launched | ProcessStarted, now: float) -> list[CoordinatorEffect]:
+        host = self._registry.current(event.name, event.incarnation)
+        if host is None:
+            return []
+        match event:
+            case Died(reason=reason):
+                return self._died(host, reason or "its process ended", now)
+            case Launched() if host.state is HostState.LAUNCHED:
+                host.public_key, host.machine, host.since = event.public_key, event.machine, now
+            case ProcessStarted():
+                self._alive(host, now)
+        return []
+
+    def _received(self, event: Received, now: float) -> list[CoordinatorEffect]:
+        host = self._registry.current(event.sender, event.incarnation)
+        if host is None:
+            return self._from_the_past(event)
+        effects: list[CoordinatorEffect] = []
+        for sign in self._membership.receive(event, now):
+            if isinstance(sign, Recovered):
+                effects.append(Warn(f"{sign.name} is heard again after {sign.silent_s:.1f} s"))
+            elif isinstance(sign, Send):
+                effects.append(sign)
+        reason = self._rejection_reason(host, event.message)
+        if reason is not None:
+            return [*effects, Refuse(host.name, reason)]
+        return effects + self._handle(host, event.message, now)
+
+    def _rejection_reason(self, host: HostRecord, message: object) -> str | None:
+        """Returns why a message is invalid, by names and numbers that only a coordinator knows."""
+        match message:
+            case m.Saved(file=file) if not _FILE.fullmatch(file):
+                return f"a file {sentence(file)!r}, which is not in the folder of a checkpoint"
+            case m.WaitReport(host=other) if other not in self._registry.hosts:
+                return f"that it waits for {sentence(other)!r}, which is no host of this run"
+            case m.LostPushes(part=part) if not self._is_part(part):
+                return f"lost pushes of {sentence(part)!r}, which is no part of this run"
+        return None
+
+    def _is_part(self, name: str) -> bool:
+        host = self._registry.hosts.get(name)
+        return host is not None and host.replica is not None
+
+    def _from_the_past(self, event: Received) -> list[CoordinatorEffect]:
+        """Ignores a replaced process, except for an error, which counts although its end was known before it
+        (I13).
+        """
+        host = self._registry.hosts.get(event.sender)
+        if host is None or not isinstance(event.message, m.Failed) or event.incarnation in host.failed:
+            return []
+        return self._count_failure(host, event.message, event.incarnation)
+
+    def _handle(self, host: HostRecord, message: object, now: float) -> list[CoordinatorEffect]:
+        match message:
+            case m.DirectoryAck(revision=revision):
+                host.informed = max(host.informed, min(revision, self._registry.revision))
+            case m.Hello():
+                return self._hello(host, message, now)
+            case m.SetUpProgress(compiled=compiled):
+                host.compiled = max(host.compiled, compiled)
+                self._alive(host, now)
+            case m.Ready():
+                return self._ready(host, now)
+            case m.WaitReport(host=other, what=what, waited_s=waited_s):
+                self._waits.note(host.name, other, now - waited_s)
+                return [Warn(f"{host.name} waits for {sentence(what)} of {other} since {waited_s:.0f} s")]
+            case m.Failed():
+                return self._failed(host, message, now)
+            case _:
+                if isinstance(message, PROGRESS_MESSAGES):
+                    self._waits.clear(host.name)
+                return self._work_message(host, message, now)
+        return []
+
+    @staticmethod
+    def _alive(host: HostRecord, now: float) -> None:
+        """Notes a sign of life; a starting host's deadline counts from here."""
+        if host.state in _STARTING:
+            host.runs, host.since = True, now
+
+    def _hello(self, host: HostRecord, hello: m.Hello, now: float) -> list[CoordinatorEffect]:
+        for key, ours in self._settings.versions.items():
+            theirs = hello.versions.get(key, "nothing")
+            if theirs != ours:
+                return self._fail(
+                    f"{host.name} runs {key} {theirs} and the coordinator {key} {ours}: "
+                    "all hosts of a run must have the same; install it there"
+                )
+        task = Send(host.name, m.SetUp(self._settings.run), Span(f"task of {host.name}", 0, 0))
+        if host.state is HostState.PREPARING:  # a repeat: the first answer was lost
+            return [task]
+        if host.state is not HostState.LAUNCHED:
+            return []
+        host.state, host.since, host.endpoint, host.runs = HostState.PREPARING, now, hello.endpoint, True
+        if host.replica is None:
+            self._shards_revision = self._registry.revision + 1
+        # The directory is sent for the first time when all hosts are there, then after each change.
+        if self._registry.revision == 0 and not self._registry.all_in(HostState.PREPARING, HostState.READY):
+            return [task]
+        return [task, *self._registry.publish(now)]
+
+    def _ready(self, host: HostRecord, now: float) -> list[CoordinatorEffect]:
+        if host.state is not HostState.PREPARING:
+            return []
+        host.state, host.since = HostState.READY, now
+        self._membership.watch(host.name, host.incarnation, now)
+        if self.phase is Phase.LAUNCHING and self._registry.all_in(HostState.READY):
+            self.phase = Phase.RUNNING
+            self._all_ready(now)
+        elif host.replica is None:
+            self._shard_is_back(now)
+        return self._go_on(now) if self.phase is not Phase.LAUNCHING else []
+
+    # Death.
+
+    def _died(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        host.deaths += 1
+        if host.deaths >= self._timeouts.deaths and not self._is_dispensable(host):
+            return self._fail(f"{host.name} died {host.deaths} times without getting any further: {reason}")
+        return self._lose(host, reason, now)
+
+    def _failed(self, host: HostRecord, failed: m.Failed, now: float) -> list[CoordinatorEffect]:
+        """Counts an error in a user's function apart from deaths: it would come again and again (I13)."""
+        effects = self._count_failure(host, failed, host.incarnation)
+        return effects if self.phase is Phase.OVER else effects + self._lose(host, "ended by its error", now)
+
+    def _count_failure(self, host: HostRecord, failed: m.Failed, incarnation: int) -> list[CoordinatorEffect]:
+        failed = bounded(failed)
+        host.failed += (incarnation,)
+        times, limit = len(host.failed), self._timeouts.failures
+        if failed.final:
+            return self._fail(f"{host.name}: {failed.reason}", failed.traceback)
+        if self.phase is Phase.LAUNCHING:  # nothing has run yet: a restart would not help
+            return self._fail(f"{host.name} cannot be set up: {failed.reason}", failed.traceback)
+        if failed.stuck:  # twice is no accident, and each time takes long
+            limit = min(limit, _MOST_STUCK)
+        if times >= limit:
+            advice = "" if failed.stuck else "; correct what its traceback shows"
+            return self._fail(f"{host.name} failed {times} times: {failed.reason}{advice}", failed.traceback)
+        return [Warn(f"{host.name} failed, {times} of {limit} times: {failed.reason}")]
+
+    def _lose(self, host: HostRecord, reason: str, now: float) -> list[CoordinatorEffect]:
+        self._membership.forget(host.name)
+        if self._is_dispensable(host):
+            host.state = HostState.GONE
+            if host.replica is None:
+                return [Warn(f"{host.name}: {reason}; no last checkpoint was taken"), *self._end()]
+            return [Warn(f"{host.name}: {reason}; its work was done"), *self._go_on(now)]
+        replica = self._registry.replica_of(host)
+        if replica is None:
+            return self._restart_shard(host, reason, now)
+        return self._restart_replica(replica, f"{host.name}: {reason}", now)
+
+    # Time.
+
+    def _watch_membership(self, now: float) -> list[CoordinatorEffect]:
+        effects: list[CoordinatorEffect] = []
+        for sign in self._membership.receive(Tick(), now):
+            match sign:
+                case Died(name=name, incarnation=incarnation, reason=reason):
+                    host = self._registry.current(name, incarnation)
+                    effects += self._died(host, reason, now) if host is not None else []
+                case Suspected():
+                    effects.append(Warn(f"{sign.name} has been silent for {sign.silent_s:.1f} s"))
+                case Send():
+                    effects.append(sign)
+                case Recovered():
+                    raise AssertionError(sign)
+        return effects
+
+    def _watch_starts(self, now: float) -> list[CoordinatorEffect]:
+        """Reports the hosts' start until the run has begun, and looks for one that takes too long."""
+        limit_s, hosts = self._timeouts.start_s, list(self._registry.present())
+        for host in hosts:
+            if host.state not in _STARTING or now - host.since < limit_s:
+                continue
+            silence = f"no sign of life for {now - host.since:.0f} s while {host.doing}"
+            if self.phase is not Phase.LAUNCHING:  # an earlier process could start: only this one is stuck
+                return self._died(host, silence, now)
+            return self._fail(
+                f"{host.name} (incarnation {host.incarnation}) gave {silence}; look at what it printed, "
+                f"or allow more than {limit_s:g} s by start_timeout_s (--start-timeout)"
+            )
+        if self.phase is not Phase.LAUNCHING:
+            return []
+        ready = sum(host.state is HostState.READY for host in hosts)
+        running = sum(host.runs for host in hosts)
+        return [Starting(len(hosts), running, ready, sum(host.compiled for host in hosts))]
+
+    # End.
+
+    def _stop_all(self) -> list[CoordinatorEffect]:
+        self.phase = Phase.OVER
+        return [Send(host.name, m.Stop()) for host in self._registry.reachable()]
+
+    def _end(self, *, complete: bool = False) -> list[CoordinatorEffect]:
+        return [*self._stop_all(), self._result(complete=complete)]
+
+    def _fail(self, reason: str, traceback: str = "") -> list[CoordinatorEffect]:
+        return [*self._stop_all(), AbortRun(reason, traceback)]
+
+    def validate(self) -> None:
+        """Checks the invariants. Raises AssertionError."""
+        self._membership.validate()
+        watched, over = self._membership.watched, self.phase is Phase.OVER
+        for host in self._registry.hosts.values():
+            assert (host.name in watched) == (host.state is HostState.READY) or over, host
+            assert len(host.failed) < self._timeouts.failures or over, host
